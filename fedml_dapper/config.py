@@ -1,0 +1,278 @@
+"""The experiment file: FedML's YAML sections as FedML users know them, plus our own ``dapper_args``.
+
+FedML accepts any key and any type without a word; here every section is closed, typed and checked before anything
+starts. The settings of a method (``dapper_args.params``) are checked against that method's own class later, by
+:func:`fedml_dapper.methods.build_method`, with the same error messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from fedml_dapper.errors import ConfigError
+
+Share = Annotated[float, Field(gt=0, le=1)]
+PruningRatio = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """Base of every group of settings: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CommonArgs(Section):
+    """``common_args``: what kind of run this is."""
+
+    training_type: Literal["simulation"] = "simulation"
+    random_seed: int = Field(default=1, ge=0)
+
+
+class DataArgs(Section):
+    """``data_args``: which images, and how clients share them (METHODS E.1-E.3)."""
+
+    dataset: str
+    data_cache_dir: Path | None = None
+    """Root of the data; falls back to the environment variable ``DAPPER_DATA``."""
+    download: bool = False
+    """Let torchvision fetch what is missing (MNIST, USPS, SVHN only)."""
+    client_share: Share | None = None
+    """Share of its domain's training set that one client holds; the suite's own when absent."""
+    client_order: Literal["shuffled", "official"] = "shuffled"
+    """``official``: one guaranteed client per domain comes last, in domain order (METHODS A.7, D15)."""
+    max_clients_per_domain: int | None = Field(default=None, ge=1)
+    horizontal_flip: bool | None = None
+    """Random flips in training; the suite's own rule when absent (the public code flips digits too: A.7, D14)."""
+
+
+class ModelArgs(Section):
+    """``model_args``: the backbone. ``width`` is the number of channels of its first stage (64 in the paper)."""
+
+    model: str
+    width: int = Field(default=64, ge=1)
+
+
+class TrainArgs(Section):
+    """``train_args``: rounds, clients and the local optimiser (DapperFL, Table 4)."""
+
+    federated_optimizer: Literal["FedAvg"] = "FedAvg"
+    """FedML wants this key; the method itself is ``dapper_args.method``."""
+    client_num_in_total: int = Field(default=10, ge=1)
+    client_num_per_round: int = Field(default=10, ge=1)
+    comm_round: int = Field(default=100, ge=1)
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=64, ge=2)
+    client_optimizer: Literal["sgd"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-5, ge=0)
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> TrainArgs:
+        if self.client_num_per_round > self.client_num_in_total:
+            raise ValueError(
+                f"client_num_per_round ({self.client_num_per_round}) is more than"
+                f" client_num_in_total ({self.client_num_in_total}); lower the former"
+            )
+        return self
+
+
+class ValidationArgs(Section):
+    """``validation_args``: how often the global model is tested on every domain (in rounds)."""
+
+    frequency_of_the_test: int = Field(default=1, ge=1)
+
+
+class DeviceArgs(Section):
+    """``device_args``: where training runs."""
+
+    using_gpu: bool = False
+    gpu_id: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads for torch; all cores when absent."""
+
+
+class CommArgs(Section):
+    """``comm_args``: FedML's communication backend; ``sp`` is the single process."""
+
+    backend: Literal["sp"] = "sp"
+
+
+class LevelArgs(Section):
+    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
+
+    ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    assignment: Literal["balanced", "index_mod"] = "balanced"
+    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels."""
+
+    @field_validator("ratios")
+    @classmethod
+    def _not_empty(cls, ratios: tuple[float, ...]) -> tuple[float, ...]:
+        if not ratios:
+            raise ValueError("needs at least one ratio, e.g. [0.0] for full models everywhere")
+        return ratios
+
+
+class PruningArgs(Section):
+    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of (METHODS 0, A.4)."""
+
+    scope: Literal["internal", "grouped", "official_mask"] = "internal"
+    ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
+    round_to: int = Field(default=1, ge=1)
+    """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
+
+
+class DapperArgs(Section):
+    """``dapper_args``: everything FedML has no word for."""
+
+    method: str = "dapperfl"
+    params: dict[str, dict[str, Any]] = {}
+    """Method name -> that method's own settings (its ``Params`` class); the present method uses its own entry, so one
+    file can hold the settings of all methods it is meant to compare."""
+    levels: LevelArgs = LevelArgs()
+    pruning: PruningArgs = PruningArgs()
+    aggregation_weights: Literal["samples", "uniform"] = "samples"
+    output_dir: Path = Path("runs")
+    """Each run makes a folder of its own below this one."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Rounds between two checkpoints of the global model; the last round always makes one."""
+
+
+class Settings(Section):
+    """All of an experiment; one attribute per YAML section."""
+
+    common_args: CommonArgs = CommonArgs()
+    data_args: DataArgs
+    model_args: ModelArgs
+    train_args: TrainArgs = TrainArgs()
+    validation_args: ValidationArgs = ValidationArgs()
+    device_args: DeviceArgs = DeviceArgs()
+    comm_args: CommArgs = CommArgs()
+    dapper_args: DapperArgs = DapperArgs()
+
+    def as_yaml(self) -> str:
+        """The effective settings, every default spelt out; loading this text gives equal settings back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Settings:
+    """Read, merge and check experiment files.
+
+    ``files`` are merged left to right, so a later one may hold only what differs. ``overrides`` are ``key=value``
+    texts, applied last; a key is dotted (``train_args.comm_round``) or, where it stands in one section only, bare
+    (``comm_round``). Raises :class:`ConfigError` with one line that names file, key and remedy.
+    """
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = _merge(merged, _read(file))
+    for override in overrides:
+        _apply_override(merged, override)
+    return check(Settings, merged, where=", ".join(str(file) for file in files))
+
+
+def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: str = "") -> SectionT:
+    """``values`` as a ``model``, or a :class:`ConfigError` for the first mistake; ``prefix`` is its dotted place."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        text = "; ".join(_explain(model, mistake, prefix) for mistake in mistakes)
+        raise ConfigError(f"{where}: {text}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean `x`?`` when something close is known, else the list of what is known."""
+    options = sorted(known)
+    if not options:
+        return "; none is known here"
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"; did you mean `{close[0]}`?" if close else f"; known: {', '.join(options)}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise ConfigError(f"no config file at {file.absolute()}; the shipped ones are in config/, e.g. quickstart.yaml")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
+    return content
+
+
+def _merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in above.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")
+    path = dotted.split(".") if "." in dotted else _place_of(dotted)
+    place = values
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override}: `{key}` is a value, not a section")
+    try:
+        place[path[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+
+
+def _place_of(key: str) -> list[str]:
+    places = [path for path in _leaves(Settings) if path[-1] == key]
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise ConfigError(f"--set {key}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
+    options = " or ".join(".".join(path) for path in places)
+    raise ConfigError(f"--set {key}: stands in several sections; write {options}")
+
+
+def _leaves(model: type[Section]) -> list[list[str]]:
+    paths = []
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            paths += [[name, *rest] for rest in _leaves(field.annotation)]
+        else:
+            paths.append([name])
+    return paths
+
+
+def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
+    *parents, last = [str(step) for step in mistake["loc"]] or [""]
+    place = ".".join(step for step in (prefix, *parents) if step)
+    inside = f" in {place}" if place else ""
+    match mistake["type"]:
+        case "extra_forbidden":
+            return f"unknown key `{last}`{inside}{did_you_mean(last, _keys_at(model, parents))}"
+        case "missing":
+            return f"missing key `{last}`{inside}"
+        case "value_error":
+            return f"{'.'.join(step for step in (place, last) if step)}: {mistake['ctx']['error']}"
+    return f"`{last}`{inside} is {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for step in path:
+        annotation = model.model_fields[step].annotation
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return list(model.model_fields)

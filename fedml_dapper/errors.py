@@ -1,0 +1,17 @@
+"""Errors meant for people: each message says what is wrong, where, and what to do."""
+
+
+class DapperError(Exception):
+    """Base of every error a user can cause and mend; the command line prints it as one line and exits with code 2."""
+
+
+class ConfigError(DapperError):
+    """A setting is missing, misspelt, of the wrong type, or contradicts another."""
+
+
+class DataError(DapperError):
+    """A data set is missing, damaged, or too small for what was asked of it."""
+
+
+class ProtocolError(DapperError):
+    """A message does not fit the round, the model or the plan it claims to belong to."""

@@ -1,0 +1,39 @@
+"""Independent random streams, all derived from one experiment seed.
+
+Each purpose has a stream of its own, so that, say, changing the method leaves partition, levels, initial weights and
+batches untouched and two methods can be compared on identical draws.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import Enum
+
+import numpy as np
+import torch
+
+
+class Stream(Enum):
+    """What a random stream is for."""
+
+    PARTITION = "partition"
+    LEVELS = "levels"
+    SAMPLING = "client sampling"
+    INITIALISATION = "initialisation"
+    BATCHES = "batches"
+    METHOD = "method"
+
+
+def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
+    """A numpy generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
+    return np.random.default_rng(_sequence(seed, stream, keys))
+
+
+def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
+    """A CPU torch generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
+    state = _sequence(seed, stream, keys).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+def _sequence(seed: int, stream: Stream, keys: tuple[int, ...]) -> np.random.SeedSequence:
+    return np.random.SeedSequence([seed, zlib.crc32(stream.value.encode()), *keys])

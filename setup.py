@@ -1,0 +1,39 @@
+"""Packaging of fedml-dapper; tool settings are in pyproject.toml, the tested versions in constraints.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="fedml-dapper",
+    version="0.1.0",
+    description="DapperFL on FedML: federated learning on physically pruned models under domain shift",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["fedml_dapper", "fedml_dapper.*"]),
+    package_data={"fedml_dapper": ["py.typed"], "fedml_dapper.evaluation": ["*.html"]},
+    install_requires=[
+        "fedml>=0.9.6,<0.10",
+        "setuptools<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
+        "torch>=2.2",
+        "torchvision>=0.17",
+        "torch-pruning>=1.6",
+        "numpy<2",  # fedml's own pin
+        "pydantic>=2.7",
+        "pyyaml>=6",
+        "click>=8.1",
+        "rich>=13",
+        "safetensors>=0.4",
+        "scikit-learn>=1.4",
+        "matplotlib>=3.8",
+        "pillow>=10",
+        "jinja2>=3.1",
+    ],
+    extras_require={
+        "mpi": ["mpi4py>=4", "mpich>=4"],
+        "dev": ["pytest>=8", "hypothesis>=6", "mypy>=1.10", "ruff>=0.5", "types-PyYAML"],
+    },
+    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.cli:main"]},
+)
