@@ -1,0 +1,32 @@
+"""Capability level -> pruning ratio -> plan -> slim model; slim upload -> recovered global model; footprints."""
+
+from fedml_dapper.pruning.budget import solve_widths
+from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths, trace_layout
+from fedml_dapper.pruning.levels import assign_levels
+from fedml_dapper.pruning.plan import DENSE, PruningPlan, Tensors, plan_by_importance
+from fedml_dapper.pruning.recovery import RecoveringMean, Recovery
+from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
+
+__all__ = [
+    "DENSE",
+    "Axis",
+    "ChannelGroup",
+    "ChannelLayout",
+    "Footprint",
+    "PruningPlan",
+    "RecoveringMean",
+    "Recovery",
+    "TensorSpec",
+    "Tensors",
+    "Widths",
+    "assign_levels",
+    "bitmap_bytes",
+    "carry_momentum",
+    "footprint",
+    "plan_by_importance",
+    "slim_model",
+    "slim_tensors",
+    "solve_widths",
+    "trace_layout",
+]

@@ -1,0 +1,82 @@
+"""Physically smaller networks: models, tensors and optimizer state cut down to a plan's channels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning.layout import ChannelLayout, TensorSpec
+from fedml_dapper.pruning.plan import PruningPlan, Tensors
+
+BackboneT = TypeVar("BackboneT", bound=Backbone)
+
+
+def kept_indices(spec: TensorSpec, plan: PruningPlan) -> dict[int, Tensor]:
+    """Axis -> indices that stay, for the axes of a tensor that ``plan`` cuts."""
+    indices = {}
+    for axis in spec.axes:
+        if axis.group in plan.kept:
+            channels = plan.kept[axis.group]
+            blocks = channels[:, None] * axis.repeat + torch.arange(axis.repeat)
+            indices[axis.dim] = blocks.flatten()
+    return indices
+
+
+def slim_tensor(tensor: Tensor, spec: TensorSpec, plan: PruningPlan) -> Tensor:
+    """``tensor`` with only the kept channels; the same object where the plan does not touch it."""
+    for dim, indices in kept_indices(spec, plan).items():
+        tensor = tensor.index_select(dim, indices.to(tensor.device))
+    return tensor
+
+
+def slim_tensors(
+    tensors: Tensors, layout: ChannelLayout, plan: PruningPlan, unsliced: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """Every tensor cut to ``plan``, but for those named in ``unsliced``."""
+    return {
+        name: tensor if name in unsliced else slim_tensor(tensor, layout.tensors[name], plan)
+        for name, tensor in tensors.items()
+    }
+
+
+def slim_model(model: BackboneT, layout: ChannelLayout, plan: PruningPlan) -> BackboneT:
+    """A new, smaller model that holds only the kept channels of ``model``, in the same training mode."""
+    shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
+    for module_name, module in slim.named_modules():
+        prefix = f"{module_name}." if module_name else ""
+        for name, parameter in module.named_parameters(recurse=False):
+            kept = slim_tensor(parameter.detach(), layout.tensors[prefix + name], plan)
+            setattr(module, name, nn.Parameter(kept.clone(), parameter.requires_grad))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, slim_tensor(buffer, layout.tensors[prefix + name], plan).clone())
+        _match_attributes(module)
+    return slim
+
+
+def carry_momentum(
+    dense: torch.optim.SGD, dense_model: nn.Module, slim: torch.optim.SGD, slim_model: nn.Module,
+    layout: ChannelLayout, plan: PruningPlan,
+) -> None:  # fmt: skip
+    """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels (METHODS A.7, optimiser note)."""
+    slim_parameters = dict(slim_model.named_parameters())
+    for name, parameter in dense_model.named_parameters():
+        buffer = dense.state.get(parameter, {}).get("momentum_buffer")
+        if buffer is not None:
+            kept = slim_tensor(buffer, layout.tensors[name], plan).clone()
+            slim.state[slim_parameters[name]]["momentum_buffer"] = kept
+
+
+def _match_attributes(module: nn.Module) -> None:
+    """Make a layer's declared sizes agree with its tensors, so that it prints and serialises as what it is."""
+    if isinstance(module, nn.Conv2d):
+        module.out_channels, module.in_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+        module.num_features = len(module.weight)
