@@ -1,0 +1,33 @@
+"""What happens in a round: server, client, records, ledger, checkpoint."""
+
+from fedml_dapper.federation.client import ClientSide
+from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
+from fedml_dapper.federation.ledger import LedgerWriter, read_ledger
+from fedml_dapper.federation.observer import RunObserver
+from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
+from fedml_dapper.federation.rounds import run_rounds, simulate
+from fedml_dapper.federation.run_dir import CHECKPOINT_NAME, LEDGER_NAME, REPORT_NAME, SETTINGS_NAME, new_run_dir
+from fedml_dapper.federation.server import Server
+
+__all__ = [
+    "CHECKPOINT_NAME",
+    "LEDGER_NAME",
+    "REPORT_NAME",
+    "SETTINGS_NAME",
+    "ClientRecord",
+    "ClientSide",
+    "Experiment",
+    "LedgerWriter",
+    "LevelFootprint",
+    "RoundRecord",
+    "RunObserver",
+    "RunRecord",
+    "Scores",
+    "Server",
+    "build_experiment",
+    "level_footprints",
+    "new_run_dir",
+    "read_ledger",
+    "run_rounds",
+    "simulate",
+]

@@ -1,0 +1,114 @@
+"""From settings to everything a run needs, checked before anything is written or trained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from fedml_dapper import __version__
+from fedml_dapper.config import LevelArgs, Settings
+from fedml_dapper.datasets import ClientData, TestData, client_data, load_suite, partition
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
+from fedml_dapper.methods import ClientProfile, Method, Task, build_method
+from fedml_dapper.models import build_backbone
+from fedml_dapper.pruning import assign_levels
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A method, its clients with their data and levels, and the test sets."""
+
+    settings: Settings
+    method: Method[Any]
+    clients: tuple[ClientData, ...]
+    profiles: tuple[ClientProfile, ...]
+    tests: tuple[TestData, ...]
+    suite_label: str
+    num_classes: int
+    device: torch.device
+    notes: tuple[str, ...]
+
+    def record(self) -> RunRecord:
+        """The ledger's first line."""
+        return RunRecord(
+            version=__version__,
+            suite=self.suite_label,
+            domains=tuple(test.domain for test in self.tests),
+            method=self.method.name,
+            settings=self.settings.model_dump(mode="json"),
+            footprints=level_footprints(self.method, self.settings.dapper_args.levels),
+            clients=tuple(
+                ClientSummary(
+                    client=p.client_id, domain=p.domain, level=p.level, ratio=p.ratio, num_samples=p.num_samples
+                )
+                for p in self.profiles
+            ),
+            notes=self.notes,
+        )
+
+
+def build_experiment(settings: Settings) -> Experiment:
+    """Load the data, deal it out, trace the model and check every level's budget.
+
+    Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
+    """
+    seed, data, training = settings.common_args.random_seed, settings.data_args, settings.train_args
+    device = _device(settings)
+    suite = load_suite(data)
+    shares = partition(
+        suite,
+        num_clients=training.client_num_in_total,
+        share=data.client_share or suite.client_share,
+        seed=seed,
+        order=data.client_order,
+        max_per_domain=data.max_clients_per_domain,
+    )
+    clients = tuple(client_data(suite, shares, training.batch_size, seed))
+    task = Task(
+        backbone=build_backbone(settings.model_args, suite.num_classes, seed).to(device),
+        input_size=suite.input_size,
+        training=training,
+        pruning=settings.dapper_args.pruning,
+        uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
+        seed=seed,
+    )
+    method = build_method(settings.dapper_args, task)
+    level_args = settings.dapper_args.levels
+    for ratio in level_args.ratios:
+        method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
+    levels = assign_levels(level_args, len(clients), seed)
+    profiles = tuple(
+        ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
+        for client, level in zip(clients, levels, strict=True)
+    )
+    return Experiment(
+        settings=settings,
+        method=method,
+        clients=clients,
+        profiles=profiles,
+        tests=tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains),
+        suite_label=suite.label,
+        num_classes=suite.num_classes,
+        device=device,
+        notes=shares.notes,
+    )
+
+
+def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:
+    """Cost of each capability level's model, strongest first."""
+    rows = []
+    for level, ratio in enumerate(levels.ratios, start=1):
+        cost = asdict(method.footprint(ratio))
+        rows.append(LevelFootprint(level=level, ratio=ratio, params=cost.pop("parameters"), **cost))
+    return tuple(rows)
+
+
+def _device(settings: Settings) -> torch.device:
+    if not settings.device_args.using_gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("device_args.using_gpu: torch finds no GPU on this machine; set it to false")
+    return torch.device("cuda", settings.device_args.gpu_id)

@@ -1,0 +1,103 @@
+"""The ledger's records: what a run is, and what happened in each of its rounds.
+
+Accuracies are percent Top-1, losses nats, sizes bytes, times seconds. Every wall-clock figure sits in a field named
+``seconds``; everything else repeats exactly when a run is repeated with the same seed on the same machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """Base of all records: frozen and closed, so that an old or foreign ledger is noticed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LevelFootprint(Record):
+    """Cost of the model that a capability level trains (see :class:`fedml_dapper.pruning.Footprint`)."""
+
+    level: int
+    ratio: float
+    params: int
+    macs: int
+    bytes_up: int
+    bytes_down: int
+
+
+class ClientSummary(Record):
+    """Who takes part."""
+
+    client: int
+    domain: str
+    level: int
+    ratio: float
+    num_samples: int
+
+
+class RunRecord(Record):
+    """First line of a ledger."""
+
+    record: Literal["run"] = "run"
+    version: str
+    suite: str
+    """The data's label; says "(subset)" where the data is not the complete set."""
+    domains: tuple[str, ...]
+    method: str
+    settings: dict[str, Any]
+    footprints: tuple[LevelFootprint, ...]
+    clients: tuple[ClientSummary, ...]
+    notes: tuple[str, ...]
+    """What the partition had to do, e.g. let two clients share samples."""
+
+
+class ClientRecord(Record):
+    """One client's part in a round."""
+
+    client: int
+    domain: str
+    level: int
+    ratio: float
+    num_samples: int
+    params: int
+    macs: int
+    bytes_up: int
+    bytes_down: int
+    loss: float
+    """Mean training loss per sample over the last local epoch, regulariser included."""
+    steps: int
+    seconds: float
+
+
+class RoundSeconds(Record):
+    """Where a round's time went."""
+
+    total: float
+    evaluation: float
+
+
+class Scores(Record):
+    """The global model on every domain's test set (METHODS A.8)."""
+
+    global_accuracy: float
+    """Unweighted mean over the domains."""
+    domain_accuracy: dict[str, float]
+    domain_loss: dict[str, float]
+    best_global_accuracy: float
+    """Maximum of ``global_accuracy`` so far: the paper's statistic."""
+    best_domain_accuracy: dict[str, float]
+    """Maximum per domain so far, each in its own round: the paper's domain columns."""
+
+
+class RoundRecord(Record):
+    """One line per round."""
+
+    record: Literal["round"] = "round"
+    round: int
+    scores: Scores | None
+    """None in rounds that ``frequency_of_the_test`` skips."""
+    clients: tuple[ClientRecord, ...]
+    seconds: RoundSeconds

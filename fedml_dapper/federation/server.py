@@ -1,0 +1,114 @@
+"""The server's side of a round: send, receive one by one, close."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
+from fedml_dapper.federation.scoring import Scorer
+from fedml_dapper.methods import Aggregation, Downlink, ServerState, Upload, payload_bytes
+from fedml_dapper.pruning.footprint import count_macs, count_parameters
+from fedml_dapper.seeding import Stream, numpy_generator
+
+
+class Server:
+    """Drives a method round by round: ``round_clients``, ``downlink`` and ``receive`` per client, ``close_round``.
+
+    Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
+    that arrives early waits for its turn, the others are dropped as soon as they are folded.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._method = experiment.method
+        self._layout = experiment.method.task.layout
+        self._scorer = Scorer(experiment.tests, experiment.device)
+        backbone = experiment.method.task.backbone
+        weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
+        self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
+        self._clients: list[int] = []
+        self._awaited: list[int] = []
+        self._early: dict[int, Upload] = {}
+        self._bytes_down: dict[int, int] = {}
+        self._records: list[ClientRecord] = []
+        self._aggregation: Aggregation | None = None
+        self._opened = 0.0
+
+    def round_clients(self) -> Sequence[int]:
+        """The clients of the present round, ascending; opens the round if none is open."""
+        if self._aggregation is None:
+            self._clients = self._choose_clients()
+            self._awaited, self._early, self._records, self._bytes_down = list(self._clients), {}, [], {}
+            self._aggregation = self._method.aggregation(self.state)
+            self._opened = time.perf_counter()
+        return self._clients
+
+    def downlink(self, client_id: int) -> Downlink:
+        """What ``client_id`` starts this round from."""
+        message = self._method.downlink(self.state, client_id)
+        self._bytes_down[client_id] = payload_bytes(message, self._layout)
+        return message
+
+    def receive(self, upload: Upload) -> None:
+        """Take one upload. Raises :class:`ProtocolError`, with nothing changed, if it is not expected now."""
+        if upload.round != self.state.round + 1:
+            raise ProtocolError(f"upload of round {upload.round} arrived in round {self.state.round + 1}")
+        if upload.client_id not in self._awaited or upload.client_id in self._early:
+            raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
+        self._early[upload.client_id] = upload
+        while self._awaited and self._awaited[0] in self._early:
+            self._fold(self._early.pop(self._awaited.pop(0)))
+
+    def close_round(self) -> RoundRecord:
+        """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
+        assert self._aggregation is not None, "round_clients comes first"
+        for client_id in sorted(self._early):
+            self._fold(self._early.pop(client_id))
+        self._aggregation.close()
+        self._aggregation = None
+        self.state.round += 1
+        evaluation_started = time.perf_counter()
+        scores = self._scorer.score(self._method.model_for(self.state)) if self._is_tested(self.state.round) else None
+        now = time.perf_counter()
+        return RoundRecord(
+            round=self.state.round,
+            scores=scores,
+            clients=tuple(self._records),
+            seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
+        )
+
+    def _choose_clients(self) -> list[int]:
+        training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed
+        ids = list(range(training.client_num_in_total))
+        if training.client_num_per_round == len(ids):
+            return ids
+        stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
+        return sorted(stream.choice(ids, training.client_num_per_round, replace=False).tolist())
+
+    def _is_tested(self, round_: int) -> bool:
+        every = self._experiment.settings.validation_args.frequency_of_the_test
+        return round_ % every == 0 or round_ == self._experiment.settings.train_args.comm_round
+
+    def _fold(self, upload: Upload) -> None:
+        assert self._aggregation is not None, "round_clients comes first"
+        self._aggregation.add(upload)
+        profile = self.state.profiles[upload.client_id]
+        self._records.append(
+            ClientRecord(
+                client=upload.client_id,
+                domain=profile.domain,
+                level=profile.level,
+                ratio=profile.ratio,
+                num_samples=upload.num_samples,
+                params=count_parameters(self._layout, upload.plan.widths),
+                macs=count_macs(self._layout, upload.plan.widths),
+                bytes_up=payload_bytes(upload, self._layout),
+                bytes_down=self._bytes_down.get(upload.client_id, 0),
+                loss=upload.metrics.loss,
+                steps=upload.metrics.steps,
+                seconds=upload.metrics.seconds,
+            )
+        )

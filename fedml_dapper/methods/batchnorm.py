@@ -1,0 +1,43 @@
+"""BatchNorm's running statistics, which decide much in federated learning on slim models (METHODS A.10)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedml_dapper.datasets import ClientData
+from fedml_dapper.models import Backbone
+
+
+def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]:
+    """Running means and variances of every BatchNorm, found by layer type, by their state-dict names."""
+    statistics = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            for key in ("running_mean", "running_var"):
+                tensor = layer.get_buffer(key)
+                statistics[f"{name}.{key}"] = tensor.clone() if copy else tensor
+    return statistics
+
+
+@torch.no_grad()
+def recalibrate(model: Backbone, data: ClientData, device: torch.device) -> dict[str, Tensor]:
+    """Statistics of ``model`` on a client's un-augmented images, as the cumulative average over batches; no labels.
+
+    The model is given back unchanged.
+    """
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None  # cumulative average
+    model.train()
+    for images, _ in data:
+        if len(images) > 1:
+            model(images.to(device))
+    statistics = running_statistics(model)
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+    model.load_state_dict(before)
+    return statistics

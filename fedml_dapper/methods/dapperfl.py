@@ -1,0 +1,177 @@
+"""DapperFL (Jia et al., NeurIPS 2024; METHODS A).
+
+Each round a client fine-tunes the dense global model for one epoch, fuses the result with the received model (MFP,
+Eq. 1-2), drops the channels its capability level cannot carry by l1 norm of the fused weights, trains the slim model
+for the remaining epochs with a penalty on the length of representations (DAR, Eq. 3-5) and sends the slim model. The
+server refills what was dropped from the previous global model and averages (Eq. 6-7).
+
+Deviations from the text, each a setting: the penalty is a batch mean and the task loss ordinary cross-entropy (Eq. 3
+and 4 read literally depend on batch size and class count); BatchNorm statistics, on which the paper is silent, are
+those of the dense epoch (METHODS A.10).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.datasets import Batch
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods.base import Aggregation, Method, MethodParams, RecoverAndAverage, Task
+from fedml_dapper.methods.batchnorm import recalibrate, running_statistics
+from fedml_dapper.methods.local_training import ClientContext, LocalTraining, cross_entropy
+from fedml_dapper.methods.messages import Downlink, Upload
+from fedml_dapper.methods.state import ServerState
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import (
+    DENSE,
+    Footprint,
+    PruningPlan,
+    Recovery,
+    Tensors,
+    carry_momentum,
+    footprint,
+    plan_by_importance,
+    slim_model,
+)
+from fedml_dapper.pruning.official_mask import apply_masks, official_masks
+
+
+class DapperFLParams(MethodParams):
+    """Settings of DapperFL; defaults are the paper's (Table 4), switches are METHODS A.5, A.7 and A.10."""
+
+    alpha_0: float = Field(default=0.9, ge=0, le=1)
+    """Fusion weight of the global model in round 1."""
+    alpha_min: float = Field(default=0.1, ge=0, le=1)
+    """Its floor."""
+    eps: float = Field(default=0.2, ge=0, le=1)
+    """Its decay per round."""
+    gamma: float = Field(default=0.01, ge=0)
+    """Strength of DAR; 0 is the ablation "w/o DAR"."""
+    fusion: Literal["on", "off"] = "on"
+    """``off`` is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses: D1)."""
+    fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
+    """What is fused: trainable parameters; ``.weight`` tensors only (D5); or BatchNorm's running statistics too."""
+    skip_round1_fusion: bool = False
+    """Do not fuse with the random initial model (D3)."""
+    dar_norm: Literal["squared", "l2", "squared_mean"] = "squared"
+    """Squared length (Eq. 3), plain length (the public code, D12), or squared length per feature."""
+    dar_in_finetune: bool = True
+    """DAR in epoch 1 too (D13)."""
+    recovery: Recovery = "global"
+    """What fills dropped coordinates: the previous global model (Eq. 6), zero (D2), or only holders count."""
+    bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
+    """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
+    received model's, measured on the client's images before training."""
+    carry_momentum: bool = True
+    """Take the kept channels' momentum over from the dense epoch."""
+
+
+class DapperFL(Method[DapperFLParams]):
+    """Model-fusion pruning, domain-adaptive regularisation, heterogeneous aggregation."""
+
+    name = "dapperfl"
+    Params = DapperFLParams
+    slims = True
+
+    def __init__(self, params: DapperFLParams, task: Task) -> None:
+        super().__init__(params, task)
+        if task.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
+            raise ConfigError(
+                "dapper_args.pruning.scope: official_mask uploads masked dense models, which only fits"
+                " `recovery: zero` and `bn_statistics: slim` in dapper_args.params"
+            )
+
+    def footprint(self, ratio: float) -> Footprint:
+        unsliced = () if self.params.bn_statistics == "slim" else running_statistics(self.task.backbone)
+        widths = self.task.widths(ratio)
+        return footprint(self.task.layout, widths, unsliced if widths else ())
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
+        params, layout = self.params, self.task.layout
+        model = self.load(downlink, client.device)
+        statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
+        training = LocalTraining(client, downlink.round, self.task.training)
+        optimizer = training.optimizer(model)
+        training.epoch(model, optimizer, self.loss if params.dar_in_finetune else cross_entropy)
+        after_step = None
+        self._fuse(model, downlink)
+        plan = self._plan(model, client.profile.ratio)
+        if self.task.pruning.scope == "official_mask":
+            masks = official_masks(model, client.profile.ratio)
+            after_step = partial(apply_masks, model, masks)
+            after_step()
+        elif plan is not DENSE:
+            if params.bn_statistics == "dense_epoch":
+                statistics = running_statistics(model)
+            dense, dense_optimizer = model, optimizer
+            model = slim_model(dense, layout, plan)
+            optimizer = training.optimizer(model)
+            if params.carry_momentum:
+                carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
+        for _ in range(self.task.training.epochs - 1):
+            training.epoch(model, optimizer, self.loss, after_step)
+        return Upload(
+            round=downlink.round,
+            client_id=client.profile.client_id,
+            num_samples=client.data.num_samples,
+            weights={**model.state_dict(), **statistics},
+            metrics=training.metrics(),
+            plan=plan,
+            unsliced=frozenset(statistics),
+        )
+
+    def loss(self, model: Backbone, batch: Batch) -> Tensor:
+        """L_CE + gamma * L_DAR (Eq. 5)."""
+        if self.params.gamma == 0:
+            return cross_entropy(model, batch)
+        representations = model.encode(batch.images)
+        task_loss = F.cross_entropy(model.predict(representations), batch.labels)
+        return task_loss + self.params.gamma * dar(representations, self.params.dar_norm)
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        return RecoverAndAverage(server, self.task, self.params.recovery)
+
+    def fusion_weight(self, round_: int) -> float:
+        """alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 where nothing is fused."""
+        params = self.params
+        if params.fusion == "off" or (params.skip_round1_fusion and round_ == 1):
+            return 0.0
+        return max((1 - params.eps) ** (round_ - 1) * params.alpha_0, params.alpha_min)
+
+    def _fuse(self, model: nn.Module, downlink: Downlink) -> None:
+        alpha = self.fusion_weight(downlink.round)
+        if alpha == 0:
+            return
+        tensors: dict[str, Tensor] = dict(model.named_parameters())
+        if self.params.fusion_scope == "weights":
+            tensors = {name: tensor for name, tensor in tensors.items() if name.endswith(".weight")}
+        elif self.params.fusion_scope == "all":
+            tensors |= running_statistics(model, copy=False)
+        fuse(tensors, downlink.weights, alpha)
+
+    def _plan(self, model: Backbone, ratio: float) -> PruningPlan:
+        widths = self.task.widths(ratio)
+        return plan_by_importance(self.task.layout, model.state_dict(), widths) if widths else DENSE
+
+
+@torch.no_grad()
+def fuse(local: Tensors, received: Tensors, alpha: float) -> None:
+    """w <- alpha W + (1 - alpha) w in place, for every tensor in ``local`` (Eq. 1)."""
+    for name, tensor in local.items():
+        tensor.mul_(1 - alpha).add_(received[name].to(tensor.device), alpha=alpha)
+
+
+def dar(representations: Tensor, norm: Literal["squared", "l2", "squared_mean"] = "squared") -> Tensor:
+    """L_DAR, the batch mean of ||z||_2^2 (Eq. 3), or of one of its variants; ``representations`` is (B, d)."""
+    if norm == "l2":
+        lengths: Tensor = torch.linalg.vector_norm(representations, dim=1)
+        return lengths.mean()
+    squared = representations.square().sum(dim=1).mean()
+    return squared if norm == "squared" else squared / representations.shape[1]

@@ -1,0 +1,86 @@
+"""Local epochs of SGD on a client, with the counting that every method needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.config import TrainArgs
+from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.methods.messages import TrainingMetrics
+from fedml_dapper.methods.state import ClientProfile, Memory
+from fedml_dapper.models import Backbone
+
+StepListener = Callable[[int, int], None]
+"""Called after each optimizer step with (steps done, steps in all)."""
+
+
+@dataclass
+class ClientContext:
+    """One client as a method sees it: who it is, its images, what it remembers, where it computes."""
+
+    profile: ClientProfile
+    data: ClientData
+    memory: Memory = field(default_factory=Memory)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    on_step: StepListener = lambda done, total: None
+
+
+class LocalTraining:
+    """The local epochs of one client in one round: SGD without learning-rate decay, as in DapperFL, Table 4.
+
+    Batches depend on (seed, client, round, epoch) only, so all methods see the same ones.
+    """
+
+    def __init__(self, client: ClientContext, round_: int, args: TrainArgs) -> None:
+        self._client = client
+        self._round = round_
+        self._args = args
+        self._epoch = 0
+        self._steps = 0
+        self._loss = float("nan")
+        self._started = time.perf_counter()
+
+    def optimizer(self, model: nn.Module) -> torch.optim.SGD:
+        """A fresh optimizer: momentum starts at zero in every round (METHODS 0)."""
+        args = self._args
+        return torch.optim.SGD(model.parameters(), args.learning_rate, args.momentum, weight_decay=args.weight_decay)
+
+    def epoch(
+        self,
+        model: Backbone,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[[Backbone, Batch], Tensor],
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        """One pass over the client's images, minimising ``loss`` (a mean over the batch)."""
+        self._epoch += 1
+        model.train()
+        total = torch.zeros((), dtype=torch.float64, device=self._client.device)
+        samples = 0
+        for batch in self._client.data.batches(self._round, self._epoch, self._client.device):
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(model, batch)
+            value.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            optimizer.step()
+            if after_step is not None:
+                after_step()
+            total += value.detach() * len(batch.labels)
+            samples += len(batch.labels)
+            self._steps += 1
+            self._client.on_step(self._steps, self._args.epochs * self._client.data.steps_per_epoch)
+        self._loss = float(total) / samples
+
+    def metrics(self) -> TrainingMetrics:
+        """What to report of the epochs so far."""
+        return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
+
+
+def cross_entropy(model: Backbone, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the batch."""
+    return F.cross_entropy(model(batch.images), batch.labels)

@@ -1,0 +1,39 @@
+"""What server and clients remember between rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Value = int | float | str | bool | None | list["Value"] | dict[str, "Value"]
+"""Anything JSON can hold."""
+
+
+@dataclass
+class Memory:
+    """A method's own memory on one side: tensors and plain values by name, ready to be checkpointed."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClientProfile:
+    """What the server knows of a client: capability level (1 is strongest), the pruning ratio it allows, its domain."""
+
+    client_id: int
+    domain: str
+    level: int
+    ratio: float
+    num_samples: int
+
+
+@dataclass
+class ServerState:
+    """The federation's state: completed rounds, the global model, and the method's memory."""
+
+    round: int
+    weights: dict[str, Tensor]
+    profiles: tuple[ClientProfile, ...]
+    memory: Memory = field(default_factory=Memory)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation import (
+    CHECKPOINT_NAME,
+    LEDGER_NAME,
+    ClientSide,
+    LedgerWriter,
+    RoundRecord,
+    RunObserver,
+    Server,
+    build_experiment,
+    new_run_dir,
+    read_ledger,
+    run_rounds,
+    simulate,
+)
+
+SettingsFactory = Callable[..., Settings]
+SECONDS = re.compile(r'"seconds":(\{[^}]*\}|[0-9.e-]+)')
+
+
+def ledger_text(settings: Settings, path: Path) -> str:
+    simulate(build_experiment(settings), [LedgerWriter(path)])
+    return SECONDS.sub('"seconds":0', path.read_text())
+
+
+def test_a_repeated_run_gives_the_same_ledger_but_for_seconds(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    first = ledger_text(tiny_settings(), tmp_path / "1.jsonl")
+    assert first == ledger_text(tiny_settings(), tmp_path / "2.jsonl")
+    assert first != ledger_text(tiny_settings("random_seed=2"), tmp_path / "3.jsonl")
+
+
+def test_ledger_reads_back_and_says_what_everyone_cost(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    experiment = build_experiment(tiny_settings())
+    _, records = simulate(experiment, [LedgerWriter(tmp_path / "ledger.jsonl")])
+    run, rounds = read_ledger(tmp_path / "ledger.jsonl")
+    assert run == experiment.record()
+    assert rounds == records
+    by_level = {row.level: row for row in run.footprints}
+    for client in rounds[0].clients:
+        level = by_level[client.level]
+        assert (client.params, client.macs) == (level.params, level.macs)
+        assert (client.bytes_up, client.bytes_down) == (level.bytes_up, level.bytes_down)
+        assert client.seconds > 0
+
+
+def test_torn_ledgers_are_refused_by_line(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    simulate(build_experiment(tiny_settings("epochs=1")), [LedgerWriter(path)])
+    text = path.read_text()
+    path.write_text(text[: len(text) - 40])
+    with pytest.raises(DataError, match="line 3"):
+        read_ledger(path)
+    path.write_text("{}\n")
+    with pytest.raises(DataError, match="line 1"):
+        read_ledger(path)
+    with pytest.raises(DataError, match="no ledger at"):
+        read_ledger(tmp_path / "none.jsonl")
+
+
+class _Interrupt(RunObserver):
+    finished = False
+
+    def round_finished(self, record: RoundRecord) -> None:
+        if record.round == 1:
+            raise KeyboardInterrupt
+
+    def run_finished(self) -> None:
+        self.finished = True
+
+
+def test_an_interrupted_run_keeps_its_finished_rounds(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    experiment = build_experiment(tiny_settings("checkpoint_every=1", "epochs=1"))
+    server, clients, interrupt = Server(experiment), ClientSide(experiment), _Interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run_rounds(
+            experiment,
+            server,
+            lambda downlink: clients.update(downlink, experiment.clients[downlink.client_id]),
+            [LedgerWriter(tmp_path / LEDGER_NAME), interrupt],
+            tmp_path,
+        )
+    assert interrupt.finished
+    assert len(read_ledger(tmp_path / LEDGER_NAME)[1]) == 1
+    saved = load_file(tmp_path / CHECKPOINT_NAME)
+    assert all(torch.equal(tensor, server.state.weights[name]) for name, tensor in saved.items())
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_run_folders_are_new_and_never_overwritten(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    experiment = build_experiment(tiny_settings())
+    first, second = new_run_dir(experiment), new_run_dir(experiment)
+    assert first != second
+    (first / LEDGER_NAME).touch()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        new_run_dir(experiment, first)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write into"):
+        new_run_dir(experiment, tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train_args={client_num_in_total: 3, client_num_per_round: 3}", "domain"),
+        ("client_share=0.001", "client"),
+        ("using_gpu=true", "finds no GPU"),
+        ("dataset=digit_offline", "did you mean `digits_offline`"),
+    ],
+)
+def test_what_cannot_run_is_refused_at_once(tiny_settings: SettingsFactory, override: str, message: str) -> None:
+    if "gpu" in override and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises((ConfigError, DataError), match=message):
+        build_experiment(tiny_settings(override))
+
+
+def test_partial_aggregation_of_slim_uploads_learns(tiny_settings: SettingsFactory) -> None:
+    settings = tiny_settings("comm_round=6", "epochs=4", "client_share=0.25", "dapper_args.params.dapperfl.alpha_0=0.1")
+    _, records = simulate(build_experiment(settings))
+    scores = records[-1].scores
+    assert scores is not None
+    assert scores.global_accuracy > 30  # 10 % is chance

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
+
+SettingsFactory = Callable[..., Settings]
+
+
+def test_unexpected_uploads_are_refused(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("client_num_per_round=5", "epochs=1"))
+    server, clients = Server(experiment), ClientSide(experiment)
+    chosen = list(server.round_clients())
+    assert server.round_clients() == chosen  # asking twice changes nothing
+    upload = clients.update(server.downlink(chosen[0]), experiment.clients[chosen[0]])
+    outsider = next(client_id for client_id in range(10) if client_id not in chosen)
+    with pytest.raises(ProtocolError, match="is not awaited"):
+        server.receive(replace(upload, client_id=outsider))
+    with pytest.raises(ProtocolError, match="round 2 arrived in round 1"):
+        server.receive(replace(upload, round=2))
+    server.receive(upload)
+    with pytest.raises(ProtocolError, match="is not awaited"):
+        server.receive(upload)
+    record = server.close_round()
+    assert [client.client for client in record.clients] == [chosen[0]]  # those who answered make the round
+
+
+def test_samples_of_clients_differ_by_round_and_repeat_by_seed(tiny_settings: SettingsFactory) -> None:
+    settings = tiny_settings("client_num_per_round=4", "epochs=1", "comm_round=3", "method=fedavg")
+    taking_part = [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
+    assert all(len(ids) == 4 and ids == sorted(ids) for ids in taking_part)
+    assert len({tuple(ids) for ids in taking_part}) > 1
+    assert taking_part == [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
+
+
+def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
+    _, records = simulate(build_experiment(tiny_settings("comm_round=4")))
+    scores = [record.scores for record in records if record.scores is not None]
+    for position, score in enumerate(scores, start=1):
+        assert score.global_accuracy == pytest.approx(sum(score.domain_accuracy.values()) / 4)
+        assert score.best_global_accuracy == max(s.global_accuracy for s in scores[:position])
+        for domain, best in score.best_domain_accuracy.items():
+            assert best == max(s.domain_accuracy[domain] for s in scores[:position])
+
+
+def test_skipped_rounds_are_not_scored_but_the_last_is(tiny_settings: SettingsFactory) -> None:
+    _, records = simulate(build_experiment(tiny_settings("comm_round=3", "frequency_of_the_test=2", "epochs=1")))
+    assert [record.scores is not None for record in records] == [False, True, True]

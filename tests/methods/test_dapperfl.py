@@ -1,0 +1,188 @@
+"""METHODS A.9 and F, by hand or bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
+from fedml_dapper.methods import DapperFL, Upload, payload_bytes
+from fedml_dapper.methods.dapperfl import DapperFLParams, dar, fuse
+from fedml_dapper.pruning import DENSE, slim_tensors
+
+SettingsFactory = Callable[..., Settings]
+OFF = "dapper_args.params.dapperfl={alpha_0: 0, alpha_min: 0, gamma: 0}"
+DENSE_LEVELS = "ratios=[0.0]"
+
+
+def params(**values: Any) -> str:
+    return f"dapper_args.params.dapperfl={values}".replace("'", "").replace(": False", ": false")
+
+
+def final_weights(settings: Settings) -> dict[str, Tensor]:
+    server, _ = simulate(build_experiment(settings))
+    return server.state.weights
+
+
+def one_upload(experiment: Experiment, client_id: int) -> tuple[Server, Upload]:
+    server = Server(experiment)
+    server.round_clients()
+    return server, ClientSide(experiment).update(server.downlink(client_id), experiment.clients[client_id])
+
+
+def client_of_level(experiment: Experiment, level: int) -> int:
+    return next(profile.client_id for profile in experiment.profiles if profile.level == level)
+
+
+def test_dar_by_hand() -> None:  # A.9.4
+    representations = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    assert float(dar(representations)) == 12.5
+    assert float(dar(representations, "l2")) == 2.5
+    assert float(dar(representations, "squared_mean")) == 6.25
+
+
+def test_fusion_by_hand() -> None:  # Eq. 1
+    local = {"w": torch.tensor([4.0, 8.0])}
+    fuse(local, {"w": torch.tensor([0.0, 4.0])}, alpha=0.25)
+    assert local["w"].tolist() == [3.0, 7.0]
+
+
+def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2, METHODS A.3
+    method = build_experiment(tiny_settings()).method
+    assert isinstance(method, DapperFL)
+    expected = [0.9, 0.72, 0.576, 0.4608, 0.36864, 0.294912, 0.23593, 0.188744, 0.150995, 0.120796, 0.1, 0.1]
+    assert [method.fusion_weight(t) for t in range(1, 13)] == pytest.approx(expected, abs=1e-5)
+    skipping = DapperFL(DapperFLParams(skip_round1_fusion=True), method.task)
+    assert [skipping.fusion_weight(t) for t in (1, 2)] == pytest.approx([0.0, 0.72])
+    assert DapperFL(DapperFLParams(fusion="off"), method.task).fusion_weight(3) == 0.0
+
+
+def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:  # A.9.1, F.1
+    dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS))
+    fedavg = final_weights(tiny_settings("method=fedavg"))
+    assert all(torch.equal(tensor, fedavg[name]) for name, tensor in dapperfl.items())
+    with_dar = final_weights(tiny_settings(params(alpha_0=0, alpha_min=0), DENSE_LEVELS))
+    assert any(not torch.equal(tensor, fedavg[name]) for name, tensor in with_dar.items())
+
+
+def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: SettingsFactory) -> None:  # A.9.2
+    one_round = ("comm_round=1", "epochs=1", DENSE_LEVELS)
+    experiment = build_experiment(tiny_settings(*one_round))
+    initial = experiment.method.task.backbone.state_dict()
+    fused = final_weights(tiny_settings(*one_round, params(alpha_0=0.3, alpha_min=0.3, gamma=0)))
+    fedavg = final_weights(tiny_settings(*one_round, "method=fedavg"))
+    trainable = {name for name, _ in experiment.method.task.backbone.named_parameters()}
+    for name, tensor in fused.items():
+        expected = 0.3 * initial[name] + 0.7 * fedavg[name] if name in trainable else fedavg[name]
+        torch.testing.assert_close(tensor, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_upload_is_slim_and_costs_what_the_footprint_says(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings())
+    method, layout = experiment.method, experiment.method.task.layout
+    for level, ratio in enumerate((0.0, 0.2, 0.4, 0.6, 0.8), start=1):
+        _, upload = one_upload(experiment, client_of_level(experiment, level))
+        cost = method.footprint(ratio)
+        assert len(upload.unsliced) == (0 if ratio == 0 else 24)  # mean and variance of 12 BatchNorms
+        trainable = sum(tensor.numel() for name, tensor in upload.weights.items() if layout.tensors[name].trainable)
+        assert trainable == cost.parameters
+        assert payload_bytes(upload, layout) == cost.bytes_up
+
+
+def test_importance_is_taken_on_the_fused_weights(tiny_settings: SettingsFactory) -> None:
+    frozen = build_experiment(tiny_settings(params(alpha_0=1.0, alpha_min=1.0), "epochs=1", "ratios=[0.5]"))
+    _, upload = one_upload(frozen, 0)
+    initial = frozen.method.task.backbone.state_dict()
+    for name, indices in upload.plan.kept.items():
+        scores = initial[f"{name}.weight"].abs().double().flatten(1).sum(1)
+        assert indices.tolist() == sorted(scores.topk(len(indices)).indices.tolist())
+    trainable = {name for name, _ in frozen.method.task.backbone.named_parameters()}
+    kept = slim_tensors({name: initial[name] for name in trainable}, frozen.method.task.layout, upload.plan)
+    assert all(torch.equal(upload.weights[name], tensor) for name, tensor in kept.items())
+
+
+def test_statistics_are_those_of_the_dense_epoch(tiny_settings: SettingsFactory) -> None:
+    def statistics_after(epochs: int, choice: str) -> dict[str, Tensor]:
+        experiment = build_experiment(tiny_settings(f"epochs={epochs}", params(bn_statistics=choice)))
+        _, upload = one_upload(experiment, client_of_level(experiment, 5))
+        return {name: tensor for name, tensor in upload.weights.items() if "running" in name}
+
+    one, three = statistics_after(1, "dense_epoch"), statistics_after(3, "dense_epoch")
+    assert all(torch.equal(tensor, three[name]) for name, tensor in one.items())
+    assert statistics_after(3, "slim")["stages.3.0.bn1.running_mean"].shape < one["stages.3.0.bn1.running_mean"].shape
+    recalibrated = statistics_after(1, "recalibrate"), statistics_after(3, "recalibrate")
+    assert all(torch.equal(tensor, recalibrated[1][name]) for name, tensor in recalibrated[0].items())
+    assert any(not torch.equal(tensor, one[name]) for name, tensor in recalibrated[0].items())
+
+
+def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> None:  # A.9.8
+    settings = tiny_settings(params(alpha_0=1.0, alpha_min=1.0), "ratios=[0.8]", "comm_round=1")
+    experiment = build_experiment(settings)
+    initial = experiment.method.task.backbone.state_dict()
+    _, upload = one_upload(experiment, 0)  # alpha = 1: every client prunes the same, initial weights
+    after = final_weights(settings)
+    name = "stages.3.0.conv1"
+    dropped = sorted(set(range(64)) - set(upload.plan.kept[name].tolist()))
+    assert torch.equal(after[f"{name}.weight"][dropped], initial[f"{name}.weight"][dropped])
+    assert not torch.equal(after[f"{name}.weight"], initial[f"{name}.weight"])
+
+
+def test_permuting_arrival_changes_nothing(tiny_settings: SettingsFactory) -> None:  # F.2
+    experiment = build_experiment(tiny_settings())
+    results = []
+    for order in (range(10), [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]):
+        server, clients = Server(experiment), ClientSide(experiment)
+        server.round_clients()
+        for client_id in order:
+            server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
+        server.close_round()
+        results.append(server.state.weights)
+    assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
+
+
+def test_momentum_is_carried_unless_told_otherwise(tiny_settings: SettingsFactory) -> None:
+    def upload(carry: str) -> Upload:
+        experiment = build_experiment(tiny_settings(f"dapper_args.params.dapperfl.carry_momentum={carry}"))
+        return one_upload(experiment, client_of_level(experiment, 5))[1]
+
+    carried, fresh = upload("true"), upload("false")
+    assert torch.equal(carried.plan.kept["stages.0.0.conv1"], fresh.plan.kept["stages.0.0.conv1"])
+    assert not torch.equal(carried.weights["predictor.weight"], fresh.weights["predictor.weight"])
+
+
+@pytest.mark.parametrize("switch", ["fusion_scope=weights", "fusion_scope=all", "dar_in_finetune=false", "dar_norm=l2"])
+def test_each_switch_changes_the_upload(tiny_settings: SettingsFactory, switch: str) -> None:
+    base = one_upload(build_experiment(tiny_settings()), 0)[1]
+    other = one_upload(build_experiment(tiny_settings(f"dapper_args.params.dapperfl.{switch}")), 0)[1]
+    assert any(
+        tensor.shape != other.weights[name].shape or not torch.equal(tensor, other.weights[name])
+        for name, tensor in base.weights.items()
+    )
+
+
+OFFICIAL = ("scope=official_mask", "ratio_of=channels", "assignment=index_mod")
+
+
+def test_official_compatibility_masks_and_zero_fills(tiny_settings: SettingsFactory) -> None:  # A.7, D2
+    switches = params(fusion="off", recovery="zero", dar_norm="l2", bn_statistics="slim").replace("off", '"off"')
+    experiment = build_experiment(tiny_settings(*OFFICIAL, switches, "ratios=[0.8]", "comm_round=1"))
+    _, upload = one_upload(experiment, 0)
+    weights = upload.weights["stages.3.0.conv2.weight"]
+    assert upload.plan is DENSE
+    assert float((weights != 0).double().mean()) == pytest.approx(0.04, abs=0.01)  # (1 - rho)^2
+    server, _ = simulate(experiment)
+    everyone = [one_upload(experiment, client_id)[1].weights for client_id in range(10)]
+    dropped = torch.stack([w["stages.3.0.conv2.weight"] == 0 for w in everyone]).all(dim=0)
+    assert dropped.any()
+    assert bool((server.state.weights["stages.3.0.conv2.weight"][dropped] == 0).all())
+
+
+def test_official_masks_refuse_what_does_not_fit_them(tiny_settings: SettingsFactory) -> None:
+    with pytest.raises(ConfigError, match="recovery: zero"):
+        build_experiment(tiny_settings("scope=official_mask"))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedml_dapper.config import ModelArgs
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.pruning import Axis, trace_layout
+
+
+class Plain(Backbone):
+    """conv - BN - conv - flatten - linear - BN - predictor: every channel has one producer."""
+
+    def __init__(self, norm: type[nn.Module] = nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.conv1, self.norm, self.conv2 = nn.Conv2d(3, 4, 3), norm(4), nn.Conv2d(4, 5, 3)
+        self.hidden, self.hidden_norm = nn.Linear(5 * 16, 6), nn.BatchNorm1d(6)
+        self.predictor = nn.Linear(6, 2)
+
+    def encode(self, images: Tensor) -> Tensor:
+        features = self.conv2(self.norm(self.conv1(images)).relu()).relu()
+        return self.hidden_norm(self.hidden(features.flatten(1)))  # type: ignore[no-any-return]
+
+
+def test_internal_scope_keeps_residual_streams_and_representation() -> None:
+    layout = trace_layout(build_backbone(ModelArgs(model="resnet18", width=4), 10, 1), 32, "internal")
+    assert list(layout.groups) == [f"stages.{stage}.{block}.conv1" for stage in range(4) for block in range(2)]
+    assert layout.tensors["stages.1.0.conv2.weight"].axes == (Axis(1, "stages.1.0.conv1"),)
+    assert layout.tensors["stages.1.0.bn1.running_var"].axes == (Axis(0, "stages.1.0.conv1"),)
+    assert not layout.tensors["predictor.weight"].axes
+
+
+def test_grouped_scope_couples_all_that_is_added() -> None:
+    layout = trace_layout(build_backbone(ModelArgs(model="resnet18", width=4), 10, 1), 32, "grouped")
+    assert layout.groups["stem.0"].producers == ("stem.0.weight", "stages.0.0.conv2.weight", "stages.0.1.conv2.weight")
+    last = layout.groups["stages.3.0.conv2"]
+    assert set(last.producers) >= {"stages.3.1.conv2.weight", "stages.3.0.shortcut.0.weight"}
+    assert layout.tensors["predictor.weight"].axes == (Axis(1, last.name),)
+    assert not layout.tensors["predictor.bias"].axes
+    assert [axis.dim for axis in layout.tensors["stem.0.weight"].axes] == [0]  # RGB stays
+
+
+def test_flattened_channels_span_blocks_of_inputs() -> None:
+    layout = trace_layout(Plain(), 8, "internal")
+    assert list(layout.groups) == ["conv1", "conv2"]  # `hidden` makes z, which keeps its size
+    assert layout.tensors["hidden.weight"].axes == (Axis(1, "conv2", repeat=16),)
+    assert layout.tensors["hidden.weight"].shape_at({"conv2": 2}) == (6, 32)
+
+
+def test_official_masks_remove_nothing() -> None:
+    assert not trace_layout(Plain(), 8, "official_mask").groups
+
+
+def test_tracing_leaves_the_model_as_it_was() -> None:
+    model = Plain()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trace_layout(model, 8, "grouped")
+    assert model.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_layers_that_cannot_be_followed_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"`norm` \(InstanceNorm2d\)"):
+        trace_layout(Plain(lambda channels: nn.InstanceNorm2d(channels, affine=True)), 8, "internal")  # type: ignore[arg-type]

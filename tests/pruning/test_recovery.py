@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import ModelArgs
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.models import build_backbone
+from fedml_dapper.pruning import (
+    DENSE,
+    Axis,
+    ChannelGroup,
+    ChannelLayout,
+    PruningPlan,
+    RecoveringMean,
+    Recovery,
+    TensorSpec,
+    plan_by_importance,
+    slim_tensors,
+    solve_widths,
+    trace_layout,
+)
+
+VECTOR = ChannelLayout({"g": ChannelGroup("g", 4, ("w",))}, {"w": TensorSpec((4,), 4, True, 0, (Axis(0, "g"),))})
+FIRST_TWO = PruningPlan({"g": torch.tensor([0, 1])})
+
+
+def vector(*values: float) -> dict[str, Tensor]:
+    return {"w": torch.tensor(values, dtype=torch.float32)}
+
+
+@pytest.mark.parametrize(
+    ("recovery", "expected"),
+    [
+        ("global", [6.5, 7.5, 7.5, 8.5]),  # METHODS A.9.3
+        ("zero", [6.5, 7.5, 6.75, 7.5]),
+        ("holders", [6.5, 7.5, 9.0, 10.0]),
+    ],
+)
+def test_hand_computed_recovery(recovery: Recovery, expected: list[float]) -> None:
+    mean = RecoveringMean(vector(1, 2, 3, 4), VECTOR, recovery)
+    mean.add(vector(5, 6), FIRST_TWO, weight=1)
+    mean.add(vector(7, 8, 9, 10), DENSE, weight=3)
+    assert mean.result()["w"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("recovery", "expected"), [("global", [3.0, 4.0]), ("zero", [0.0, 0.0]), ("holders", [3.0, 4.0])]
+)
+def test_what_nobody_kept(recovery: Recovery, expected: list[float]) -> None:
+    mean = RecoveringMean(vector(1, 2, 3, 4), VECTOR, recovery)
+    mean.add(vector(5, 6), FIRST_TWO, weight=1)
+    assert mean.result()["w"].tolist()[2:] == expected
+
+
+def test_disjoint_owners_move_only_their_own_by_their_share() -> None:  # METHODS F.10
+    mean = RecoveringMean(vector(1, 1, 1, 1), VECTOR)
+    mean.add(vector(5, 5), FIRST_TWO, weight=1)
+    mean.add(vector(9, 9), PruningPlan({"g": torch.tensor([2, 3])}), weight=3)
+    assert mean.result()["w"].tolist() == [2.0, 2.0, 7.0, 7.0]
+
+
+def test_tensors_cut_both_ways_recover_by_row_and_column() -> None:
+    groups = {"r": ChannelGroup("r", 2, ("w",)), "c": ChannelGroup("c", 3, ())}
+    layout = ChannelLayout(groups, {"w": TensorSpec((2, 3), 4, True, 0, (Axis(0, "r"), Axis(1, "c")))})
+    mean = RecoveringMean({"w": torch.zeros(2, 3)}, layout, "holders")
+    mean.add({"w": torch.tensor([[1.0, 2.0]])}, PruningPlan({"r": torch.tensor([1]), "c": torch.tensor([0, 2])}), 1)
+    mean.add({"w": torch.full((2, 3), 4.0)}, DENSE, 1)
+    assert mean.result()["w"].tolist() == [[4.0, 4.0, 4.0], [2.5, 4.0, 3.0]]
+
+
+@pytest.mark.parametrize("recovery", ["global", "zero", "holders"])
+def test_full_uploads_give_the_plain_weighted_mean_bit_for_bit(recovery: Recovery) -> None:
+    model = build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1)
+    layout = trace_layout(model, 16, "internal")
+    uploads = [build_backbone(ModelArgs(model="resnet10", width=4), 10, seed).state_dict() for seed in (2, 3, 4)]
+    counts = [25, 153, 47]
+    mean = RecoveringMean(model.state_dict(), layout, recovery)
+    for upload, count in zip(uploads, counts, strict=True):
+        mean.add(upload, DENSE, count)
+    for name, tensor in mean.result().items():
+        if tensor.is_floating_point():
+            total = sum((u[name].double() * n for u, n in zip(uploads, counts, strict=True)), torch.zeros(()).double())
+            assert torch.equal(tensor, (total / sum(counts)).float())
+
+
+def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None:  # METHODS F.6
+    model = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed=1)
+    layout = trace_layout(model, 16, "grouped")
+    weights = model.state_dict()
+    mean = RecoveringMean(weights, layout)
+    for ratio, count in ((0.2, 179), (0.5, 25), (0.8, 47)):
+        plan = plan_by_importance(layout, weights, solve_widths(layout, ratio, "channels"))
+        mean.add(slim_tensors(weights, layout, plan), plan, count)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in mean.result().items())
+
+
+def test_integer_buffers_keep_dtype_and_take_the_largest() -> None:  # METHODS F.7
+    layout = ChannelLayout({}, {"n": TensorSpec((), 8, False, 0)})
+    mean = RecoveringMean({"n": torch.tensor(3)}, layout)
+    for counter in (5, 9, 7):
+        mean.add({"n": torch.tensor(counter)}, DENSE, 10)
+    assert mean.result()["n"].dtype == torch.int64
+    assert int(mean.result()["n"]) == 9
+
+
+def test_unsliced_tensors_are_averaged_whole() -> None:
+    mean = RecoveringMean(vector(0, 0, 0, 0), VECTOR)
+    mean.add(vector(4, 4, 4, 4), FIRST_TWO, 1, unsliced={"w"})
+    mean.add(vector(0, 8), FIRST_TWO, 1)
+    assert mean.result()["w"].tolist() == [2.0, 6.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("bad", [vector(1, 2, 3), {"v": torch.zeros(2)}, {**vector(1, 2), "v": torch.zeros(1)}])
+def test_uploads_that_do_not_fit_change_nothing(bad: dict[str, Tensor]) -> None:
+    mean = RecoveringMean(vector(1, 2, 3, 4), VECTOR)
+    mean.add(vector(5, 6, 7, 8), DENSE, 1)
+    with pytest.raises(ProtocolError):
+        mean.add(bad, FIRST_TWO, 1)
+    assert mean.result()["w"].tolist() == [5.0, 6.0, 7.0, 8.0]
+
+
+def test_a_round_without_answers_is_an_error() -> None:
+    with pytest.raises(ProtocolError, match="no client answered"):
+        RecoveringMean(vector(1, 2, 3, 4), VECTOR).result()

@@ -1,0 +1,113 @@
+"""A slim model is the masked dense model, only smaller (METHODS A.9.6, F.5)."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedml_dapper.config import ModelArgs
+from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.pruning import (
+    ChannelLayout,
+    PruningPlan,
+    carry_momentum,
+    footprint,
+    plan_by_importance,
+    slim_model,
+    slim_tensors,
+    solve_widths,
+    trace_layout,
+)
+from fedml_dapper.pruning.layout import Scope
+
+IMAGES, LABELS = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(3)), torch.arange(6)
+
+
+def prepared(scope: Scope) -> tuple[Backbone, ChannelLayout, PruningPlan]:
+    model = build_backbone(ModelArgs(model="resnet18", width=4), 10, seed=1)
+    model.train()
+    for _ in range(2):  # statistics, affine weights and biases away from their initial values
+        F.cross_entropy(model(IMAGES), LABELS).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(parameter.grad, alpha=0.1)
+    layout = trace_layout(model, 16, scope)
+    return model, layout, plan_by_importance(layout, model.state_dict(), solve_widths(layout, 0.5, "channels"))
+
+
+def masked(model: Backbone, layout: ChannelLayout, plan: PruningPlan) -> tuple[Backbone, dict[str, torch.Tensor]]:
+    """The dense model with every dropped coordinate at zero, BatchNorm biases too, and the 0/1 mask of each tensor."""
+    dense = copy.deepcopy(model)
+    masks = {}
+    for name, tensor in dense.state_dict().items():
+        mask = torch.ones_like(tensor)
+        for axis in layout.tensors[name].axes:
+            dropped = torch.ones(layout.groups[axis.group].channels, dtype=torch.bool)
+            dropped[plan.kept[axis.group]] = False
+            mask.index_fill_(axis.dim, dropped.nonzero().flatten(), 0)
+        masks[name] = mask
+        if "running" not in name:
+            tensor.mul_(mask)
+    return dense, masks
+
+
+@pytest.mark.parametrize("scope", ["internal", "grouped"])
+@pytest.mark.parametrize("training", [True, False])
+def test_slim_equals_masked_in_logits_loss_and_gradients(scope: Scope, training: bool) -> None:
+    model, layout, plan = prepared(scope)
+    slim, (dense, _) = slim_model(model, layout, plan), masked(model, layout, plan)
+    outputs = []
+    for network in (slim, dense):
+        network.train(training)
+        network.zero_grad()
+        logits = network(IMAGES)
+        F.cross_entropy(logits, LABELS).backward()  # type: ignore[no-untyped-call]
+        outputs.append(logits)
+    torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
+    gradients = {name: parameter.grad for name, parameter in dense.named_parameters() if parameter.grad is not None}
+    for name, kept in slim_tensors(gradients, layout, plan).items():
+        gradient = slim.get_parameter(name).grad
+        assert gradient is not None
+        torch.testing.assert_close(gradient, kept, atol=1e-5, rtol=1e-4)
+    statistics = slim_tensors(dense.state_dict(), layout, plan)
+    for name, tensor in slim.state_dict().items():
+        torch.testing.assert_close(tensor, statistics[name], atol=1e-5, rtol=1e-5)
+
+
+def test_state_holds_only_kept_weights_and_layers_say_their_true_size() -> None:
+    model, layout, plan = prepared("internal")
+    slim = slim_model(model, layout, plan)
+    cost = footprint(layout, plan.widths)
+    assert sum(parameter.numel() for parameter in slim.parameters()) == cost.parameters
+    assert cost.parameters < 0.6 * sum(parameter.numel() for parameter in model.parameters())
+    convolution = slim.get_submodule("stages.0.0.conv1")
+    assert convolution.out_channels == 2
+    assert convolution.weight.untyped_storage().nbytes() == convolution.weight.nbytes  # no view into the dense tensor
+
+
+def test_slimming_leaves_the_dense_model_alone() -> None:
+    model, layout, plan = prepared("grouped")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    slim = slim_model(model, layout, plan)
+    with torch.no_grad():
+        for parameter in slim.parameters():
+            parameter.fill_(7.0)
+    slim.train()(IMAGES)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_momentum_follows_the_kept_channels() -> None:
+    model, layout, plan = prepared("internal")
+    dense_optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    dense_optimizer.step()
+    slim = slim_model(model, layout, plan)
+    slim_optimizer = torch.optim.SGD(slim.parameters(), 0.1, momentum=0.9)
+    carry_momentum(dense_optimizer, model, slim_optimizer, slim, layout, plan)
+    name = "stages.0.0.conv1.weight"
+    buffer = dense_optimizer.state[model.get_parameter(name)]["momentum_buffer"]
+    carried = slim_optimizer.state[slim.get_parameter(name)]["momentum_buffer"]
+    assert torch.equal(carried, buffer[plan.kept["stages.0.0.conv1"]])

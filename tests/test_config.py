@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import load_settings
+from fedml_dapper.errors import ConfigError
+
+CONFIG = Path(__file__).parents[1] / "config"
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    file = tmp_path / "experiment.yaml"
+    file.write_text("data_args: {dataset: digits}\nmodel_args: {model: resnet10}\n")
+    return file
+
+
+@pytest.mark.parametrize("name", ["quickstart.yaml", "digits.yaml", "office_caltech.yaml"])
+def test_shipped_experiments_hold_the_papers_settings(name: str) -> None:
+    settings = load_settings([CONFIG / name])
+    training, dapperfl = settings.train_args, settings.dapper_args.params["dapperfl"]
+    assert dapperfl == {"alpha_0": 0.9, "alpha_min": 0.1, "eps": 0.2, "gamma": 0.01}
+    assert settings.dapper_args.levels.ratios == (0.0, 0.2, 0.4, 0.6, 0.8)
+    assert (training.client_num_in_total, training.client_num_per_round, training.epochs) == (10, 10, 5)
+    if name != "quickstart.yaml":
+        assert (training.comm_round, training.batch_size, training.learning_rate) == (100, 64, 0.01)
+        assert (training.momentum, training.weight_decay, settings.model_args.width) == (0.9, 1e-5, 64)
+
+
+def test_compatibility_overlay_changes_only_what_it_names() -> None:
+    paper = load_settings([CONFIG / "office_caltech.yaml"])
+    official = load_settings([CONFIG / "office_caltech.yaml", CONFIG / "official_compat.yaml"])
+    assert official.train_args == paper.train_args
+    assert official.dapper_args.pruning.scope == "official_mask"
+    assert official.dapper_args.params["dapperfl"]["recovery"] == "zero"
+    assert official.dapper_args.params["dapperfl"]["gamma"] == 0.01
+
+
+def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
+    settings = load_settings([CONFIG / "quickstart.yaml"], ["learning_rate=1e-3"])
+    file = tmp_path / "settings.yaml"
+    file.write_text(settings.as_yaml())
+    assert load_settings([file]) == settings
+    assert settings.train_args.learning_rate == 0.001  # YAML 1.1 alone reads "1e-3" as text
+
+
+def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
+    settings = load_settings(
+        [experiment], ["comm_round=7", "train_args.epochs=2", "dapper_args.params.dapperfl.gamma=0.5", "ratios=[0.1]"]
+    )
+    assert (settings.train_args.comm_round, settings.train_args.epochs) == (7, 2)
+    assert settings.dapper_args.params == {"dapperfl": {"gamma": 0.5}}
+    assert settings.dapper_args.levels.ratios == (0.1,)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train_args.learnig_rate=0.1", "unknown key `learnig_rate` in train_args; did you mean `learning_rate`?"),
+        ("trian_args.epochs=1", "unknown key `trian_args`; did you mean `train_args`?"),
+        ("wdth=3", "unknown key; did you mean `width`?"),
+        ("comm_round=many", "`comm_round` in train_args is 'many': input should be a valid integer"),
+        ("ratios=[0.2,1.0]", "dapper_args.levels.ratios"),
+        ("client_num_per_round=11", "client_num_per_round (11) is more than client_num_in_total (10)"),
+        ("backend=MPI", "`backend` in comm_args is 'MPI'"),
+        ("epochs", "expected key=value"),
+        ("ratios=[]", "needs at least one ratio"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(experiment: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings([experiment], [override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- a\n", "expected sections"), ("data_args: [\n", "not valid YAML"), ("model_args: {}\n", "missing key")],
+)
+def test_files_that_are_not_experiments(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        load_settings([file])
+
+
+def test_missing_file_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path / "none.yaml")):
+        load_settings([tmp_path / "none.yaml"])
