@@ -1,0 +1,43 @@
+"""``blended``: handwritten digits over patches of scikit-learn's two sample photographs, in the manner of MNIST-M."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+
+from fedml_dapper.datasets.digits_offline.canvas import SIZE, balanced_labels, generator, image_set, uniform
+from fedml_dapper.datasets.digits_offline.scans import scans, strokes
+from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.preprocessing import resize
+from fedml_dapper.datasets.sources import Splits
+
+_PHOTO_SIZE = 224
+"""The photographs are shrunk to squares of this many pixels, so that a patch shows more than flat colour."""
+
+_TRAIN_COLUMNS = 160
+"""Training patches lie left of this column, test patches right of it."""
+
+
+def render() -> Splits:
+    """The domain, from the scans that ``scans`` leaves."""
+    photos = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    left, right = torch.tensor_split(resize(photos, _PHOTO_SIZE), [_TRAIN_COLUMNS], dim=3)
+    train, test = scans(remainder=1)
+    return Splits(_render(train, left, generator(3)), _render(test, right, generator(4)))
+
+
+def _render(masks: Tensor, photos: Tensor, rng: torch.Generator) -> ImageSet:
+    """The digit inverts the photograph beneath it: bright on dark, dark on bright."""
+    count = len(masks)
+    patches = _patches(photos, count, rng)
+    mask = strokes(masks, rng)
+    ink = uniform(0.75, 1.0, (count, 3, 1, 1), rng)
+    return image_set((patches - ink * mask).abs(), balanced_labels(count // 10))
+
+
+def _patches(photos: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    windows = photos.unfold(2, SIZE, 1).unfold(3, SIZE, 1)
+    photo, row, column = (torch.randint(windows.shape[axis], (count,), generator=rng) for axis in (0, 2, 3))
+    return windows[photo, :, row, column].float() / 255

@@ -1,0 +1,83 @@
+"""What every data set becomes: a suite of domains, each a training and a test set of uint8 images in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.datasets.preprocessing import Preprocessing
+from fedml_dapper.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """``images`` uint8 (N, 3, H, W) and their ``labels`` int64 (N,), on one device."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] != 3:
+            raise DataError(
+                f"images are {self.images.dtype} {tuple(self.images.shape)};"
+                " convert them to uint8 of shape (N, 3, H, W)"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise DataError(
+                f"labels are {self.labels.dtype} {tuple(self.labels.shape)};"
+                f" convert them to int64 of shape ({len(self.images)},), one an image"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> ImageSet:
+        """The samples at ``indices`` int64 (M,), in that order, as a copy."""
+        indices = indices.to(self.labels.device)
+        return ImageSet(self.images[indices], self.labels[indices])
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The same samples on ``device``; no copy when they are there already."""
+        return ImageSet(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """One way the classes can look, e.g. ``usps``; ``is_subset`` when it is not the published data set in full."""
+
+    name: str
+    train: ImageSet
+    test: ImageSet
+    source: str
+    """Where the images came from, for result records; never an absolute path."""
+    is_subset: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Domains that share their classes, and how a federation uses them."""
+
+    name: str
+    domains: tuple[Domain, ...]
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    client_share: float
+    """Share of its domain's training set that one client holds, unless the settings say otherwise."""
+    swap_in_missing_classes: bool
+    """Whether a client gets a sample of every class its domain has (METHODS E.2)."""
+
+    @property
+    def label(self) -> str:
+        """The name to print beside results; says so when any domain is not the published data set."""
+        return f"{self.name} (subset)" if any(domain.is_subset for domain in self.domains) else self.name
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def input_size(self) -> int:
+        """Height and width of the images, in pixels."""
+        return self.preprocessing.input_size

@@ -1,0 +1,147 @@
+"""Who holds which samples: clients get a domain each, then a share of that domain's training set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedml_dapper.datasets.batches import ClientData
+from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.seeding import Stream, numpy_generator
+
+Indices = NDArray[np.int64]
+ClientOrder = Literal["shuffled", "official"]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """For client ``i``: the index of its domain and the int64 indices of its samples in that domain's training set."""
+
+    domains: tuple[int, ...]
+    indices: tuple[Tensor, ...]
+    notes: tuple[str, ...]
+    """One line for each client that shares samples with earlier ones, to be logged."""
+
+
+def partition(
+    suite: Suite,
+    num_clients: int,
+    share: float | None,
+    seed: int,
+    *,
+    order: ClientOrder = "shuffled",
+    max_per_domain: int | None = None,
+) -> Partition:
+    """Divide ``suite`` among ``num_clients`` (METHODS E.1-E.3).
+
+    Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
+    samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
+    the free samples first, and else also from others'. ``share`` defaults to the suite's own.
+    """
+    share = suite.client_share if share is None else share
+    rng = numpy_generator(seed, Stream.PARTITION)
+    domains = assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain)
+    pools = [_Pool(domain) for domain in suite.domains]
+    indices, notes = [], []
+    for client, index in enumerate(domains):
+        domain, pool = suite.domains[index], pools[index]
+        drawn = pool.draw(_client_size(share, len(domain.train)), rng)
+        if suite.swap_in_missing_classes:
+            drawn = pool.swap_in_missing_classes(drawn, rng)
+        indices.append(torch.from_numpy(np.sort(drawn)))
+        overlap = int((pool.holders[drawn] > 1).sum())
+        if overlap:
+            notes.append(
+                f"client {client} (domain {domain.name}): {overlap} of {len(drawn)} samples are also held by earlier"
+                " clients; a smaller client_share or max_clients_per_domain avoids this"
+            )
+    return Partition(tuple(domains), tuple(indices), tuple(notes))
+
+
+def assign_domains(
+    num_domains: int,
+    num_clients: int,
+    rng: np.random.Generator,
+    order: ClientOrder,
+    max_per_domain: int | None,
+) -> list[int]:
+    """The domain of each client: one client is guaranteed to each domain, the others draw uniformly (METHODS E.3).
+
+    ``official`` keeps the guaranteed clients last, in domain order. With ``max_per_domain`` a draw is uniform over
+    the domains that still have room.
+    """
+    if num_clients < num_domains:
+        raise ConfigError(
+            f"{num_clients} clients cannot cover {num_domains} domains;"
+            f" set train_args.client_num_in_total to {num_domains} or more"
+        )
+    limit = num_clients if max_per_domain is None else max_per_domain
+    if limit * num_domains < num_clients:
+        raise ConfigError(
+            f"{num_domains} domains with at most {limit} clients each cannot hold {num_clients} clients;"
+            f" set data_args.max_clients_per_domain to {-(-num_clients // num_domains)} or more"
+        )
+    guaranteed = list(range(num_domains))
+    counts = np.ones(num_domains, dtype=np.int64)
+    free = []
+    for _ in range(num_clients - num_domains):
+        domain = int(rng.choice(np.flatnonzero(counts < limit)))
+        counts[domain] += 1
+        free.append(domain)
+    assigned = free + guaranteed
+    return assigned if order == "official" else [assigned[position] for position in rng.permutation(num_clients)]
+
+
+def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) -> list[ClientData]:
+    """The data of every client, in client order; raises :class:`DataError` when one holds fewer than 2 samples."""
+    clients = []
+    for client, (index, held) in enumerate(zip(partition.domains, partition.indices, strict=True)):
+        domain = suite.domains[index]
+        samples = domain.train.take(held)
+        clients.append(ClientData(client, domain.name, samples, suite.preprocessing, batch_size, seed))
+    return clients
+
+
+def _client_size(share: float, available: int) -> int:
+    # The decimal as written: in binary, 0.29 * 100 is just below 29.
+    return int(Fraction(str(share)) * available)
+
+
+class _Pool:
+    """A domain's training set while it is handed out: ``holders[i]`` clients have sample i so far."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.labels: Indices = domain.train.labels.cpu().numpy()
+        self.holders: Indices = np.zeros(len(self.labels), dtype=np.int64)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Indices:
+        """``count`` distinct samples; those that nobody holds first."""
+        free, held = np.flatnonzero(self.holders == 0), np.flatnonzero(self.holders)
+        fresh = rng.choice(free, min(count, len(free)), replace=False)
+        shared = rng.choice(held, count - len(fresh), replace=False)
+        drawn: Indices = np.concatenate([fresh, shared])
+        self.holders[drawn] += 1
+        return drawn
+
+    def swap_in_missing_classes(self, drawn: Indices, rng: np.random.Generator) -> Indices:
+        """``drawn`` with one sample of each class it lacks, each traded for one of a random class with two or more."""
+        drawn = drawn.copy()
+        for missing in np.setdiff1d(self.labels, self.labels[drawn]):
+            donors = np.flatnonzero(np.bincount(self.labels[drawn]) >= 2)
+            if not len(donors):
+                break
+            place = rng.choice(np.flatnonzero(self.labels[drawn] == rng.choice(donors)))
+            candidates = np.flatnonzero(self.labels == missing)
+            free = candidates[self.holders[candidates] == 0]
+            incoming = rng.choice(free if len(free) else candidates)
+            self.holders[drawn[place]] -= 1
+            self.holders[incoming] += 1
+            drawn[place] = incoming
+        return drawn

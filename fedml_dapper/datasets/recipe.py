@@ -1,0 +1,84 @@
+"""How a suite is declared (its domains, and where each may come from) and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.preprocessing import Preprocessing
+from fedml_dapper.datasets.sources import Request, Source, Splits, TorchvisionDigits
+from fedml_dapper.errors import DataError
+
+
+@dataclass(frozen=True)
+class DomainRecipe:
+    """A domain and its sources, best first; the stand-in, another domain's, serves when none of them has anything."""
+
+    name: str
+    sources: tuple[Source, ...]
+    full_size: tuple[int, int] | None = None
+    """Published numbers of training and test images, where known; fewer make the domain a subset."""
+    stand_in: DomainRecipe | None = None
+
+    def find(self, request: Request) -> Domain | None:
+        """The domain from the first source that has it; never silently a damaged or partial one."""
+        for source in self.sources:
+            splits = source.read(request)
+            if splits is not None:
+                return Domain(self.name, *splits, source=source.place, is_subset=self._is_subset(splits))
+        stand_in = self.stand_in.find(request) if self.stand_in else None
+        return replace(stand_in, is_subset=True) if stand_in else None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Everywhere :meth:`find` looks, relative to the root of the data."""
+        return tuple(source.place for source in self.sources) + (self.stand_in.places if self.stand_in else ())
+
+    @property
+    def can_download(self) -> bool:
+        return any(isinstance(source, TorchvisionDigits) for source in self.sources)
+
+    def _is_subset(self, splits: Splits) -> bool:
+        if self.full_size is None:
+            return False
+        return any(len(found) < full for found, full in zip(splits, self.full_size, strict=True))
+
+
+@dataclass(frozen=True)
+class SuiteRecipe:
+    """All of a suite but its images."""
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[DomainRecipe, ...]
+    preprocessing: Preprocessing
+    client_share: float
+    swap_in_missing_classes: bool
+
+    def request(self, root: Path, download: bool = False) -> Request:
+        """What to ask the sources of this suite for."""
+        return Request(root, self.classes, self.preprocessing.input_size, download)
+
+    def load(self, root: Path, download: bool = False) -> Suite:
+        """The suite with its images; :class:`DataError` when a domain is nowhere below ``root`` or damaged."""
+        request = self.request(root, download)
+        return Suite(
+            name=self.name,
+            domains=tuple(self._require(domain, request) for domain in self.domains),
+            classes=self.classes,
+            preprocessing=self.preprocessing,
+            client_share=self.client_share,
+            swap_in_missing_classes=self.swap_in_missing_classes,
+        )
+
+    def _require(self, recipe: DomainRecipe, request: Request) -> Domain:
+        domain = recipe.find(request)
+        if domain is None:
+            download = ", or data_args.download=true" if recipe.can_download and not request.download else ""
+            raise DataError(
+                f"{self.name}: no images of domain {recipe.name}; looked in {request.root.absolute()} for"
+                f" {', '.join(recipe.places)}; set DAPPER_DATA or data_args.data_cache_dir to the folder that has"
+                f" them{download} (data/README.md says how to get them)"
+            )
+        return domain

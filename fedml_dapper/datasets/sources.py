@@ -1,0 +1,253 @@
+"""Where images are found: packed ``.npz`` files, folders of pictures, torchvision's data sets.
+
+Every source turns what it finds into uint8 images of one size, and returns ``None`` when nothing is there; what is
+there but damaged is a :class:`DataError` that names the file. The formats are described in ``data/README.md``.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.preprocessing import resize
+from fedml_dapper.errors import DataError
+
+Array = NDArray[Any]
+
+TEST_FOLDERS = ("test", "val")
+PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a source is asked for: where to look, whether to download, and the classes and size to deliver."""
+
+    root: Path
+    classes: tuple[str, ...]
+    size: int
+    download: bool = False
+
+
+class Splits(NamedTuple):
+    """The two halves of a domain."""
+
+    train: ImageSet
+    test: ImageSet
+
+
+class Source(Protocol):
+    """One place a domain can come from."""
+
+    @property
+    def place(self) -> str:
+        """Where it looks, relative to the root of the data."""
+
+    def read(self, request: Request) -> Splits | None:
+        """Training and test set, or ``None`` when there is nothing at :attr:`place`."""
+
+
+def split_eight_of_ten(samples: ImageSet) -> Splits:
+    """Training and test set of samples that come without: position ``i`` is for training when ``i mod 10 <= 7``.
+
+    The samples are ordered by class, then file name (METHODS E.2).
+    """
+    positions = torch.arange(len(samples))
+    training = positions % 10 <= 7
+    return Splits(samples.take(positions[training]), samples.take(positions[~training]))
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """``<root>/<name>``: an ``.npz`` with ``x_train, y_train, x_test, y_test``, or ``x, y`` sorted by class.
+
+    Images are uint8 (N, H, W) or (N, H, W, 3), labels integers (N,); ``classes``, where present, names the labels.
+    """
+
+    name: str
+
+    @property
+    def place(self) -> str:
+        return self.name
+
+    def read(self, request: Request) -> Splits | None:
+        path = request.root / self.name
+        return read_packed(path, request.classes, request.size) if path.is_file() else None
+
+
+def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
+    """The sets in the ``.npz`` at ``path``, resized; :class:`DataError` when it is not what ``PackedFile`` says."""
+    arrays = _read_arrays(path)
+    if "classes" in arrays:
+        _check_classes(path, [str(name) for name in arrays["classes"]], classes)
+    if {"x", "y"} <= arrays.keys():
+        return split_eight_of_ten(_image_set(path, arrays, ("x", "y"), len(classes), size))
+    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
+        train = _image_set(path, arrays, ("x_train", "y_train"), len(classes), size)
+        return Splits(train, _image_set(path, arrays, ("x_test", "y_test"), len(classes), size))
+    raise DataError(
+        f"{path}: has the arrays {', '.join(sorted(arrays)) or '(none)'}; a packed file holds x and y,"
+        " or x_train, y_train, x_test and y_test"
+    )
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    try:
+        with path.open("rb") as stream, zipfile.ZipFile(stream):
+            stream.seek(0)
+            archive = np.load(stream, allow_pickle=False)
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: not a readable .npz of plain arrays ({error}); fetch or pack it again") from error
+
+
+def _image_set(path: Path, arrays: dict[str, Array], keys: tuple[str, str], num_classes: int, size: int) -> ImageSet:
+    x, y = (arrays[key] for key in keys)
+    shape_fits = x.ndim == 3 or (x.ndim == 4 and x.shape[3] == 3)
+    if x.dtype != np.uint8 or not shape_fits or not x.size:
+        raise DataError(
+            f"{path}: {keys[0]} is {x.dtype} {x.shape}; expected uint8 of shape (N, H, W) or (N, H, W, 3), N > 0"
+        )
+    if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
+        raise DataError(f"{path}: {keys[1]} is {y.dtype} {y.shape}; expected integers of shape ({len(x)},)")
+    if y.min() < 0 or y.max() >= num_classes:
+        raise DataError(f"{path}: {keys[1]} goes from {y.min()} to {y.max()}; expected labels 0 to {num_classes - 1}")
+    pixels = torch.from_numpy(x)
+    channels_first = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+    return _resized(channels_first, torch.from_numpy(y.astype(np.int64)), size)
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """``<root>/<suite>/<domain>/<class>/*``, or with ``train/`` and ``test/`` (or ``val/``) below the domain."""
+
+    suite: str
+    domain: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.suite}/{self.domain}/"
+
+    def read(self, request: Request) -> Splits | None:
+        folder = request.root / self.suite / self.domain
+        return read_folder(folder, request.classes, request.size) if folder.is_dir() else None
+
+
+def read_folder(folder: Path, classes: Sequence[str], size: int) -> Splits:
+    """The pictures below ``folder``, resized; split by :func:`split_eight_of_ten` where it has no ``train/``."""
+    train, test = find_splits(folder)
+    if test is None:
+        return split_eight_of_ten(read_pictures(train, classes, size))
+    return Splits(read_pictures(train, classes, size), read_pictures(test, classes, size))
+
+
+def find_splits(folder: Path) -> tuple[Path, Path | None]:
+    """The training and the test folder of a domain's ``folder``, or ``folder`` itself and ``None``."""
+    train = folder / "train"
+    if not train.is_dir():
+        return folder, None
+    for name in TEST_FOLDERS:
+        if (folder / name).is_dir():
+            return train, folder / name
+    raise DataError(f"{folder}: has train/ but neither test/ nor val/; add one of them")
+
+
+def class_names(folder: Path) -> list[str]:
+    """The names of the class folders in ``folder``, sorted."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def read_pictures(folder: Path, classes: Sequence[str], size: int) -> ImageSet:
+    """The pictures in ``<folder>/<class>/*``, resized, ordered by class and file name."""
+    names = class_names(folder)
+    _check_classes(folder, names, classes)
+    images, labels = [], []
+    for label, name in enumerate(names):
+        for file in sorted((folder / name).iterdir()):
+            if file.suffix.lower() in PICTURE_SUFFIXES:
+                images.append(_read_picture(file, size))
+                labels.append(label)
+    if not images:
+        raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURE_SUFFIXES))}) in its class folders")
+    return ImageSet(torch.cat(images), torch.tensor(labels))
+
+
+def _read_picture(file: Path, size: int) -> Tensor:
+    try:
+        with Image.open(file) as picture:
+            pixels = np.array(picture.convert("RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{file}: not a readable picture ({error}); remove or replace it") from error
+    return resize(torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0), size)
+
+
+def _check_classes(place: Path, found: Sequence[str], expected: Sequence[str]) -> None:
+    if [_plain(name) for name in found] != [_plain(name) for name in expected]:
+        raise DataError(
+            f"{place}: its classes are {', '.join(found) or '(none)'}; expected {', '.join(expected)}, so rename them"
+        )
+
+
+def _plain(class_name: str) -> str:
+    """``back_pack`` and ``Backpack`` are the same class in different copies of a data set."""
+    return "".join(letter for letter in class_name.lower() if letter.isalnum())
+
+
+_TORCHVISION_FILES = {
+    "MNIST": tuple(
+        f"MNIST/raw/{part}-ubyte"
+        for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    ),
+    "USPS": ("usps.bz2", "usps.t.bz2"),
+    "SVHN": ("train_32x32.mat", "test_32x32.mat"),
+}
+
+
+@dataclass(frozen=True)
+class TorchvisionDigits:
+    """MNIST, USPS or SVHN as torchvision keeps it in ``<root>/torchvision``; fetched there when downloads are on."""
+
+    dataset: Literal["MNIST", "USPS", "SVHN"]
+
+    @property
+    def place(self) -> str:
+        return f"torchvision/ ({self.dataset})"
+
+    def read(self, request: Request) -> Splits | None:
+        folder = request.root / "torchvision"
+        cached = all((folder / name).is_file() for name in _TORCHVISION_FILES[self.dataset])
+        if not (cached or request.download):
+            return None
+        try:
+            train, test = (self._load(folder, training, request) for training in (True, False))
+        except (OSError, RuntimeError, ValueError, EOFError) as error:
+            raise DataError(
+                f"{folder}: torchvision cannot give {self.dataset} ({' '.join(str(error).split())});"
+                " check the network and the files there (data/README.md)"
+            ) from error
+        return Splits(train, test)
+
+    def _load(self, folder: Path, training: bool, request: Request) -> ImageSet:
+        from torchvision import datasets  # noqa: PLC0415  slow to import, and most runs do without
+
+        if self.dataset == "SVHN":
+            svhn = datasets.SVHN(folder, split="train" if training else "test", download=request.download)
+            return _resized(torch.from_numpy(svhn.data), torch.as_tensor(svhn.labels), request.size)
+        digits = getattr(datasets, self.dataset)(folder, train=training, download=request.download)
+        pixels, labels = torch.as_tensor(digits.data), torch.as_tensor(digits.targets)
+        return _resized(pixels.unsqueeze(1), labels, request.size)
+
+
+def _resized(images: Tensor, labels: Tensor, size: int) -> ImageSet:
+    """``images`` uint8 (N, 1 or 3, H, W) at ``size``; the three channels of grey ones share one buffer."""
+    return ImageSet(resize(images, size).expand(-1, 3, -1, -1), labels.to(torch.int64))

@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedml_dapper.datasets import pack
+from fedml_dapper.datasets.sources import read_folder, read_packed
+from fedml_dapper.errors import ConfigError, DataError
+
+CLASSES = ("cat", "dog")
+
+
+def _write(folder: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name in CLASSES:
+        (folder / name).mkdir(parents=True)
+        for number in range(6):
+            Image.fromarray(rng.integers(0, 255, (9, 12, 3), dtype=np.uint8)).save(folder / name / f"{number}.png")
+
+
+def test_packed_files_give_what_the_folders_give(tmp_path: Path) -> None:
+    _write(tmp_path / "zoo" / "photos", 0)
+    _write(tmp_path / "zoo" / "drawings" / "train", 1)
+    _write(tmp_path / "zoo" / "drawings" / "val", 2)
+    out = tmp_path / "out"
+    files = pack(tmp_path, "zoo", out, size=8)
+    assert [file.name for file in files] == ["zoo_drawings.npz", "zoo_photos.npz"]
+    assert sorted(path.name for path in out.iterdir()) == ["zoo_drawings.npz", "zoo_photos.npz"]
+    for file, domain in zip(files, ("drawings", "photos"), strict=True):
+        pairs = zip(read_packed(file, CLASSES, 8), read_folder(tmp_path / "zoo" / domain, CLASSES, 8), strict=True)
+        for packed, plain in pairs:
+            assert torch.equal(packed.images, plain.images)
+            assert torch.equal(packed.labels, plain.labels)
+    with np.load(files[0]) as archive:
+        assert archive["classes"].tolist() == ["cat", "dog"]
+        assert archive["x_train"].shape == (12, 8, 8, 3)
+
+
+def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "zoo" / "photos", 0)
+    out = tmp_path / "out"
+    [file] = pack(tmp_path, "zoo", out, size=8)
+    before = file.read_bytes()
+
+    def fail(stream: object, **arrays: object) -> None:
+        stream.write(b"half")  # type: ignore[attr-defined]
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="disk full"):
+        pack(tmp_path, "zoo", out, size=4)
+    assert [path.name for path in out.iterdir()] == [file.name]
+    assert file.read_bytes() == before
+
+
+def test_what_cannot_be_packed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no domain folders in .*zoo"):
+        pack(tmp_path, "zoo", tmp_path / "out", size=8)
+    _write(tmp_path / "zoo" / "drawings", 0)
+    _write(tmp_path / "zoo" / "photos", 0)
+    with pytest.raises(ConfigError, match="size is 0"):
+        pack(tmp_path, "zoo", tmp_path / "out", size=0)
+    (tmp_path / "zoo" / "photos" / "dog").rename(tmp_path / "zoo" / "photos" / "yak")
+    with pytest.raises(DataError, match="photos: its classes are cat, yak; expected cat, dog"):
+        pack(tmp_path, "zoo", tmp_path / "out", size=8)

@@ -1,0 +1,160 @@
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedml_dapper.datasets import Partition, Suite, assign_domains, client_data, partition
+from fedml_dapper.errors import ConfigError, DataError
+
+MakeSuite = Callable[..., Suite]
+
+
+def held_in(division: Partition, domain: int) -> list[list[int]]:
+    pairs = zip(division.domains, division.indices, strict=True)
+    return [held.tolist() for of, held in pairs if of == domain]
+
+
+@pytest.mark.parametrize("order", ["shuffled", "official"])
+def test_every_domain_has_a_client(order: str) -> None:
+    for seed in range(50):
+        domains = assign_domains(4, 10, np.random.default_rng(seed), order, None)  # type: ignore[arg-type]
+        assert len(domains) == 10
+        assert set(domains) == {0, 1, 2, 3}
+
+
+def test_official_order_ends_with_the_guaranteed_clients() -> None:
+    ends = {tuple(assign_domains(4, 10, np.random.default_rng(seed), "official", None)[-4:]) for seed in range(50)}
+    assert ends == {(0, 1, 2, 3)}
+
+
+def test_shuffled_order_spreads_the_guaranteed_clients() -> None:
+    ends = {tuple(assign_domains(4, 10, np.random.default_rng(seed), "shuffled", None)[-4:]) for seed in range(50)}
+    assert len(ends) > 20
+
+
+def test_free_draws_are_uniform_over_domains() -> None:
+    rng = np.random.default_rng(0)
+    counts = Counter(domain for _ in range(1000) for domain in assign_domains(4, 10, rng, "official", None)[:6])
+    assert all(abs(counts[domain] - 1500) < 150 for domain in range(4))
+
+
+def test_a_limit_holds_and_changes_nothing_while_it_does_not_bind() -> None:
+    for seed in range(50):
+        free, loose, tight, tightest = (
+            assign_domains(4, 10, np.random.default_rng(seed), "shuffled", limit) for limit in (None, 7, 4, 3)
+        )
+        assert free == loose
+        assert max(Counter(tight).values()) <= 4
+        assert sorted(Counter(tightest).values()) in ([2, 2, 3, 3], [1, 3, 3, 3])
+
+
+def test_too_few_clients_or_too_low_a_limit() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match=r"3 clients cannot cover 4 domains.*client_num_in_total to 4"):
+        assign_domains(4, 3, rng, "shuffled", None)
+    with pytest.raises(ConfigError, match=r"cannot hold 10 clients.*max_clients_per_domain to 3"):
+        assign_domains(4, 10, rng, "shuffled", 2)
+
+
+def test_clients_of_a_domain_are_disjoint_while_it_lasts(small_suite: MakeSuite) -> None:
+    division = partition(small_suite([100, 40]), 6, 0.2, seed=3, max_per_domain=5)
+    for domain, size in ((0, 20), (1, 8)):
+        clients = held_in(division, domain)
+        assert all(len(held) == size for held in clients)
+        together = [index for held in clients for index in held]
+        assert len(set(together)) == len(together)
+    assert division.notes == ()
+
+
+def test_what_is_exhausted_is_shared_and_noted(small_suite: MakeSuite) -> None:
+    division = partition(small_suite([40]), 4, 0.4, seed=1)
+    first, second, third, fourth = (set(held.tolist()) for held in division.indices)
+    assert all(len(held) == 16 for held in (first, second, third, fourth))
+    assert not first & second
+    assert first | second | third == set(range(40))
+    assert len(division.notes) == 2
+    assert division.notes[0].startswith("client 2 (domain d0): 8 of 16 samples are also held by earlier clients")
+    assert division.notes[1].startswith("client 3 (domain d0): 16 of 16 ")
+
+
+def test_the_share_is_taken_as_written(small_suite: MakeSuite) -> None:
+    for share, size in ((0.29, 29), (0.2, 20), (0.999, 99), (1.0, 100)):
+        assert len(partition(small_suite([100]), 1, share, seed=1).indices[0]) == size
+
+
+def test_no_share_means_the_suites_own(small_suite: MakeSuite) -> None:
+    assert len(partition(small_suite([100], share=0.35), 1, None, seed=1).indices[0]) == 35
+
+
+def test_the_same_seed_gives_the_same_partition(small_suite: MakeSuite) -> None:
+    suite = small_suite([50, 60, 70], swap=True)
+    first, again, other = (partition(suite, 9, 0.2, seed=seed) for seed in (1, 1, 2))
+    assert first.domains == again.domains
+    assert all(torch.equal(a, b) for a, b in zip(first.indices, again.indices, strict=True))
+    assert [held.tolist() for held in first.indices] != [held.tolist() for held in other.indices]
+
+
+def test_indices_are_sorted_and_unique(small_suite: MakeSuite) -> None:
+    for swap in (False, True):
+        for held in partition(small_suite([37, 21], swap=swap), 12, 0.3, seed=4).indices:
+            assert (held.diff() > 0).all()
+
+
+def test_missing_classes_are_swapped_in_without_sharing_while_possible(small_suite: MakeSuite) -> None:
+    lacking = 0
+    for seed in range(20):
+        suite = small_suite([100], swap=True)
+        plain = partition(small_suite([100]), 10, 0.05, seed=seed)
+        labels = suite.domains[0].train.labels
+        lacking += sum(len(labels[held].unique()) < 4 for held in plain.indices)
+        division = partition(suite, 10, 0.05, seed=seed)
+        assert all(len(labels[held].unique()) == 4 and len(held) == 5 for held in division.indices)
+        together = torch.cat(division.indices).tolist()
+        assert len(set(together)) == len(together)
+        assert division.notes == ()
+    assert lacking > 20
+
+
+def test_a_traded_sample_returns_to_the_pool(small_suite: MakeSuite) -> None:
+    suite = small_suite([100], swap=True)
+    labels = suite.domains[0].train.labels
+    for seed in range(20):  # 25 samples a class: one of each for each of 25 clients, if none is lost
+        division = partition(suite, 25, 0.04, seed=seed)
+        assert all(len(labels[held].unique()) == 4 for held in division.indices)
+        assert sorted(torch.cat(division.indices).tolist()) == list(range(100))
+        assert division.notes == ()
+
+
+def test_a_class_that_others_hold_is_swapped_in_with_a_note(small_suite: MakeSuite) -> None:
+    suite = small_suite([4], swap=True)
+    suite.domains[0].train.labels.copy_(torch.tensor([0, 0, 0, 1]))
+    first, second = partition(suite, 2, 0.5, seed=1).indices
+    assert 3 in first
+    assert 3 in second
+    [note] = partition(suite, 2, 0.5, seed=1).notes
+    assert note.startswith("client 1 (domain d0): 1 of 2 ")
+
+
+def test_a_draw_too_small_for_all_classes_keeps_its_size(small_suite: MakeSuite) -> None:
+    suite = small_suite([100], swap=True)
+    held = partition(suite, 1, 0.03, seed=2).indices[0]
+    assert len(held) == 3
+    assert len(suite.domains[0].train.labels[held].unique()) == 3
+
+
+def test_clients_get_the_samples_of_their_indices(small_suite: MakeSuite) -> None:
+    suite = small_suite([100, 40])
+    division = partition(suite, 4, 0.2, seed=1)
+    for client, data in enumerate(client_data(suite, division, batch_size=4, seed=1)):
+        domain = suite.domains[division.domains[client]]
+        assert (data.client_id, data.domain) == (client, domain.name)
+        assert torch.equal(data.samples.images, domain.train.images[division.indices[client]])
+        assert torch.equal(data.samples.labels, domain.train.labels[division.indices[client]])
+
+
+def test_a_share_of_less_than_two_samples_is_an_error(small_suite: MakeSuite) -> None:
+    suite = small_suite([100, 10])
+    with pytest.raises(DataError, match=r"domain d1\) is a client with one sample.*client_share"):
+        client_data(suite, partition(suite, 2, 0.1, seed=1), batch_size=4, seed=1)
