@@ -36,4 +36,5 @@ def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
 
 
 def _sequence(seed: int, stream: Stream, keys: tuple[int, ...]) -> np.random.SeedSequence:
-    return np.random.SeedSequence([seed, zlib.crc32(stream.value.encode()), *keys])
+    # the number of keys goes in, because numpy takes [s] and [s, 0] for the same entropy
+    return np.random.SeedSequence([seed, zlib.crc32(stream.value.encode()), len(keys), *keys])

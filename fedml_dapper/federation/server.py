@@ -29,6 +29,7 @@ class Server:
         backbone = experiment.method.task.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
+        self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
@@ -73,12 +74,13 @@ class Server:
         evaluation_started = time.perf_counter()
         scores = self._scorer.score(self._method.model_for(self.state)) if self._is_tested(self.state.round) else None
         now = time.perf_counter()
-        return RoundRecord(
+        self.last_record = RoundRecord(
             round=self.state.round,
             scores=scores,
             clients=tuple(self._records),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
+        return self.last_record
 
     def _choose_clients(self) -> list[int]:
         training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed

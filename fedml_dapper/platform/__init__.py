@@ -1,0 +1,30 @@
+"""Where FedML plugs in, and the only room that imports it."""
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # on the age of requests and pkg_resources, which FedML's pins decide
+    from fedml.arguments import Arguments
+
+from fedml_dapper.models import Backbone
+from fedml_dapper.platform.arguments import attach, experiment_of, init
+from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
+from fedml_dapper.platform.in_process import InProcessRunner
+from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+
+__all__ = [
+    "DapperClientTrainer",
+    "DapperServerAggregator",
+    "InProcessRunner",
+    "attach",
+    "experiment_of",
+    "init",
+    "load",
+]
+
+
+def load(args: Arguments) -> tuple[FedMLDataset, Backbone]:
+    """FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around."""
+    experiment = experiment_of(args)
+    return fedml_dataset(experiment), experiment.method.task.backbone

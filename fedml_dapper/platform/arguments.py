@@ -1,0 +1,76 @@
+"""Between FedML's flat ``args`` and our typed settings.
+
+FedML copies every key of every YAML section onto one ``args`` object, where programs may change them; so ``args`` is
+the truth about values, and the file is the truth about which keys were meant.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import fedml
+from fedml.arguments import Arguments, add_args
+
+from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import Experiment, build_experiment
+from fedml_dapper.platform.offline import without_platform
+
+_EXPERIMENT = "dapper_experiment"
+
+
+def init(config_file: Path | None = None) -> Arguments:
+    """``fedml.init`` with the experiment file checked first and without FedML's platform look-ups.
+
+    The file is ``config_file`` or, as in any FedML program, ``--cf FILE`` of the command line. Raises
+    :class:`ConfigError` before FedML starts when something in it is wrong.
+    """
+    command_line: Namespace = add_args()
+    if config_file is not None:
+        command_line.yaml_config_file = str(config_file)
+    if not command_line.yaml_config_file:
+        raise ConfigError("no experiment file: pass --cf FILE, e.g. --cf config/quickstart.yaml")
+    settings = load_settings([Path(command_line.yaml_config_file)])
+    args = Arguments(command_line, settings.common_args.training_type, settings.comm_args.backend)
+    _write_settings(args, settings)
+    args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
+    with without_platform():
+        return fedml.init(args, check_env=False, should_init_logs=False)
+
+
+def experiment_of(args: Arguments) -> Experiment:
+    """The experiment ``args`` describe, built once and kept with them; trainer and aggregator share it.
+
+    Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
+    """
+    experiment = vars(args).get(_EXPERIMENT)
+    if experiment is None:
+        experiment = build_experiment(_read_settings(args))
+        attach(args, experiment)
+    assert isinstance(experiment, Experiment)
+    return experiment
+
+
+def attach(args: Arguments, experiment: Experiment) -> None:
+    """Give ``args`` an experiment that was built already."""
+    setattr(args, _EXPERIMENT, experiment)
+
+
+def _write_settings(args: Arguments, settings: Settings) -> None:
+    for section in settings.model_dump(mode="json").values():
+        for key, value in section.items():
+            setattr(args, key, value)
+
+
+def _read_settings(args: Arguments) -> Settings:
+    file = Path(args.yaml_config_file)
+    load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
+    flat = vars(args)
+    values: dict[str, dict[str, Any]] = {}
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        assert isinstance(section, type)
+        values[name] = {key: flat[key] for key in section.model_fields if key in flat}
+    return check(Settings, values, where=f"{file}, as changed by the program")

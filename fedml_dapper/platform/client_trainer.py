@@ -1,0 +1,42 @@
+"""FedML's client side: one trainer object that serves any client of the experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedml.arguments import Arguments
+from fedml.core import ClientTrainer
+from torch import nn
+
+from fedml_dapper.datasets import ClientData
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import ClientSide
+from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.platform.arguments import experiment_of
+
+
+class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is untyped
+    """FedML's hooks around a method's local update.
+
+    The payload of ``set_model_params`` is a :class:`Downlink`, that of ``get_model_params`` an :class:`Upload`.
+    """
+
+    def __init__(self, model: nn.Module, args: Arguments) -> None:
+        super().__init__(model, args)
+        self.clients = ClientSide(experiment_of(args))
+        self._downlink: Downlink | None = None
+        self._upload: Upload | None = None
+
+    def set_model_params(self, model_parameters: Downlink) -> None:
+        self._downlink = model_parameters
+
+    def train(self, train_data: ClientData, device: Any, args: Arguments) -> None:
+        """Run the local update of the client that the last downlink was for."""
+        if self._downlink is None:
+            raise ProtocolError("train was called before set_model_params; FedML calls them in the other order")
+        self._upload = self.clients.update(self._downlink, train_data)
+
+    def get_model_params(self) -> Upload:
+        if self._upload is None:
+            raise ProtocolError("get_model_params was called before train, so there is no upload yet")
+        return self._upload

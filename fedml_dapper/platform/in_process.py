@@ -1,0 +1,70 @@
+"""FedML's single process, with the custom trainer and aggregator that FedML's own simulator leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedml.arguments import Arguments
+from torch import nn
+
+from fedml_dapper.federation import LEDGER_NAME, LedgerWriter, RunObserver, new_run_dir, run_rounds
+from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.dataset import FedMLDataset
+from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+
+
+class InProcessRunner:
+    """All clients one after another in this process; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+
+    Calls the same trainer hooks as FedML's cross-silo client. Uploads are folded in one by one and dropped, so memory
+    does not grow with the number of clients. Writes settings, ledger and global model into ``run_dir`` (by default a
+    new folder below ``dapper_args.output_dir``).
+    """
+
+    def __init__(
+        self,
+        args: Arguments,
+        device: Any,
+        dataset: FedMLDataset,
+        model: nn.Module,
+        client_trainer: DapperClientTrainer,
+        server_aggregator: DapperServerAggregator,
+        run_dir: Path | None = None,
+        observers: Sequence[RunObserver] = (),
+    ) -> None:
+        del model  # trainer and aggregator have it
+        self.experiment = experiment_of(args)
+        self.run_dir = run_dir
+        self._args, self._device = args, device
+        self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
+        self._trainer, self._aggregator = client_trainer, server_aggregator
+        self._observers = list(observers)
+
+    def run(self) -> None:
+        """Run all rounds."""
+        if self.run_dir is None:
+            self.run_dir = new_run_dir(self.experiment)
+        ledger = LedgerWriter(self.run_dir / LEDGER_NAME)
+        observers = [ledger, *self._observers]
+
+        def report_step(client_id: int, done: int, total: int) -> None:
+            for observer in observers:
+                observer.client_stepped(client_id, done, total)
+
+        self._trainer.clients.on_step = report_step
+        run_rounds(self.experiment, self._aggregator.server, self._update, observers, self.run_dir)
+
+    def _update(self, downlink: Downlink) -> Upload:
+        trainer, client_id = self._trainer, downlink.client_id
+        data = self._train_data[client_id]
+        trainer.set_id(client_id)
+        trainer.update_dataset(data, self._test_data[client_id], self._num_samples[client_id])
+        trainer.set_model_params(downlink)
+        trainer.on_before_local_training(data, self._device, self._args)
+        trainer.train(data, self._device, self._args)
+        trainer.on_after_local_training(data, self._device, self._args)
+        return trainer.get_model_params()

@@ -1,0 +1,67 @@
+"""A FedML process of its own, cut off from the network, with a private HOME."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+NETWORK_GUARD = """
+import os, socket
+def refuse(what):
+    def call(*args, **kwargs):
+        with open(os.environ["NETWORK_LOG"], "a") as log:
+            log.write(f"{what} {args!r}\\n")
+        raise OSError("the network is refused in this test")
+    return call
+socket.socket.connect = refuse("connect")
+socket.socket.connect_ex = refuse("connect_ex")
+socket.getaddrinfo = refuse("getaddrinfo")
+"""
+
+Command = list[str | Path]
+
+
+class OfflineProcess:
+    """Starts commands and knows what they tried to reach."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._log = folder / "network.log"
+        (folder / "sitecustomize.py").write_text(NETWORK_GUARD)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDML")}
+        return kept | {
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(self.folder),
+            "NETWORK_LOG": str(self._log),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    def network_attempts(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> OfflineProcess:
+    return OfflineProcess(tmp_path)
+
+
+@pytest.fixture
+def tiny_file(tmp_path: Path, tiny_settings: Callable[..., object]) -> Path:
+    """An experiment file of a few seconds."""
+    file = tmp_path / "tiny.yaml"
+    file.write_text(tiny_settings().as_yaml())  # type: ignore[attr-defined]
+    return file
