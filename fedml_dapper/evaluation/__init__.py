@@ -1,0 +1,19 @@
+"""Results of a run: summary, terminal tables, figures, HTML report."""
+
+from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
+from fedml_dapper.evaluation.report import write_report
+from fedml_dapper.evaluation.result_table import footprint_table, result_table
+from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
+
+__all__ = [
+    "Accuracy",
+    "RunSummary",
+    "footprint_bars",
+    "footprint_table",
+    "learning_curves",
+    "loss_per_level",
+    "result_table",
+    "seconds_per_level",
+    "summarise",
+    "write_report",
+]

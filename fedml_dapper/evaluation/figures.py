@@ -1,0 +1,157 @@
+"""Figures of a run. They are built without pyplot, so that drawing one leaves no global state behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from fedml_dapper.evaluation.cost import cost_reference
+from fedml_dapper.evaluation.units import quantity, share
+from fedml_dapper.federation import ClientRecord, LevelFootprint, RoundRecord, RunRecord
+
+# Okabe and Ito's colours, without the black of the global line and the yellow that white paper swallows.
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKED_ROUNDS = 20
+_WIDTH, _HEIGHT = 5.6, 4.0  # inches; small enough for 10 pt labels to stay legible on a phone
+
+
+def domain_colours(run: RunRecord) -> dict[str, str]:
+    """A colour per domain, the same in every figure and table."""
+    return {domain: _PALETTE[place % len(_PALETTE)] for place, domain in enumerate(run.domains)}
+
+
+def level_colours(run: RunRecord) -> dict[int, str]:
+    """A colour per capability level, dark for strong; their order shows without colour vision too."""
+    steps = max(len(run.footprints) - 1, 1)
+    viridis = colormaps["viridis"]
+    return {footprint.level: to_hex(viridis(0.88 * place / steps)) for place, footprint in enumerate(run.footprints)}
+
+
+def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Accuracy of the global model in the tested rounds: every domain, and their mean."""
+    tested = [(record.round, record.scores) for record in rounds if record.scores is not None]
+    numbers = [number for number, _ in tested]
+    figure, axes = _canvas("Accuracy of the global model", run)
+    for place, (domain, colour) in enumerate(domain_colours(run).items()):
+        values = [scores.domain_accuracy[domain] for _, scores in tested]
+        axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **_markers(place, len(numbers)))
+    means = [scores.global_accuracy for _, scores in tested]
+    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **_markers(0, len(numbers)))
+    _label_rounds(axes, rounds, "Top-1 accuracy on test images (%)")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def loss_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Training loss of each capability level's clients, round by round."""
+    return _per_level("Training loss by capability level", "loss (nats per sample)", run, rounds, lambda c: c.loss)
+
+
+def seconds_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """How long the clients of each capability level took, round by round."""
+    figure = _per_level("Time by capability level", "seconds per client", run, rounds, lambda c: c.seconds)
+    figure.axes[0].set_ylim(bottom=0)
+    return figure
+
+
+def footprint_bars(run: RunRecord) -> Figure:
+    """Parameters and uplink of each capability level's model, as shares of the dense model's."""
+    reference = cost_reference(run.footprints)
+    figure, axes = _canvas("Cost of a client by capability level", run, height=1.7 + 0.62 * len(run.footprints))
+    colours = level_colours(run)
+    bars = (("params", "", -0.19, 1.0), ("bytes_up", "B", 0.19, 0.45))
+    for place, footprint in enumerate(run.footprints):
+        for field, unit, offset, opacity in bars:
+            part, whole = getattr(footprint, field), getattr(reference.footprint, field)
+            y = place + offset
+            axes.barh(y, 100 * part / whole, height=0.36, color=colours[footprint.level], alpha=opacity)
+            axes.text(100 * part / whole + 1.5, y, f"{quantity(part, unit)} ({share(part, whole)})", va="center")
+    axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 160)
+    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlabel(f"share of the {reference.name} model (%)")
+    axes.set_ylabel("capability level")
+    patches = (Patch(color="0.25", label="parameters"), Patch(color="0.25", alpha=0.45, label="bytes up, per round"))
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """A level's clients in one round."""
+
+    round: int
+    mean: float
+    low: float
+    high: float
+
+
+def _per_level(
+    heading: str, unit: str, run: RunRecord, rounds: Sequence[RoundRecord], value: Callable[[ClientRecord], float]
+) -> Figure:
+    figure, axes = _canvas(heading, run)
+    colours = level_colours(run)
+    for place, footprint in enumerate(run.footprints):
+        spreads = _spreads(rounds, footprint.level, value)
+        if not spreads:
+            continue
+        numbers, colour = [spread.round for spread in spreads], colours[footprint.level]
+        lows, highs = [spread.low for spread in spreads], [spread.high for spread in spreads]
+        axes.fill_between(numbers, lows, highs, color=colour, alpha=0.12, linewidth=0)
+        means, markers = [spread.mean for spread in spreads], _markers(place, len(numbers))
+        axes.plot(numbers, means, color=colour, label=_level_name(footprint), linewidth=1.6, **markers)
+    _label_rounds(axes, rounds, unit)
+    figure.legend(
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        title="line: mean of the level's clients; band: lowest to highest",
+        title_fontsize="small",
+    )
+    return figure
+
+
+def _spreads(rounds: Sequence[RoundRecord], level: int, value: Callable[[ClientRecord], float]) -> list[_Spread]:
+    spreads = []
+    for record in rounds:
+        values = [value(client) for client in record.clients if client.level == level]
+        if values:
+            spreads.append(_Spread(record.round, fmean(values), min(values), max(values)))
+    return spreads
+
+
+def _canvas(heading: str, run: RunRecord, height: float = _HEIGHT) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(heading, loc="left", fontweight="bold", pad=20)
+    axes.annotate(f"{run.method} on {run.suite}, 1 seed", (0, 1), (0, 5), "axes fraction", "offset points", color="0.3")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _label_rounds(axes: Axes, rounds: Sequence[RoundRecord], unit: str) -> None:
+    axes.set_xlim(0.5, max((record.round for record in rounds), default=1) + 0.5)
+    axes.set_xlabel("round")
+    axes.set_ylabel(unit)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.grid(alpha=0.3)
+
+
+def _markers(place: int, count: int) -> dict[str, Any]:
+    every = max(1, count // _MARKED_ROUNDS)
+    return {"marker": _MARKERS[place % len(_MARKERS)], "markersize": 4, "markevery": every}
+
+
+def _level_name(footprint: LevelFootprint) -> str:
+    return f"level {footprint.level} (ratio {footprint.ratio:g})"

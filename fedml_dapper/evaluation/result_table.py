@@ -1,0 +1,54 @@
+"""A run's results, and what its levels cost, as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedml_dapper.evaluation.cost import cost_reference
+from fedml_dapper.evaluation.summary import Accuracy, RunSummary
+from fedml_dapper.evaluation.units import share
+from fedml_dapper.federation import LevelFootprint, RunRecord
+
+
+def result_table(summary: RunSummary, run: RunRecord) -> Table:
+    """Top-1 accuracy of the global model in percent: a row per domain, then their mean."""
+    table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of the global model"))
+    table.add_column("domain")
+    for heading in ("last", "mean of last 5", "best", "in round"):
+        table.add_column(heading, justify="right")
+    for domain, accuracy in summary.domain_accuracy.items():
+        table.add_row(escape(domain), *_cells(accuracy))
+    if summary.global_accuracy is None:
+        table.caption = "no round was tested yet"
+    else:
+        table.add_section()
+        table.add_row("global (mean)", *_cells(summary.global_accuracy), style="bold")
+        table.caption = "best: maximum over rounds, each row on its own; chosen on test data, hence optimistic"
+    return table
+
+
+def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
+    """What each capability level's model costs; MACs are for one image's forward pass, MB are 10^6 bytes."""
+    reference = cost_reference(footprints)
+    table = Table(title=escape(title))
+    for heading in ("level", "ratio", "params (M)", f"share of {reference.name}", "MMACs", "up (MB)", "down (MB)"):
+        table.add_column(heading, justify="right")
+    for footprint in footprints:
+        table.add_row(
+            str(footprint.level),
+            f"{footprint.ratio:g}",
+            f"{footprint.params / 1e6:.3f}",
+            share(footprint.params, reference.footprint.params, digits=2),
+            f"{footprint.macs / 1e6:.2f}",
+            f"{footprint.bytes_up / 1e6:.2f}",
+            f"{footprint.bytes_down / 1e6:.2f}",
+        )
+    return table
+
+
+def _cells(accuracy: Accuracy) -> tuple[str, ...]:
+    values = (accuracy.last, accuracy.mean_last5, accuracy.best)
+    return (*(f"{value:.1f}" for value in values), str(accuracy.best_round))

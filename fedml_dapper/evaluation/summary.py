@@ -1,0 +1,71 @@
+"""A run in a few numbers (METHODS A.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedml_dapper.federation import RoundRecord, RunRecord, Scores
+from fedml_dapper.federation.records import Record
+
+_LAST = 5
+
+
+class Accuracy(Record):
+    """One accuracy over the tested rounds of a run, in percent Top-1."""
+
+    best: float
+    """Maximum over rounds, the papers' statistic. It is chosen on test data, hence optimistic."""
+    best_round: int
+    """The first round that reached ``best``."""
+    last: float
+    last_round: int
+    """The last tested round."""
+    mean_last5: float
+    """Mean of the last five tested rounds, or of all while they are fewer."""
+
+
+class RunSummary(Record):
+    """What a run reached and how long it took. Accuracies are those of the global model."""
+
+    rounds: int
+    """Finished rounds."""
+    tested_rounds: int
+    global_accuracy: Accuracy | None
+    """Of the unweighted mean over domains; None while no round was tested."""
+    domain_accuracy: dict[str, Accuracy]
+    """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
+    same_round: dict[str, float]
+    """Percent per domain, all in the round in which the global accuracy was best."""
+    seconds: float
+    """Sum over the finished rounds."""
+
+
+def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
+    """Summary of the rounds that are there, be they fewer than were asked for, or none."""
+    tested = {record.round: record.scores for record in rounds if record.scores is not None}
+    overall = _accuracy({number: scores.global_accuracy for number, scores in tested.items()}) if tested else None
+    return RunSummary(
+        rounds=len(rounds),
+        tested_rounds=len(tested),
+        global_accuracy=overall,
+        domain_accuracy={domain: _accuracy(_of_domain(tested, domain)) for domain in run.domains if tested},
+        same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},
+        seconds=sum(record.seconds.total for record in rounds),
+    )
+
+
+def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
+    return {number: scores.domain_accuracy[domain] for number, scores in tested.items()}
+
+
+def _accuracy(by_round: dict[int, float]) -> Accuracy:
+    best_round = max(by_round, key=by_round.__getitem__)
+    last_round = max(by_round)
+    return Accuracy(
+        best=by_round[best_round],
+        best_round=best_round,
+        last=by_round[last_round],
+        last_round=last_round,
+        mean_last5=fmean(by_round[number] for number in sorted(by_round)[-_LAST:]),
+    )

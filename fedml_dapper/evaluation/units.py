@@ -1,0 +1,31 @@
+"""Numbers as people read them: ``4.90 M``, ``19.7 MB``, ``2 h 07 min``."""
+
+from __future__ import annotations
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """``value`` to three significant digits with a decimal prefix: ``quantity(19_669_000, "B")`` is ``19.7 MB``."""
+    prefixes = iter(("", "k", "M", "G", "T"))
+    prefix = next(prefixes)
+    while value >= 999.5 and prefix != "T":
+        value, prefix = value / 1000, next(prefixes)
+    digits = 0 if not prefix or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f}{_NO_BREAK}{prefix}{unit}".rstrip(_NO_BREAK)
+
+
+def share(part: float, whole: float, digits: int = 1) -> str:
+    """``part`` as percent of ``whole``."""
+    return f"{100 * part / whole:.{digits}f}{_NO_BREAK}%"
+
+
+def duration(seconds: float) -> str:
+    """A time in the two units that matter."""
+    if seconds < 59.95:
+        return f"{seconds:.1f}{_NO_BREAK}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}{_NO_BREAK}min{_NO_BREAK}{rest:02d}{_NO_BREAK}s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours}{_NO_BREAK}h{_NO_BREAK}{minutes:02d}{_NO_BREAK}min"

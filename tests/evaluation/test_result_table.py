@@ -1,0 +1,45 @@
+from io import StringIO
+
+from rich.console import Console
+
+from fedml_dapper.evaluation import footprint_table, result_table, summarise
+
+
+def _text(table):
+    console = Console(file=StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue().replace("\xa0", " ")
+
+
+def _row(text, start):
+    line = next(line for line in text.splitlines() if start in line)
+    return [cell.strip() for cell in line.strip("│┃").split("│")]
+
+
+def test_result_table_has_a_row_per_domain_and_the_global_one(make_run, make_round):
+    run = make_run()
+    rounds = [make_round(1, 90, 20), make_round(2, 60, 62)]
+
+    text = _text(result_table(summarise(run, rounds), run))
+
+    assert "dapperfl on digits" in text
+    assert _row(text, "mnist") == ["mnist", "60.0", "75.0", "90.0", "1"]
+    assert _row(text, "│ global") == ["global (mean)", "61.0", "58.0", "61.0", "2"]
+
+
+def test_result_table_of_an_untested_run_says_so(make_run, make_round):
+    assert "no round was tested yet" in _text(result_table(summarise(make_run(), [make_round(1)]), make_run()))
+
+
+def test_labels_are_not_read_as_markup(make_run, make_round):
+    run = make_run(suite="digits [red]odd[/red]")
+
+    assert "digits [red]odd[/red]" in _text(result_table(summarise(run, [make_round(1, 1, 2)]), run))
+
+
+def test_footprint_table_gives_exact_shares_and_decimal_units(make_run):
+    text = _text(footprint_table(make_run().footprints, "lenet [b]5[/b]"))
+
+    assert "lenet [b]5[/b]" in text
+    assert "share of dense" in text
+    assert _row(text, "│     2 │") == ["2", "0.5", "2.000", "50.00 %", "125.00", "8.00", "16.00"]
