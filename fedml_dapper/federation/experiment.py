@@ -40,6 +40,7 @@ class Experiment:
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
+            cost_note=self.method.cost_note,
             clients=tuple(
                 ClientSummary(
                     client=p.client_id, domain=p.domain, level=p.level, ratio=p.ratio, num_samples=p.num_samples

@@ -37,10 +37,14 @@ class LedgerWriter(RunObserver):
 
 
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
-    """A ledger's run and rounds. Raises :class:`DataError` naming the line that cannot be read."""
+    """A ledger's run and its finished rounds.
+
+    A last line without its line break is a record that a killed run did not finish, and is left out. Raises
+    :class:`DataError` naming any other line that cannot be read.
+    """
     if not path.is_file():
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
     try:
         run = RunRecord.model_validate_json(lines[0] if lines else "")
     except ValidationError as error:
@@ -50,5 +54,5 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
         try:
             rounds.append(RoundRecord.model_validate_json(line))
         except ValidationError as error:
-            raise DataError(f"{path}: line {number} is not the record of a round; was the file cut off?") from error
+            raise DataError(f"{path}: line {number} is not the record of a round; was the file edited?") from error
     return run, rounds

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 class Record(BaseModel):
     """Base of all records: frozen and closed, so that an old or foreign ledger is noticed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")  # a diverged loss is NaN
 
 
 class LevelFootprint(Record):
@@ -49,6 +49,8 @@ class RunRecord(Record):
     method: str
     settings: dict[str, Any]
     footprints: tuple[LevelFootprint, ...]
+    cost_note: str
+    """What the method's pruning does not save; empty where there is nothing to say."""
     clients: tuple[ClientSummary, ...]
     notes: tuple[str, ...]
     """What the partition had to do, e.g. let two clients share samples."""

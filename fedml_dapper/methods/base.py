@@ -86,6 +86,8 @@ class Method(Generic[P]):
     Params: type[P]
     slims: ClassVar[bool] = False
     """Whether weak clients train slim models; otherwise everyone trains the full one (DapperFL, footnote 6)."""
+    cost_note: ClassVar[str] = ""
+    """For reports: what the method's pruning does not save."""
 
     def __init__(self, params: P, task: Task) -> None:
         self.params = params

@@ -78,6 +78,10 @@ class DapperFL(Method[DapperFLParams]):
     name = "dapperfl"
     Params = DapperFLParams
     slims = True
+    cost_note = (
+        "the download and the first local epoch are dense on every client. Peak memory and downlink of weak clients are"
+        " therefore not reduced; the savings are the uplink and the compute of the later epochs."
+    )
 
     def __init__(self, params: DapperFLParams, task: Task) -> None:
         super().__init__(params, task)

@@ -6,6 +6,7 @@ along which a group cuts it. Everything else in this room (plans, slim models, r
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -78,8 +79,9 @@ def trace_layout(model: Backbone, input_size: int, scope: Scope) -> ChannelLayou
     residual streams too. ``official_mask``: none, since masking removes nothing. The predictor's outputs and the input
     image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.
     """
-    groups, axes = _allowed_groups(model, input_size, scope)
-    macs = _macs_per_element(model, input_size)
+    probe = copy.deepcopy(model).eval()  # tracing runs the network and may change its mode and statistics
+    groups, axes = _allowed_groups(probe, input_size, scope)
+    macs = _macs_per_element(probe, input_size)
     trainable = {name for name, _ in model.named_parameters()}
     tensors = {
         name: TensorSpec(
@@ -159,11 +161,8 @@ def _macs_per_element(model: Backbone, input_size: int) -> dict[str, int]:
                 positions[key] = factor * output[0, 0].numel()
 
             hooks.append(layer.register_forward_hook(note))
-    was_training = model.training
-    model.eval()
     with torch.no_grad():
         model(_example_images(model, input_size))
-    model.train(was_training)
     for hook in hooks:
         hook.remove()
     return positions

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,15 @@ def test_ledger_reads_back_and_says_what_everyone_cost(tiny_settings: SettingsFa
         assert client.seconds > 0
 
 
-def test_torn_ledgers_are_refused_by_line(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+def test_torn_ledgers_keep_their_rounds_and_damaged_ones_are_refused_by_line(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
     path = tmp_path / "ledger.jsonl"
     simulate(build_experiment(tiny_settings("epochs=1")), [LedgerWriter(path)])
     text = path.read_text()
     path.write_text(text[: len(text) - 40])
+    assert [record.round for record in read_ledger(path)[1]] == [1]  # a killed run loses only its unfinished record
+    path.write_text(text.replace('"round":2', '"round":"two"'))
     with pytest.raises(DataError, match="line 3"):
         read_ledger(path)
     path.write_text("{}\n")
@@ -126,8 +131,18 @@ def test_what_cannot_run_is_refused_at_once(tiny_settings: SettingsFactory, over
 
 
 def test_partial_aggregation_of_slim_uploads_learns(tiny_settings: SettingsFactory) -> None:
-    settings = tiny_settings("comm_round=6", "epochs=4", "client_share=0.25", "dapper_args.params.dapperfl.alpha_0=0.1")
+    settings = tiny_settings("comm_round=5", "epochs=3", "client_share=0.2", "dapper_args.params.dapperfl.alpha_0=0.1")
     _, records = simulate(build_experiment(settings))
     scores = records[-1].scores
     assert scores is not None
     assert scores.global_accuracy > 30  # 10 % is chance
+
+
+def test_a_diverged_loss_can_be_written_and_read(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    writer, experiment = LedgerWriter(tmp_path / "ledger.jsonl"), build_experiment(tiny_settings("epochs=1"))
+    _, records = simulate(experiment)
+    client = records[0].clients[0].model_copy(update={"loss": float("nan")})
+    writer.run_started(experiment.record())
+    writer.round_finished(records[0].model_copy(update={"clients": (client,)}))
+    writer.run_finished()
+    assert isnan(read_ledger(writer.path)[1][0].clients[0].loss)

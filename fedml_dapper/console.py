@@ -1,0 +1,80 @@
+"""How a run shows itself while it goes: a live line on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRecord
+
+
+def progress_for(console: Console, experiment: Experiment) -> RunObserver:
+    """The observer that suits ``console``."""
+    return LiveProgress(console, experiment) if console.is_terminal else LogProgress(console, experiment)
+
+
+class LogProgress(RunObserver):
+    """One line a round, with the time to go."""
+
+    def __init__(self, console: Console, experiment: Experiment) -> None:
+        self._console = console
+        self._rounds = experiment.settings.train_args.comm_round
+        self._started = time.monotonic()
+
+    def run_started(self, record: RunRecord) -> None:
+        self._started = time.monotonic()
+
+    def round_finished(self, record: RoundRecord) -> None:
+        self._console.print(self._line(record), highlight=False, soft_wrap=True)
+
+    def _line(self, record: RoundRecord) -> str:
+        text = f"round {record.round}/{self._rounds}"
+        if record.scores is not None:
+            domains = "  ".join(f"{name} {value:.1f}" for name, value in record.scores.domain_accuracy.items())
+            best = record.scores.best_global_accuracy
+            text += f"  global {record.scores.global_accuracy:.1f} % (best {best:.1f})  {domains}"
+        return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
+
+    def _to_go(self, finished_rounds: float) -> timedelta:
+        spent = time.monotonic() - self._started
+        return timedelta(seconds=round(spent / finished_rounds * (self._rounds - finished_rounds)))
+
+
+class LiveProgress(LogProgress):
+    """The same lines, and below them where the round is: client, step, time to go."""
+
+    def __init__(self, console: Console, experiment: Experiment) -> None:
+        super().__init__(console, experiment)
+        self._profiles = experiment.profiles
+        self._progress = Progress(
+            TextColumn("round {task.fields[round]}"),
+            BarColumn(),
+            TextColumn("{task.fields[client]}  ETA {task.fields[eta]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("run", total=self._rounds, round="", client="", eta="-")
+        self._round = 0
+        self._order: dict[int, int] = {}
+
+    def run_started(self, record: RunRecord) -> None:
+        super().run_started(record)
+        self._progress.start()
+
+    def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
+        self._round = round_
+        self._order = {client_id: position for position, client_id in enumerate(client_ids)}
+        self._progress.update(self._task, round=f"{round_}/{self._rounds}")
+
+    def client_stepped(self, client_id: int, done: int, total: int) -> None:
+        profile = self._profiles[client_id]
+        finished = self._round - 1 + (self._order[client_id] + done / total) / len(self._order)
+        where = f"client {client_id} (level {profile.level}, {profile.domain}) step {done}/{total}"
+        self._progress.update(self._task, completed=finished, client=where, eta=str(self._to_go(finished)))
+
+    def run_finished(self) -> None:
+        self._progress.stop()

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The main job: DapperFL on ten devices of five capability levels over four image domains. Needs Python 3.11 only.
+# Further arguments go to `fedml-dapper run`, e.g. bash run/quickstart.sh --set comm_round=5
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash run/setup.sh
+exec .venv/bin/fedml-dapper run -c config/quickstart.yaml "$@"

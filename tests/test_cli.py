@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedml_dapper.cli import main
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import LedgerWriter, build_experiment, read_ledger, simulate
+
+SettingsFactory = Callable[..., Settings]
+COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="fedml-dapper")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, tiny_settings: SettingsFactory) -> Path:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(tiny_settings().as_yaml())
+    return file
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return os.environ | {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+
+def test_run_as_json_prints_one_document_and_writes_everything(
+    experiment: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = tmp_path / "run"
+    finished = subprocess.run(
+        [*COMMAND, "run", "-c", experiment, "--json", "--output", folder],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    document = json.loads(finished.stdout)
+    _, rounds = read_ledger(folder / "ledger.jsonl")
+    scores = rounds[-1].scores
+    assert scores is not None
+    assert document["rounds"] == 2
+    assert document["global_accuracy"]["last"] == scores.global_accuracy
+    assert document["global_accuracy"]["best"] == scores.best_global_accuracy
+    assert {name: value["best"] for name, value in document["domain_accuracy"].items()} == scores.best_domain_accuracy
+    assert document["seconds"] > 0
+    assert Path(document["ledger"]) == folder / "ledger.jsonl"
+    assert Path(document["report"]).is_file()
+    assert {file.name for file in folder.iterdir()} == {
+        "settings.yaml", "ledger.jsonl", "global_model.safetensors", "report.html"
+    }  # fmt: skip
+    assert "round 2/2" in finished.stderr
+
+
+def test_interrupt_ends_cleanly_and_says_what_was_saved(
+    experiment: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [*COMMAND, "run", "-c", experiment, "--set", "comm_round=500", "--output", folder],
+        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not ((folder / "ledger.jsonl").exists() and len((folder / "ledger.jsonl").read_text().splitlines()) > 2):
+        assert time.monotonic() < deadline, process.communicate(timeout=5)
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    finished_rounds = len(read_ledger(folder / "ledger.jsonl")[1])
+    assert f"Stopped after {finished_rounds} finished rounds" in stdout
+    assert "report.html" in stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train_args.learnig_rate=0.1"], "did you mean `learning_rate`?"),
+        (["comm_round=ten"], "`comm_round` in train_args is 'ten'"),
+        (["dataset=office_caltech10", "data_cache_dir=nowhere"], "nowhere"),
+        (["client_num_in_total=3", "client_num_per_round=3"], "domain"),
+        (["ratios=[0.99]"], "smallest share of this scope"),
+        (["client_share=0.0015"], "a client with one sample"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    experiment: Path, tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    result = call("run", "-c", experiment, *(part for override in overrides for part in ("--set", override)))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before  # nothing half-written
+
+
+def test_missing_config_file(tmp_path: Path) -> None:
+    result = call("run", "-c", tmp_path / "none.yaml")
+    assert result.exit_code == 2
+    assert str(tmp_path / "none.yaml") in result.stderr
+
+
+def test_footprint_as_json() -> None:
+    result = call("footprint", "--model", "resnet10", "--input", "32", "--ratio-of", "channels", "--json")
+    rows = json.loads(result.stdout)
+    assert [row["params"] for row in rows] == [4_903_242, 3_961_674, 3_014_922, 2_071_050, 1_124_298]
+    assert [row["macs"] for row in rows] == [254_170_112, 204_722_624, 155_607_392, 107_120_288, 58_005_056]
+    assert set(rows[0]) == {"level", "ratio", "params", "macs", "bytes_up", "bytes_down"}
+    assert rows[4]["bytes_up"] < 0.25 * rows[4]["bytes_down"]
+
+
+def test_footprint_as_a_table_and_its_errors() -> None:
+    assert "resnet18, width 64" in call("footprint", "--model", "resnet18").stdout
+    assert call("footprint", "--model", "resnet18", "--ratios", "0,1").exit_code == 2
+    assert "smallest share" in call("footprint", "--model", "resnet10", "--ratios", "0.99").stderr
+
+
+def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_path: Path) -> None:
+    rows = json.loads(call("data", "check", "--dataset", "digits_offline", "--json").stdout)
+    assert [row["domain"] for row in rows] == ["scans", "blended", "fonts", "segments"]
+    missing = call("data", "check", "--dataset", "office_caltech10", "--root", tmp_path)
+    assert missing.exit_code == 2
+    assert "data/README.md" in missing.stderr
+
+
+def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
+    simulate(build_experiment(tiny_settings("epochs=1")), [LedgerWriter(tmp_path / "ledger.jsonl")])
+    result = call("report", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "report.html").read_text().startswith("<!")
+    assert call("report", tmp_path / "nowhere").exit_code == 2
