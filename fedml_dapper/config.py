@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -31,7 +31,7 @@ class Section(BaseModel):
 class CommonArgs(Section):
     """``common_args``: what kind of run this is."""
 
-    training_type: Literal["simulation"] = "simulation"
+    training_type: Literal["simulation", "cross_silo"] = "simulation"
     random_seed: int = Field(default=1, ge=0)
 
 
@@ -99,10 +99,98 @@ class DeviceArgs(Section):
     """CPU threads for torch; all cores when absent."""
 
 
-class CommArgs(Section):
-    """``comm_args``: FedML's communication backend; ``sp`` is the single process."""
+class MqttConfig(Section):
+    """``comm_args.customized_training_mqtt_config``: your own broker, in FedML's words."""
 
-    backend: Literal["sp"] = "sp"
+    BROKER_HOST: str
+    BROKER_PORT: int = 1883
+    MQTT_USER: str = ""
+    MQTT_PWD: str = ""
+    MQTT_KEEPALIVE: int = 60
+
+
+class S3Config(Section):
+    """``comm_args.customized_training_s3_config``: your own object store, in FedML's words; the bucket must exist."""
+
+    BUCKET_NAME: str
+    CN_S3_AKI: str
+    CN_S3_SAK: str
+    CN_REGION_NAME: str = "us-east-1"
+    CN_S3_ENDPOINT: str
+
+
+class CommArgs(Section):
+    """``comm_args``: FedML's communication backend. ``sp`` is the single process, ``MPI`` the simulation on several;
+    ``GRPC`` and ``MQTT_S3`` connect silos."""
+
+    backend: Literal["sp", "MPI", "GRPC", "MQTT_S3"] = "sp"
+    grpc_ipconfig_path: Path | None = None
+    """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
+    customized_training_mqtt_config: MqttConfig | None = None
+    customized_training_s3_config: S3Config | None = None
+
+    @model_validator(mode="after")
+    def _addresses(self) -> CommArgs:
+        if self.backend == "GRPC" and self.grpc_ipconfig_path is None:
+            raise ValueError("backend GRPC needs grpc_ipconfig_path, a table of everyone's address")
+        if self.backend == "MQTT_S3" and None in (
+            self.customized_training_mqtt_config,
+            self.customized_training_s3_config,
+        ):
+            raise ValueError(
+                "backend MQTT_S3 needs customized_training_mqtt_config and customized_training_s3_config: the addresses"
+                " of your own broker and object store"
+            )
+        return self
+
+
+class ClientSpecificArgs(Section):
+    """``client_specific_args``: one file per silo, in rank order, as FedML has it."""
+
+    data_silo_config: tuple[Path, ...] | None = None
+    """Each holds ``silo_args: {capability_level: N}``; replaces ``dapper_args.levels.assignment``."""
+
+
+class SiloArgs(Section):
+    """``silo_args`` of a silo's own file."""
+
+    capability_level: int = Field(ge=1)
+
+
+class SiloFile(Section):
+    """A silo's own file."""
+
+    silo_args: SiloArgs
+
+
+_FEDML_TRACKING_KEYS = {
+    "enable_tracking": "FedML's dashboard is switched on by using_mlops here",
+    "log_file_dir": "a run writes into its own folder below dapper_args.output_dir",
+    "wandb_key": "a key in a file ends up in every copy of the settings; use `wandb login` or WANDB_API_KEY",
+    "wandb_name": "write run_name, the key that FedML reads",
+}
+"""Keys of FedML's templates that are left out here, and why."""
+
+
+class TrackingArgs(Section):
+    """``tracking_args``: who besides the ledger gets the metrics of every round (docs/tracking.md)."""
+
+    using_mlops: bool = False
+    """FedML's dashboard; the only setting that makes a run look for FedML's platform."""
+    enable_wandb: bool = False
+    wandb_project: str = "fedml_dapper"
+    wandb_entity: str | None = None
+    run_name: str | None = None
+    """The run's name at wandb; the name of its folder when absent."""
+    enable_tensorboard: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _explain_what_fedml_has(cls, values: Any) -> Any:
+        for key, reason in _FEDML_TRACKING_KEYS.items():
+            if isinstance(values, dict) and key in values:
+                raise ValueError(f"leave `{key}` out: {reason}")
+        return values
 
 
 class LevelArgs(Section):
@@ -143,6 +231,10 @@ class DapperArgs(Section):
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1)
     """Rounds between two checkpoints of the global model; the last round always makes one."""
+    round_timeout_s: float = Field(default=3600, gt=0)
+    """Seconds after which a round of separate processes closes with those who answered."""
+    min_clients_per_round: int = Field(default=1, ge=1)
+    """With fewer uploads than this at the timeout, the run ends with an error."""
 
 
 class Settings(Section):
@@ -155,7 +247,26 @@ class Settings(Section):
     validation_args: ValidationArgs = ValidationArgs()
     device_args: DeviceArgs = DeviceArgs()
     comm_args: CommArgs = CommArgs()
+    tracking_args: TrackingArgs = TrackingArgs()
+    client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
     dapper_args: DapperArgs = DapperArgs()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Settings:
+        kind, backend = self.common_args.training_type, self.comm_args.backend
+        if (kind == "cross_silo") != (backend in ("GRPC", "MQTT_S3")):
+            raise ValueError(
+                f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo GRPC or MQTT_S3"
+            )
+        silos = self.client_specific_args.data_silo_config
+        if silos is not None and len(silos) != self.train_args.client_num_in_total:
+            raise ValueError(
+                f"client_specific_args.data_silo_config names {len(silos)} files for"
+                f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
+            )
+        if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
+            raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
+        return self
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""
@@ -177,7 +288,24 @@ def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Setti
         merged = _merge(merged, _read(file))
     for override in overrides:
         _apply_override(merged, override)
-    return check(Settings, merged, where=", ".join(str(file) for file in files))
+    settings = check(Settings, merged, where=", ".join(str(file) for file in files))
+    return _with_found_files(settings, [file.parent for file in files])
+
+
+def read_silo_levels(settings: Settings) -> list[int] | None:
+    """Capability level of every client from ``client_specific_args.data_silo_config``; None where there is none.
+
+    Raises :class:`ConfigError` for a missing or malformed file and for a level that ``dapper_args.levels`` lacks.
+    """
+    files = settings.client_specific_args.data_silo_config
+    if files is None:
+        return None
+    levels = [check(SiloFile, _read(file), where=str(file)).silo_args.capability_level for file in files]
+    known = len(settings.dapper_args.levels.ratios)
+    for file, level in zip(files, levels, strict=True):
+        if level > known:
+            raise ConfigError(f"{file}: capability_level {level}, but dapper_args.levels.ratios has {known} levels")
+    return levels
 
 
 def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: str = "") -> SectionT:
@@ -209,6 +337,25 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
     return content
+
+
+def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
+    """Files named in the settings as absolute paths: relative to the working directory or to an experiment file."""
+
+    def find(path: Path, key: str) -> Path:
+        candidates = [path, *(folder / path for folder in folders)]
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate.resolve()
+        raise ConfigError(f"{key}: no file {path}; looked in {', '.join(str(c.parent.absolute()) for c in candidates)}")
+
+    comm, silos = settings.comm_args, settings.client_specific_args
+    if comm.grpc_ipconfig_path is not None:
+        comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
+    if silos.data_silo_config is not None:
+        found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
+        silos = silos.model_copy(update={"data_silo_config": found})
+    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
 
 
 def _merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,10 +392,10 @@ def _place_of(key: str) -> list[str]:
     raise ConfigError(f"--set {key}: stands in several sections; write {options}")
 
 
-def _leaves(model: type[Section]) -> list[list[str]]:
+def _leaves(model: type[BaseModel]) -> list[list[str]]:
     paths = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if _is_section(field.annotation):
             paths += [[name, *rest] for rest in _leaves(field.annotation)]
         else:
             paths.append([name])
@@ -272,7 +419,12 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for step in path:
         annotation = model.model_fields[step].annotation
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        sections = [kind for kind in (annotation, *get_args(annotation)) if _is_section(kind)]
+        if not sections:
             return []
-        model = annotation
+        model = sections[0]
     return list(model.model_fields)
+
+
+def _is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

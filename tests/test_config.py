@@ -64,9 +64,13 @@ def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
         ("comm_round=many", "`comm_round` in train_args is 'many': input should be a valid integer"),
         ("ratios=[0.2,1.0]", "dapper_args.levels.ratios"),
         ("client_num_per_round=11", "client_num_per_round (11) is more than client_num_in_total (10)"),
-        ("backend=MPI", "`backend` in comm_args is 'MPI'"),
+        ("backend=mpi", "`backend` in comm_args is 'mpi'"),
+        ("backend=GRPC", "simulation takes sp or MPI"),
         ("epochs", "expected key=value"),
         ("ratios=[]", "needs at least one ratio"),
+        ("tracking_args.wandb_key=abc", "tracking_args: leave `wandb_key` out: a key in a file ends up in every copy"),
+        ("tracking_args.wandb_name=first", "write run_name"),
+        ("enable_tensorbord=true", "did you mean `enable_tensorboard`?"),
     ],
 )
 def test_mistakes_are_named_in_one_line(experiment: Path, override: str, message: str) -> None:

@@ -2,12 +2,15 @@
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
+from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
+from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.rounds import run_rounds, simulate
 from fedml_dapper.federation.run_dir import CHECKPOINT_NAME, LEDGER_NAME, REPORT_NAME, SETTINGS_NAME, new_run_dir
 from fedml_dapper.federation.server import Server
+from fedml_dapper.federation.wire import Codec
 
 __all__ = [
     "CHECKPOINT_NAME",
@@ -16,10 +19,13 @@ __all__ = [
     "SETTINGS_NAME",
     "ClientRecord",
     "ClientSide",
+    "Codec",
     "Experiment",
+    "Identity",
     "LedgerWriter",
     "LevelFootprint",
     "RoundRecord",
+    "RunJournal",
     "RunObserver",
     "RunRecord",
     "Scores",
@@ -29,5 +35,7 @@ __all__ = [
     "new_run_dir",
     "read_ledger",
     "run_rounds",
+    "settings_difference",
+    "shared_settings",
     "simulate",
 ]

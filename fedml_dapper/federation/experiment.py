@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Settings
+from fedml_dapper.config import LevelArgs, Settings, read_silo_levels
 from fedml_dapper.datasets import ClientData, TestData, client_data, load_suite, partition
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
@@ -80,7 +80,7 @@ def build_experiment(settings: Settings) -> Experiment:
     level_args = settings.dapper_args.levels
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
-    levels = assign_levels(level_args, len(clients), seed)
+    levels = read_silo_levels(settings) or assign_levels(level_args, len(clients), seed)
     profiles = tuple(
         ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
         for client, level in zip(clients, levels, strict=True)

@@ -102,4 +102,7 @@ class RoundRecord(Record):
     scores: Scores | None
     """None in rounds that ``frequency_of_the_test`` skips."""
     clients: tuple[ClientRecord, ...]
+    """Those whose upload went into the new global model."""
+    absent: tuple[int, ...] = ()
+    """Chosen for the round, but no valid upload came in time."""
     seconds: RoundSeconds

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 
-from fedml_dapper.federation.checkpoint import save_weights
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import RoundRecord
-from fedml_dapper.federation.run_dir import CHECKPOINT_NAME
 from fedml_dapper.federation.server import Server
 from fedml_dapper.methods import Downlink, Upload
 
@@ -28,27 +27,20 @@ def run_rounds(
 
     ``observers`` hear of everything, and of the end also when a round raises or the user interrupts.
     """
-    settings = experiment.settings
-    if settings.device_args.threads is not None:
-        torch.set_num_threads(settings.device_args.threads)
+    threads = experiment.settings.device_args.threads
+    if threads is not None:
+        torch.set_num_threads(threads)
+    journal = RunJournal(experiment, server, observers, checkpoint_dir)
     try:
-        for observer in observers:
-            observer.run_started(experiment.record())
-        for round_ in range(1, settings.train_args.comm_round + 1):
+        journal.started()
+        for _ in range(experiment.settings.train_args.comm_round):
             client_ids = server.round_clients()
-            for observer in observers:
-                observer.round_started(round_, client_ids)
+            journal.round_opened(client_ids)
             for client_id in client_ids:
                 server.receive(update(server.downlink(client_id)))
-            record = server.close_round()
-            is_last = round_ == settings.train_args.comm_round
-            if checkpoint_dir is not None and (is_last or round_ % settings.dapper_args.checkpoint_every == 0):
-                save_weights(server.state.weights, checkpoint_dir / CHECKPOINT_NAME, round_)
-            for observer in observers:
-                observer.round_finished(record)
+            journal.round_closed(server.close_round())
     finally:
-        for observer in observers:
-            observer.run_finished()
+        journal.finished()
 
 
 def simulate(experiment: Experiment, observers: Sequence[RunObserver] = ()) -> tuple[Server, list[RoundRecord]]:

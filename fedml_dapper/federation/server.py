@@ -63,6 +63,10 @@ class Server:
         while self._awaited and self._awaited[0] in self._early:
             self._fold(self._early.pop(self._awaited.pop(0)))
 
+    def answered(self) -> set[int]:
+        """Clients whose upload of the open round has arrived."""
+        return {record.client for record in self._records} | self._early.keys()
+
     def close_round(self) -> RoundRecord:
         """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
         assert self._aggregation is not None, "round_clients comes first"
@@ -78,6 +82,7 @@ class Server:
             round=self.state.round,
             scores=scores,
             clients=tuple(self._records),
+            absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
         return self.last_record

@@ -53,8 +53,8 @@ class DapperFLParams(MethodParams):
     """Its decay per round."""
     gamma: float = Field(default=0.01, ge=0)
     """Strength of DAR; 0 is the ablation "w/o DAR"."""
-    fusion: Literal["on", "off"] = "on"
-    """``off`` is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses: D1)."""
+    fusion: bool = True
+    """False is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses: D1)."""
     fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
     """What is fused: trainable parameters; ``.weight`` tensors only (D5); or BatchNorm's running statistics too."""
     skip_round1_fusion: bool = False
@@ -145,7 +145,7 @@ class DapperFL(Method[DapperFLParams]):
     def fusion_weight(self, round_: int) -> float:
         """alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 where nothing is fused."""
         params = self.params
-        if params.fusion == "off" or (params.skip_round1_fusion and round_ == 1):
+        if not params.fusion or (params.skip_round1_fusion and round_ == 1):
             return 0.0
         return max((1 - params.eps) ** (round_ - 1) * params.alpha_0, params.alpha_min)
 

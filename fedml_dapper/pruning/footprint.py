@@ -50,7 +50,7 @@ def count_macs(layout: ChannelLayout, widths: Widths) -> int:
 def count_bytes(layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = ()) -> int:
     """Bytes of the state dict, buffers included."""
     return sum(
-        prod(spec.shape if name in unsliced else spec.shape_at(widths)) * spec.itemsize
+        prod(spec.shape if name in unsliced else spec.shape_at(widths)) * spec.dtype.itemsize
         for name, spec in layout.tensors.items()
     )
 

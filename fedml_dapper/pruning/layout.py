@@ -47,7 +47,7 @@ class TensorSpec:
     """A state-dict entry of the dense model, and how it may be cut."""
 
     shape: tuple[int, ...]
-    itemsize: int
+    dtype: torch.dtype
     trainable: bool
     macs_per_element: int
     """Multiply-accumulates per entry and image: output positions for conv and linear weights, 2 x positions for
@@ -86,7 +86,7 @@ def trace_layout(model: Backbone, input_size: int, scope: Scope) -> ChannelLayou
     tensors = {
         name: TensorSpec(
             shape=tuple(tensor.shape),
-            itemsize=tensor.element_size(),
+            dtype=tensor.dtype,
             trainable=name in trainable,
             macs_per_element=macs.get(name, 0),
             axes=tuple(sorted(axes.get(name, []), key=lambda axis: axis.dim)),

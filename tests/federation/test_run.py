@@ -55,6 +55,13 @@ def test_ledger_reads_back_and_says_what_everyone_cost(tiny_settings: SettingsFa
         assert client.seconds > 0
 
 
+def test_a_ledger_is_never_overwritten(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    (tmp_path / "ledger.jsonl").write_text("somebody's results\n")
+    with pytest.raises(FileExistsError):
+        LedgerWriter(tmp_path / "ledger.jsonl").run_started(build_experiment(tiny_settings()).record())
+    assert (tmp_path / "ledger.jsonl").read_text() == "somebody's results\n"
+
+
 def test_torn_ledgers_keep_their_rounds_and_damaged_ones_are_refused_by_line(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

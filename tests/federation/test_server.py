@@ -8,6 +8,7 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
+from fedml_dapper.methods import Aggregation, FedAvg, ServerState
 
 SettingsFactory = Callable[..., Settings]
 
@@ -51,3 +52,31 @@ def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
 def test_skipped_rounds_are_not_scored_but_the_last_is(tiny_settings: SettingsFactory) -> None:
     _, records = simulate(build_experiment(tiny_settings("comm_round=3", "frequency_of_the_test=2", "epochs=1")))
     assert [record.scores is not None for record in records] == [False, True, True]
+
+
+class _Recording(FedAvg):
+    """FedAvg that notes in which order uploads are folded in."""
+
+    def __init__(self, base: FedAvg) -> None:
+        super().__init__(base.params, base.task)
+        self.order: list[int] = []
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        folding = super().aggregation(server)
+        add = folding.add
+        folding.add = lambda upload: (self.order.append(upload.client_id), add(upload))[1]  # type: ignore[method-assign]
+        return folding
+
+
+def test_uploads_are_folded_in_client_order_whatever_the_arrival(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("method=fedavg", "epochs=1"))
+    method = _Recording(experiment.method)
+    experiment = replace(experiment, method=method)
+    server, clients = Server(experiment), ClientSide(experiment)
+    server.round_clients()
+    for client_id in (7, 2, 9, 0, 1, 8, 3, 6, 5):  # client 4 never answers
+        server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
+    assert method.order == [0, 1, 2, 3]
+    assert server.answered() == {0, 1, 2, 3, 5, 6, 7, 8, 9}
+    assert server.close_round().absent == (4,)
+    assert method.order == [0, 1, 2, 3, 5, 6, 7, 8, 9]

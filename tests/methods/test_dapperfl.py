@@ -60,7 +60,7 @@ def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2, METH
     assert [method.fusion_weight(t) for t in range(1, 13)] == pytest.approx(expected, abs=1e-5)
     skipping = DapperFL(DapperFLParams(skip_round1_fusion=True), method.task)
     assert [skipping.fusion_weight(t) for t in (1, 2)] == pytest.approx([0.0, 0.72])
-    assert DapperFL(DapperFLParams(fusion="off"), method.task).fusion_weight(3) == 0.0
+    assert DapperFL(DapperFLParams(fusion=False), method.task).fusion_weight(3) == 0.0
 
 
 def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:  # A.9.1, F.1
@@ -96,8 +96,11 @@ def test_upload_is_slim_and_costs_what_the_footprint_says(tiny_settings: Setting
 
 
 def test_importance_is_taken_on_the_fused_weights(tiny_settings: SettingsFactory) -> None:
-    frozen = build_experiment(tiny_settings(params(alpha_0=1.0, alpha_min=1.0), "epochs=1", "ratios=[0.5]"))
+    fast = ("epochs=1", "ratios=[0.5]", "learning_rate=0.3")
+    frozen = build_experiment(tiny_settings(params(alpha_0=1.0, alpha_min=1.0), *fast))
     _, upload = one_upload(frozen, 0)
+    _, unfused = one_upload(build_experiment(tiny_settings(params(fusion=False), *fast)), 0)
+    assert any(not kept.equal(unfused.plan.kept[name]) for name, kept in upload.plan.kept.items())
     initial = frozen.method.task.backbone.state_dict()
     for name, indices in upload.plan.kept.items():
         scores = initial[f"{name}.weight"].abs().double().flatten(1).sum(1)
@@ -170,7 +173,7 @@ OFFICIAL = ("scope=official_mask", "ratio_of=channels", "assignment=index_mod")
 
 
 def test_official_compatibility_masks_and_zero_fills(tiny_settings: SettingsFactory) -> None:  # A.7, D2
-    switches = params(fusion="off", recovery="zero", dar_norm="l2", bn_statistics="slim").replace("off", '"off"')
+    switches = params(fusion=False, recovery="zero", dar_norm="l2", bn_statistics="slim")
     experiment = build_experiment(tiny_settings(*OFFICIAL, switches, "ratios=[0.8]", "comm_round=1"))
     _, upload = one_upload(experiment, 0)
     weights = upload.weights["stages.3.0.conv2.weight"]

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 import torch
+from torch import Tensor
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
+from fedml_dapper.methods import Upload
 
 SettingsFactory = Callable[..., Settings]
 
 
-def test_round_is_the_sample_weighted_mean_of_local_sgd(tiny_settings: SettingsFactory) -> None:
-    experiment = build_experiment(tiny_settings("method=fedavg", "comm_round=1"))
-    server, _ = simulate(experiment)
-    fresh, clients = Server(experiment), ClientSide(experiment)
-    fresh.round_clients()
-    uploads = [clients.update(fresh.downlink(data.client_id), data) for data in experiment.clients]
-    total = sum(upload.num_samples for upload in uploads)
-    for name, tensor in server.state.weights.items():
+COUNTS = (10, 250, 3, 77, 41, 8, 120, 5, 64, 30)
+"""Samples per client; the embedded suite's clients all hold the same number."""
+
+
+def aggregated(settings: Settings) -> tuple[list[Upload], dict[str, Tensor]]:
+    """A round's uploads, said to stem from ``COUNTS`` samples, and the global model they make."""
+    experiment = build_experiment(settings)
+    server, clients = Server(experiment), ClientSide(experiment)
+    uploads = []
+    for client_id, count in zip(server.round_clients(), COUNTS, strict=True):
+        upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
+        uploads.append(replace(upload, num_samples=count))
+        server.receive(uploads[-1])
+    server.close_round()
+    return uploads, server.state.weights
+
+
+@pytest.mark.parametrize(("choice", "weights"), [("samples", COUNTS), ("uniform", (1,) * 10)])
+def test_round_is_the_weighted_mean_of_local_sgd(
+    tiny_settings: SettingsFactory, choice: str, weights: tuple[int, ...]
+) -> None:
+    settings = tiny_settings("method=fedavg", "epochs=1", f"aggregation_weights={choice}")
+    uploads, result = aggregated(settings)
+    for name, tensor in result.items():
         if tensor.is_floating_point():
-            mean = sum((u.weights[name].double() * u.num_samples for u in uploads), torch.zeros(()).double()) / total
-            assert torch.equal(tensor, mean.float())
+            pairs = zip(uploads, weights, strict=True)
+            total = sum((upload.weights[name].double() * weight for upload, weight in pairs), torch.zeros(()).double())
+            assert torch.equal(tensor, (total / sum(weights)).float())
         else:
             assert int(tensor) == max(int(upload.weights[name]) for upload in uploads)
-
-
-def test_uniform_weights_ignore_sample_counts(tiny_settings: SettingsFactory) -> None:
-    settings = tiny_settings("method=fedavg", "comm_round=1", "aggregation_weights=uniform")
-    experiment = build_experiment(settings)
-    server, _ = simulate(experiment)
-    fresh, clients = Server(experiment), ClientSide(experiment)
-    fresh.round_clients()
-    uploads = [clients.update(fresh.downlink(data.client_id), data) for data in experiment.clients]
-    mean = torch.stack([upload.weights["predictor.bias"].double() for upload in uploads]).sum(0) / 10
-    assert torch.equal(server.state.weights["predictor.bias"], mean.float())
 
 
 def test_everyone_trains_the_full_model_whatever_the_level(tiny_settings: SettingsFactory) -> None:

@@ -22,7 +22,9 @@ from fedml_dapper.pruning import (
     trace_layout,
 )
 
-VECTOR = ChannelLayout({"g": ChannelGroup("g", 4, ("w",))}, {"w": TensorSpec((4,), 4, True, 0, (Axis(0, "g"),))})
+VECTOR = ChannelLayout(
+    {"g": ChannelGroup("g", 4, ("w",))}, {"w": TensorSpec((4,), torch.float32, True, 0, (Axis(0, "g"),))}
+)
 FIRST_TWO = PruningPlan({"g": torch.tensor([0, 1])})
 
 
@@ -63,7 +65,7 @@ def test_disjoint_owners_move_only_their_own_by_their_share() -> None:  # METHOD
 
 def test_tensors_cut_both_ways_recover_by_row_and_column() -> None:
     groups = {"r": ChannelGroup("r", 2, ("w",)), "c": ChannelGroup("c", 3, ())}
-    layout = ChannelLayout(groups, {"w": TensorSpec((2, 3), 4, True, 0, (Axis(0, "r"), Axis(1, "c")))})
+    layout = ChannelLayout(groups, {"w": TensorSpec((2, 3), torch.float32, True, 0, (Axis(0, "r"), Axis(1, "c")))})
     mean = RecoveringMean({"w": torch.zeros(2, 3)}, layout, "holders")
     mean.add({"w": torch.tensor([[1.0, 2.0]])}, PruningPlan({"r": torch.tensor([1]), "c": torch.tensor([0, 2])}), 1)
     mean.add({"w": torch.full((2, 3), 4.0)}, DENSE, 1)
@@ -97,7 +99,7 @@ def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None: 
 
 
 def test_integer_buffers_keep_dtype_and_take_the_largest() -> None:  # METHODS F.7
-    layout = ChannelLayout({}, {"n": TensorSpec((), 8, False, 0)})
+    layout = ChannelLayout({}, {"n": TensorSpec((), torch.int64, False, 0)})
     mean = RecoveringMean({"n": torch.tensor(3)}, layout)
     for counter in (5, 9, 7):
         mean.add({"n": torch.tensor(counter)}, DENSE, 10)

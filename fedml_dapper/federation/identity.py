@@ -1,0 +1,75 @@
+"""Do server and client mean the same experiment?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fedml_dapper.config import Settings
+
+WIRE_SCHEMA = 1
+"""Version of the message format; raise it when a reader of the old one would misread the new one."""
+
+_OF_THE_MACHINE: dict[str, Any] = {
+    "common_args": {"training_type"},
+    "data_args": {"data_cache_dir", "download"},
+    "device_args": True,
+    "comm_args": True,
+    "tracking_args": True,
+    "client_specific_args": True,
+    "dapper_args": {"output_dir", "checkpoint_every", "round_timeout_s", "min_clients_per_round"},
+}
+"""Settings in which the two sides may differ."""
+
+
+class Identity(BaseModel):
+    """What a message says of the experiment it belongs to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    wire_schema: int
+    method: str
+    settings_digest: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Identity:
+        text = json.dumps(shared_settings(settings), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return cls(wire_schema=WIRE_SCHEMA, method=settings.dapper_args.method, settings_digest=digest)
+
+    def difference(self, own: Identity) -> str | None:
+        """The first value in which this differs from our ``own`` identity, naming both; None if none does."""
+        for name, label in (
+            ("wire_schema", "wire schema"),
+            ("method", "method"),
+            ("settings_digest", "settings digest"),
+        ):
+            theirs, ours = getattr(self, name), getattr(own, name)
+            if theirs != ours:
+                return f"{label} is {theirs} there and {ours} here"
+        return None
+
+
+def shared_settings(settings: Settings) -> dict[str, Any]:
+    """The settings on which server and clients must agree."""
+    known = {name: dropped for name, dropped in _OF_THE_MACHINE.items() if name in Settings.model_fields}
+    return settings.model_dump(mode="json", exclude=known)
+
+
+def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Every setting that differs, with both values, e.g. ``train_args.epochs is 5 there and 1 here``."""
+    left, right = dict(_leaves(theirs)), dict(_leaves(ours))
+    differing = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+    return "; ".join(f"{key} is {left.get(key)} there and {right.get(key)} here" for key in differing)
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

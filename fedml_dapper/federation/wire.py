@@ -1,0 +1,210 @@
+"""Messages as bytes: a JSON header that says what is meant, and safetensors for the numbers. Nothing is unpickled.
+
+    b"FDAP" | header length, 4 bytes little-endian | header, JSON | safetensors
+
+All weights of one dtype travel as one flat tensor, in the order of the layout's names and in the shapes that the
+message's pruning plan implies. So neither names nor shapes of weights are taken from the wire, and the overhead is a
+few hundred bytes. Plans are bitmaps, one bit per channel.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.identity import Identity
+from fedml_dapper.methods import Downlink, TrainingMetrics, Upload
+from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
+
+MAGIC = b"FDAP"
+MAX_HEADER_BYTES = 1 << 20
+_EXTRA = "extra/"
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+
+
+class _Metrics(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    loss: float
+    steps: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+
+
+class Header(BaseModel):
+    """What stands before the numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["downlink", "upload"]
+    identity: Identity
+    round: int = Field(ge=1)
+    client_id: int = Field(ge=0)
+    plan: dict[str, str] = {}
+    """Group -> bitmap of kept channels, base64."""
+    weights: tuple[str, ...] | None = None
+    """Names of the tensors sent; None for all of the layout's."""
+    unsliced: tuple[str, ...] = ()
+    num_samples: int | None = Field(default=None, ge=1, lt=2**29)
+    """Below 2**29, so that weighted sums are exact in float64."""
+    metrics: _Metrics | None = None
+    settings: dict[str, Any] | None = None
+    """In downlinks: the server's settings, so that a client can say in which it differs."""
+
+
+class Codec:
+    """Encodes and decodes the messages of one experiment."""
+
+    def __init__(self, layout: ChannelLayout, identity: Identity, settings: dict[str, Any]) -> None:
+        self._layout = layout
+        self._identity = identity
+        self._settings = settings
+
+    def encode(self, message: Downlink | Upload) -> bytes:
+        """``message`` as bytes."""
+        is_upload = isinstance(message, Upload)
+        names = tuple(message.weights)
+        header = Header(
+            kind="upload" if is_upload else "downlink",
+            identity=self._identity,
+            round=message.round,
+            client_id=message.client_id,
+            plan={name: self._to_bitmap(name, kept) for name, kept in message.plan.kept.items()},
+            weights=None if set(names) == set(self._layout.tensors) else names,
+            unsliced=tuple(sorted(message.unsliced)) if isinstance(message, Upload) else (),
+            num_samples=message.num_samples if isinstance(message, Upload) else None,
+            metrics=_Metrics(**vars(message.metrics)) if isinstance(message, Upload) else None,
+            settings=None if is_upload else self._settings,
+        )
+        body = safetensors.torch.save(
+            _flatten(message.weights, self._order(header.weights)) | _prefixed(message.extras)
+        )
+        text = header.model_dump_json(exclude_defaults=True).encode()
+        return b"".join((MAGIC, len(text).to_bytes(4, "little"), text, body))
+
+    def decode(self, data: bytes) -> tuple[Header, Downlink | Upload]:
+        """The message in ``data``, checked against the layout before any value is used.
+
+        Raises :class:`ProtocolError` for anything that is not a message of this experiment: a foreign identity, names,
+        dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
+        """
+        header, body = self._split(data)
+        difference = header.identity.difference(self._identity)
+        if difference is not None:
+            raise ProtocolError(f"message of another experiment: {difference}")
+        plan = PruningPlan({name: self._from_bitmap(name, text) for name, text in header.plan.items()})
+        plan.check(self._layout)
+        try:
+            tensors = safetensors.torch.load(body)
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise ProtocolError(f"message body is not safetensors: {error}") from error
+        extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
+        for name, tensor in (tensors | extras).items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ProtocolError(f"message holds values that are not finite, in `{name}`")
+        weights = self._unflatten(tensors, header, plan)
+        if header.kind == "downlink":
+            return header, Downlink(header.round, header.client_id, weights, plan, extras)
+        if header.num_samples is None or header.metrics is None:
+            raise ProtocolError("upload lacks its sample count or its metrics")
+        return header, Upload(
+            round=header.round,
+            client_id=header.client_id,
+            num_samples=header.num_samples,
+            weights=weights,
+            metrics=TrainingMetrics(header.metrics.loss, header.metrics.steps, header.metrics.seconds),
+            plan=plan,
+            unsliced=frozenset(header.unsliced),
+            extras=extras,
+        )
+
+    def read_header(self, data: bytes) -> Header:
+        """The header alone, whatever experiment it belongs to."""
+        return self._split(data)[0]
+
+    def _split(self, data: bytes) -> tuple[Header, bytes]:
+        size = int.from_bytes(data[4:8], "little")
+        if data[:4] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - 8):
+            raise ProtocolError("not a fedml_dapper message, or one that was cut off")
+        try:
+            return Header.model_validate_json(data[8 : 8 + size]), data[8 + size :]
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise ProtocolError(f"message header is malformed at `{place}`: {first['msg']}") from error
+
+    def _order(self, names: tuple[str, ...] | None) -> tuple[str, ...]:
+        return tuple(self._layout.tensors) if names is None else names
+
+    def _unflatten(self, flat: dict[str, Tensor], header: Header, plan: PruningPlan) -> dict[str, Tensor]:
+        names = self._order(header.weights)
+        for name in (*names, *header.unsliced):
+            if name not in self._layout.tensors:
+                raise ProtocolError(f"message names tensor `{name}`, which the model does not have")
+        if len(set(names)) != len(names):
+            raise ProtocolError("message names a tensor twice")
+        shapes = {
+            name: self._layout.tensors[name].shape_at({} if name in header.unsliced else plan.widths) for name in names
+        }
+        weights: dict[str, Tensor] = {}
+        for key, members in _by_dtype(self._layout, names):
+            sizes = [prod(shapes[name]) for name in members]
+            tensor = flat.pop(key, None)
+            if tensor is None or tensor.dtype != _DTYPES[key] or tensor.shape != (sum(sizes),):
+                found = "nothing" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
+                raise ProtocolError(f"message should hold {sum(sizes)} {key} values for its plan, found {found}")
+            for name, part in zip(members, torch.split(tensor, sizes), strict=True):
+                weights[name] = part.view(shapes[name])
+        if flat:
+            raise ProtocolError(f"message holds unexpected tensors: {', '.join(sorted(flat)[:3])}")
+        return {name: weights[name] for name in names}
+
+    def _to_bitmap(self, group: str, kept: Tensor) -> str:
+        mask = np.zeros(self._layout.groups[group].channels, dtype=bool)
+        mask[kept.numpy()] = True
+        return base64.b64encode(np.packbits(mask).tobytes()).decode()
+
+    def _from_bitmap(self, group: str, text: str) -> Tensor:
+        if group not in self._layout.groups:
+            raise ProtocolError(f"pruning plan names group `{group}`, which the model does not have")
+        channels = self._layout.groups[group].channels
+        try:
+            bits = np.unpackbits(np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8))
+        except (binascii.Error, ValueError) as error:
+            raise ProtocolError(f"pruning plan of `{group}` is not a bitmap") from error
+        if len(bits) != -(-channels // 8) * 8 or bits[channels:].any():
+            raise ProtocolError(f"pruning plan of `{group}` is not a bitmap of {channels} channels")
+        return torch.from_numpy(np.flatnonzero(bits))
+
+
+def _flatten(weights: Tensors, names: tuple[str, ...]) -> dict[str, Tensor]:
+    parts: dict[str, list[Tensor]] = {}
+    for name in names:
+        tensor = weights[name].detach().cpu()
+        parts.setdefault(_key(tensor.dtype), []).append(tensor.flatten())
+    return {key: torch.cat(tensors) for key, tensors in parts.items()}
+
+
+def _prefixed(extras: Tensors) -> dict[str, Tensor]:
+    return {_EXTRA + name: tensor.detach().cpu().contiguous() for name, tensor in extras.items()}
+
+
+def _by_dtype(layout: ChannelLayout, names: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    members: dict[str, list[str]] = {}
+    for name in names:
+        members.setdefault(_key(layout.tensors[name].dtype), []).append(name)
+    yield from members.items()
+
+
+def _key(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

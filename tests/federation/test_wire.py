@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import (
+    ClientSide,
+    Codec,
+    Experiment,
+    Identity,
+    Server,
+    build_experiment,
+    settings_difference,
+    shared_settings,
+)
+from fedml_dapper.federation.wire import MAGIC
+from fedml_dapper.methods import Downlink, Upload, payload_bytes
+from fedml_dapper.pruning import PruningPlan
+
+QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+SettingsFactory = Callable[..., Settings]
+
+
+def codec_of(experiment: Experiment) -> Codec:
+    settings = experiment.settings
+    return Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+
+
+def messages_of(experiment: Experiment) -> tuple[Server, list[Upload]]:
+    server, clients = Server(experiment), ClientSide(experiment)
+    server.round_clients()
+    return server, [clients.update(server.downlink(data.client_id), data) for data in experiment.clients]
+
+
+def same(one: Downlink | Upload, other: Downlink | Upload) -> bool:
+    return (
+        list(one.weights) == list(other.weights)
+        and all(tensor.equal(other.weights[name]) for name, tensor in one.weights.items())
+        and all(tensor.dtype == other.weights[name].dtype for name, tensor in one.weights.items())
+        and one.plan.kept.keys() == other.plan.kept.keys()
+        and all(kept.equal(other.plan.kept[name]) for name, kept in one.plan.kept.items())
+        and all(tensor.equal(other.extras[name]) for name, tensor in one.extras.items())
+        and (one.round, one.client_id) == (other.round, other.client_id)
+    )
+
+
+def test_every_level_survives_the_wire_bit_for_bit(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=2"))
+    codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
+    for upload in uploads:
+        _, received = codec.decode(codec.encode(upload))
+        assert isinstance(received, Upload)
+        assert same(upload, received)
+        assert (upload.num_samples, upload.metrics, upload.unsliced) == (
+            received.num_samples, received.metrics, received.unsliced
+        )  # fmt: skip
+        assert same(server.downlink(upload.client_id), codec.decode(codec.encode(server.downlink(upload.client_id)))[1])
+
+
+def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
+    experiment = build_experiment(load_settings([QUICKSTART], ["client_share=0.05", "epochs=1"]))
+    codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
+    layout = experiment.method.task.layout
+    for message in (*uploads, server.downlink(0)):
+        accounted = payload_bytes(message, layout)
+        assert accounted <= len(codec.encode(message)) <= 1.02 * accounted
+
+
+def test_parts_of_a_model_and_extras_travel_too(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1"))
+    codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
+    head = {name: tensor for name, tensor in uploads[0].weights.items() if name.startswith("predictor")}
+    partial = replace(uploads[0], weights=head, unsliced=frozenset(), extras={"prototypes/3": torch.randn(2, 5)})
+    assert same(partial, codec.decode(codec.encode(partial))[1])
+
+
+def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: SettingsFactory) -> None:
+    ours, theirs = (build_experiment(tiny_settings(f"method={name}", "epochs=1")) for name in ("dapperfl", "fedavg"))
+    _, uploads = messages_of(theirs)
+    with pytest.raises(ProtocolError, match="method is fedavg there and dapperfl here"):
+        codec_of(ours).decode(codec_of(theirs).encode(uploads[0]))
+    slower = build_experiment(tiny_settings("epochs=1", "learning_rate=0.5"))
+    with pytest.raises(ProtocolError, match=r"settings digest is [0-9a-f]+ there and [0-9a-f]+ here"):
+        codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
+    old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
+    sender = Codec(ours.method.task.layout, old, {})
+    with pytest.raises(ProtocolError, match="wire schema is 0 there and 1 here"):
+        codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
+
+
+def test_settings_of_the_machine_do_not_matter_and_others_are_named(tiny_settings: SettingsFactory) -> None:
+    ours, elsewhere = tiny_settings(), tiny_settings("output_dir=elsewhere", "threads=2", "round_timeout_s=5")
+    assert Identity.of(ours) == Identity.of(elsewhere)
+    other = tiny_settings("learning_rate=0.5")
+    difference = settings_difference(shared_settings(other), shared_settings(ours))
+    assert difference == "train_args.learning_rate is 0.5 there and 0.01 here"
+
+
+@pytest.fixture(scope="module")
+def encoded() -> tuple[Codec, Upload, bytes]:
+    small = ["width=8", "client_share=0.08", "epochs=1", "client_num_in_total=4", "client_num_per_round=4"]
+    experiment = build_experiment(load_settings([QUICKSTART], [*small, "ratios=[0.5]"]))
+    codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
+    return codec, uploads[0], codec.encode(uploads[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": {"predictor.bias": torch.full((10,), float("nan"))}}, "not finite"),
+        ({"plan": PruningPlan({})}, "values for its plan"),
+        ({"unsliced": frozenset()}, "values for its plan"),
+        ({"unsliced": frozenset({"nowhere"})}, "which the model does not have"),
+    ],
+)
+def test_content_that_does_not_fit_is_refused(
+    encoded: tuple[Codec, Upload, bytes], change: dict[str, object], message: str
+) -> None:
+    codec, upload, _ = encoded
+    if "weights" in change:
+        change = {"weights": {**upload.weights, **change["weights"]}}  # type: ignore[dict-item]
+    with pytest.raises(ProtocolError, match=message):
+        codec.decode(codec.encode(replace(upload, **change)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cut", [0, 3, 7, 8, 40, 1000, -1])
+def test_truncated_messages_are_refused(encoded: tuple[Codec, Upload, bytes], cut: int) -> None:
+    codec, _, data = encoded
+    with pytest.raises(ProtocolError):
+        codec.decode(data[:cut])
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_mutated_messages_are_refused_or_well_formed(encoded: tuple[Codec, Upload, bytes], data: st.DataObject) -> None:
+    codec, upload, original = encoded
+    header_end = 8 + int.from_bytes(original[4:8], "little")
+    mutated = bytearray(original)
+    for _ in range(data.draw(st.integers(1, 4))):
+        mutated[data.draw(st.integers(0, header_end + 300))] = data.draw(st.integers(0, 255))
+    try:
+        _, received = codec.decode(bytes(mutated))
+    except ProtocolError:
+        return
+    layout_shapes = {name: tensor.shape for name, tensor in upload.weights.items()}
+    assert {name: tensor.shape for name, tensor in received.weights.items()}.keys() <= layout_shapes.keys()
+    assert all(bool(torch.isfinite(t).all()) for t in received.weights.values() if t.is_floating_point())
+
+
+@given(noise=st.binary(max_size=200))
+def test_noise_is_refused(encoded: tuple[Codec, Upload, bytes], noise: bytes) -> None:
+    for data in (noise, MAGIC + noise, MAGIC + len(noise).to_bytes(4, "little") + noise):
+        with pytest.raises(ProtocolError):
+            encoded[0].decode(data)
