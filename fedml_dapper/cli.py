@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, Settings, TrainArgs, check, load_settings
 from fedml_dapper.console import progress_for
 from fedml_dapper.datasets import SUITES, contact_sheet, data_root, find_domains, load_suite, pack
-from fedml_dapper.errors import DapperError, DataError
+from fedml_dapper.doctor import doctor
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.evaluation import RunSummary, footprint_table, result_table, summarise, write_report
 from fedml_dapper.federation import (
     CHECKPOINT_NAME,
@@ -77,20 +79,32 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 )
 def run(configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None) -> None:
     """Train the federation of an experiment file through FedML's runner."""
-    run_experiment(load_settings(configs, overrides), as_json, output)
+    run_experiment(configs, overrides, as_json, output)
 
 
-def run_experiment(settings: Settings, as_json: bool = False, output: Path | None = None) -> None:
-    """Run ``settings`` from first check to report; the body of ``run`` and of ``python -m fedml_dapper``."""
+def run_experiment(
+    configs: Sequence[Path],
+    overrides: Sequence[str] = (),
+    as_json: bool = False,
+    output: Path | None = None,
+    rank: int = 0,
+) -> None:
+    """Run an experiment from first check to report, or this process's part of it where there are several.
+
+    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos, MPI knows its own.
+    """
+    settings = load_settings(configs, overrides)
+    if settings.comm_args.backend == "MPI":
+        rank = _mpi_rank()
+    if rank > 0:
+        _run_client(configs[0], settings, rank)
+        return
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
         experiment = build_experiment(settings)
     console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
-    console.print(
-        footprint_table(
-            level_footprints(experiment.method, settings.dapper_args.levels), f"{settings.model_args.model} per level"
-        )
-    )
+    footprints = level_footprints(experiment.method, settings.dapper_args.levels)
+    console.print(footprint_table(footprints, f"{settings.model_args.model} per level"))
     for note in experiment.notes:
         console.print(f"note: {note}", soft_wrap=True)
     run_dir = new_run_dir(experiment, output)
@@ -98,14 +112,47 @@ def run_experiment(settings: Settings, as_json: bool = False, output: Path | Non
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with redirect_stdout(sys.stderr):
-            from fedml_dapper.platform.launch import run_in_process  # noqa: PLC0415  # FedML imports slowly: after the checks
+            from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
-            run_in_process(run_dir, experiment, [progress_for(console, experiment)])
+            _show_log("server")
+            run_federation(configs[0], experiment, rank, run_dir, [progress_for(console, experiment)])
     except KeyboardInterrupt:
         interrupted = True
     finally:
         signal.signal(signal.SIGTERM, previous)
     _finish(run_dir, console, as_json, interrupted)
+
+
+def _run_client(config: Path, settings: Settings, rank: int) -> None:
+    with redirect_stdout(sys.stderr):
+        experiment = build_experiment(settings)
+        from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
+
+        _show_log(f"rank {rank}")
+        try:
+            run_federation(config, experiment, rank)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+def _mpi_rank() -> int:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ConfigError(f"comm_args.backend MPI needs mpi4py ({error}); pip install 'fedml-dapper[mpi]'") from error
+    if MPI.COMM_WORLD.Get_size() < 2:
+        raise ConfigError("comm_args.backend MPI needs 2 processes or more; start it with run/mpi.sh CONFIG -n 3")
+    return int(MPI.COMM_WORLD.Get_rank())
+
+
+def _show_log(who: str) -> None:
+    """Our own log lines on stderr; FedML's stay below warnings."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("fedml_dapper")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool) -> None:
@@ -144,6 +191,9 @@ def _write_report(run_dir: Path, path: Path) -> RunSummary:
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+main.add_command(doctor)
 
 
 @main.command()

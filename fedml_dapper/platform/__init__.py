@@ -10,12 +10,14 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.platform.arguments import attach, experiment_of, init
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
+from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 __all__ = [
     "DapperClientTrainer",
     "DapperServerAggregator",
+    "DistributedRunner",
     "InProcessRunner",
     "attach",
     "experiment_of",

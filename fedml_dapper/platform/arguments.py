@@ -7,6 +7,7 @@ the truth about values, and the file is the truth about which keys were meant.
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedml_dapper.config import Settings, check, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.platform.offline import without_platform
+from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
 _EXPERIMENT = "dapper_experiment"
 
@@ -32,11 +34,16 @@ def init(config_file: Path | None = None) -> Arguments:
         command_line.yaml_config_file = str(config_file)
     if not command_line.yaml_config_file:
         raise ConfigError("no experiment file: pass --cf FILE, e.g. --cf config/quickstart.yaml")
-    settings = load_settings([Path(command_line.yaml_config_file)])
+    return start(load_settings([Path(command_line.yaml_config_file)]), command_line)
+
+
+def start(settings: Settings, command_line: Namespace) -> Arguments:
+    """``fedml.init`` with ``settings`` in place of what the file of ``command_line`` says."""
     args = Arguments(command_line, settings.common_args.training_type, settings.comm_args.backend)
     _write_settings(args, settings)
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
-    with without_platform():
+    platform_wanted = settings.tracking_args.using_mlops
+    with nullcontext() if platform_wanted else without_platform(), without_fedmls_wandb(args):
         return fedml.init(args, check_env=False, should_init_logs=False)
 
 
@@ -59,9 +66,13 @@ def attach(args: Arguments, experiment: Experiment) -> None:
 
 
 def _write_settings(args: Arguments, settings: Settings) -> None:
+    flat = vars(args)
     for section in settings.model_dump(mode="json").values():
         for key, value in section.items():
-            setattr(args, key, value)
+            if value is None:
+                flat.pop(key, None)  # FedML asks whether a key is there, not whether it has a value
+            else:
+                flat[key] = value
 
 
 def _read_settings(args: Arguments) -> Settings:

@@ -15,6 +15,7 @@ from fedml_dapper.platform.arguments import experiment_of
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+from fedml_dapper.platform.tracking import sinks_for
 
 
 class InProcessRunner:
@@ -49,7 +50,7 @@ class InProcessRunner:
         if self.run_dir is None:
             self.run_dir = new_run_dir(self.experiment)
         ledger = LedgerWriter(self.run_dir / LEDGER_NAME)
-        observers = [ledger, *self._observers]
+        observers = [ledger, *sinks_for(self.experiment.settings, self.run_dir), *self._observers]
 
         def report_step(client_id: int, done: int, total: int) -> None:
             for observer in observers:

@@ -6,21 +6,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fedml
+from fedml.arguments import add_args
 
-from fedml_dapper.federation import SETTINGS_NAME, Experiment, RunObserver
-from fedml_dapper.platform.arguments import attach, init
+from fedml_dapper.federation import Experiment, RunObserver
+from fedml_dapper.platform.arguments import attach, start
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import fedml_dataset
+from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 
-def run_in_process(run_dir: Path, experiment: Experiment, observers: Sequence[RunObserver]) -> None:
-    """Run ``experiment``, whose effective settings lie in ``run_dir``, in this process."""
-    args = init(run_dir / SETTINGS_NAME)
+def run_federation(
+    config_file: Path,
+    experiment: Experiment,
+    rank: int = 0,
+    run_dir: Path | None = None,
+    observers: Sequence[RunObserver] = (),
+) -> None:
+    """Run this process's part of ``experiment``: all of it, or what ``rank`` does where there are several processes.
+
+    ``run_dir`` and ``observers`` are the server's.
+    """
+    command_line = add_args()
+    command_line.yaml_config_file, command_line.rank = str(config_file), rank
+    command_line.role = "server" if rank == 0 else "client"
+    args = start(experiment.settings, command_line)
     attach(args, experiment)
-    device = fedml.device.get_device(args)
-    dataset, model = fedml_dataset(experiment), experiment.method.task.backbone
-    trainer, aggregator = DapperClientTrainer(model, args), DapperServerAggregator(model, args)
-    runner = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers)
-    fedml.FedMLRunner(args, device, dataset, model, trainer, aggregator, algorithm_flow=runner).run()
+    device, model, dataset = experiment.device, experiment.method.task.backbone, fedml_dataset(experiment)
+    trainer: DapperClientTrainer | None = None
+    aggregator: DapperServerAggregator | None = None
+    flow: InProcessRunner | DistributedRunner
+    if experiment.settings.comm_args.backend == "sp":
+        trainer, aggregator = DapperClientTrainer(model, args), DapperServerAggregator(model, args)
+        flow = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers)
+    else:
+        flow = DistributedRunner(args, device, dataset, model, run_dir=run_dir, observers=observers)
+    fedml.FedMLRunner(args, device, dataset, model, trainer, aggregator, algorithm_flow=flow).run()

@@ -11,19 +11,28 @@ from pathlib import Path
 import pytest
 
 NETWORK_GUARD = """
-import os, socket
-def refuse(what):
-    def call(*args, **kwargs):
-        with open(os.environ["NETWORK_LOG"], "a") as log:
-            log.write(f"{what} {args!r}\\n")
-        raise OSError("the network is refused in this test")
-    return call
-socket.socket.connect = refuse("connect")
-socket.socket.connect_ex = refuse("connect_ex")
-socket.getaddrinfo = refuse("getaddrinfo")
-"""
+import ipaddress, os, socket
 
-Command = list[str | Path]
+def is_local(host):
+    try:
+        return host in (None, "", "localhost") or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+def guarded(name, original, address_of):
+    def call(*args, **kwargs):
+        address = address_of(*args)
+        if isinstance(address, tuple) and not is_local(address[0]):
+            with open(os.environ["NETWORK_LOG"], "a") as log:
+                log.write(f"{name} {address!r}\\n")
+            raise OSError("the network is refused in this test")
+        return original(*args, **kwargs)
+    return call
+
+socket.socket.connect = guarded("connect", socket.socket.connect, lambda self, address: address)
+socket.socket.connect_ex = guarded("connect_ex", socket.socket.connect_ex, lambda self, address: address)
+socket.getaddrinfo = guarded("getaddrinfo", socket.getaddrinfo, lambda host, *rest: (host,))
+"""
 
 
 class OfflineProcess:

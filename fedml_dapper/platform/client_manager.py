@@ -1,0 +1,125 @@
+"""FedML's client manager: trains whichever client it is sent, and finds a server that starts later."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from fedml.arguments import Arguments
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
+from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
+from fedml.cross_silo.client.message_define import MyMessage
+
+from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.federation import Codec, Experiment, settings_difference, shared_settings
+from fedml_dapper.methods import Downlink
+from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.dataset import FedMLDataset
+from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.transports import open_transport, reason_of
+
+LOGGER = logging.getLogger(__name__)
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
+FAREWELL_SECONDS = 2.0
+"""MQTT needs a moment to deliver the last message before the connection is closed."""
+
+
+class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
+    """One client process: says it is there, trains on what it is sent, until the server says goodbye."""
+
+    def __init__(
+        self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
+        experiment: Experiment, codec: Codec, comm: Any, rank: int, num_processes: int,
+    ) -> None:  # fmt: skip
+        EventLoop.__init__(self)
+        self._num_processes = num_processes
+        num_train, _, _, _, num_local, train_local, test_local, _ = dataset
+        model = experiment.method.task.backbone
+        adapter = get_trainer_dist_adapter(
+            args, device, rank, model, num_train, num_local, train_local, test_local, trainer
+        )
+        ClientMasterManager.__init__(self, args, adapter, comm, rank, num_processes, args.backend)
+        self._experiment = experiment
+        self._codec = codec
+        self._trainer = trainer
+
+    def run(self) -> None:
+        """Serve until the server ends the run; raises what ended it early."""
+        self.register_message_receive_handlers()
+        self.loop(self.com_manager)
+
+    def _init_manager(self) -> None:
+        self.com_manager = open_transport(self.args, self.comm, self.rank, self._num_processes)
+        self.com_manager.add_observer(self)
+
+    def receive_message(self, msg_type: Any, msg_params: Any) -> None:
+        self.put_event(msg_type, msg_params)
+
+    def handle(self, message_type: Any, message: Any) -> None:
+        super().receive_message(message_type, message)
+
+    def handle_message_connection_ready(self, msg_params: Message) -> None:
+        self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))
+
+    def handle_message_check_status(self, msg_params: Message) -> None:
+        self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))
+
+    def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
+        if self.is_queued(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT):
+            LOGGER.info("skipping a round that is over: the next one's model has arrived")
+            return
+        downlink = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        self._trainer.set_id(downlink.client_id)
+        # not the adapter's update_dataset: it takes client 0 for "none given"
+        self.trainer_dist_adapter.trainer.update_dataset(downlink.client_id)
+        self.trainer_dist_adapter.update_model(downlink)
+        upload, num_samples = self.trainer_dist_adapter.train(downlink.round - 1)
+        message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload))
+        message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
+        self._send_until_heard(message)
+        LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
+
+    def handle_message_finish(self, msg_params: Message) -> None:
+        try:
+            self.send_message(self._status(self.RUN_FINISHED_STATUS_FLAG))
+        except Exception as error:  # noqa: BLE001  # each transport has errors of its own
+            LOGGER.info("the server left before this client could say goodbye: %s", reason_of(error))
+        if self.args.backend == "MQTT_S3":
+            time.sleep(FAREWELL_SECONDS)
+        self.stop()
+
+    def _decoded(self, data: Any) -> Downlink:
+        if not isinstance(data, bytes):
+            raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
+        header = self._codec.read_header(data)
+        ours = shared_settings(self._experiment.settings)
+        if header.settings is not None and header.settings != ours:
+            difference = settings_difference(header.settings, ours)
+            raise ConfigError(f"rank {self.rank} and the server run different experiments: {difference}")
+        _, message = self._codec.decode(data)
+        if not isinstance(message, Downlink):
+            raise ProtocolError("expected a downlink from the server, got an upload")
+        return message
+
+    def _status(self, status: str) -> Message:
+        message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)
+        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
+        return message
+
+    def _send_until_heard(self, message: Message) -> None:
+        """Send, again and again with growing pauses, for as long as a round may take; then give up."""
+        patience, pause = time.monotonic() + self._experiment.settings.dapper_args.round_timeout_s, FIRST_RETRY_SECONDS
+        while True:
+            try:
+                self.send_message(message)
+            except Exception as error:  # each transport has errors of its own
+                if time.monotonic() + pause > patience:
+                    raise DapperError(f"rank {self.rank} cannot reach the server: {reason_of(error)}") from error
+                LOGGER.info("the server is not there yet; trying again in %.1f s", pause)
+                time.sleep(pause)
+                pause = min(2 * pause, LAST_RETRY_SECONDS)
+            else:
+                return

@@ -1,0 +1,100 @@
+"""Server and clients in processes of their own: FedML's MPI simulation and its cross-silo runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from fedml.arguments import Arguments
+from torch import nn
+
+from fedml_dapper.federation import (
+    LEDGER_NAME,
+    Codec,
+    Identity,
+    LedgerWriter,
+    RunJournal,
+    RunObserver,
+    new_run_dir,
+    shared_settings,
+)
+from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.client_manager import DapperClientManager
+from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.dataset import FedMLDataset
+from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+from fedml_dapper.platform.server_manager import DapperServerManager
+from fedml_dapper.platform.tracking import sinks_for
+
+
+class DistributedRunner:
+    """This process's part, by ``args.rank``: 0 serves, the others train. Hand it to ``FedMLRunner`` as
+    ``algorithm_flow``. The server writes settings, ledger and global model into ``run_dir``."""
+
+    def __init__(
+        self,
+        args: Arguments,
+        device: Any,
+        dataset: FedMLDataset,
+        model: nn.Module,
+        client_trainer: DapperClientTrainer | None = None,
+        server_aggregator: DapperServerAggregator | None = None,
+        run_dir: Path | None = None,
+        observers: Sequence[RunObserver] = (),
+    ) -> None:
+        self.experiment = experiment_of(args)
+        self.run_dir = run_dir
+        self._args, self._device, self._dataset, self._model = args, device, dataset, model
+        self._trainer, self._aggregator = client_trainer, server_aggregator
+        self._observers = observers
+        settings = self.experiment.settings
+        self._codec = Codec(self.experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+
+    def run(self) -> None:
+        """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
+        threads = self.experiment.settings.device_args.threads
+        if threads is not None:
+            torch.set_num_threads(threads)
+        comm = vars(self._args).get("comm")
+        try:
+            if self._args.rank == 0:
+                self._serve(comm)
+            else:
+                self._train(comm)
+        except BaseException:
+            if comm is None:
+                raise
+            traceback.print_exc()
+            sys.stderr.flush()
+            comm.Abort(1)
+
+    def _serve(self, comm: Any) -> None:
+        aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)
+        if self.run_dir is None:
+            self.run_dir = new_run_dir(self.experiment)
+        sinks = sinks_for(self.experiment.settings, self.run_dir)
+        observers = [LedgerWriter(self.run_dir / LEDGER_NAME), *sinks, *self._observers]
+        journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir)
+        num_processes = self._num_processes(comm)
+        self._args.client_id_list = json.dumps(list(range(1, num_processes + 1)))
+        DapperServerManager(self._args, aggregator, self.experiment, self._codec, journal, comm, num_processes).run()
+
+    def _train(self, comm: Any) -> None:
+        trainer = self._trainer or DapperClientTrainer(self._model, self._args)
+        rank = int(self._args.rank)
+        self._args.client_id_list = json.dumps([rank])
+        self._args.scenario = "horizontal"
+        DapperClientManager(
+            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, comm, rank,
+            self._num_processes(comm),
+        ).run()  # fmt: skip
+
+    def _num_processes(self, comm: Any) -> int:
+        if comm is not None:
+            return int(comm.Get_size()) - 1
+        return self.experiment.settings.train_args.client_num_in_total

@@ -1,0 +1,83 @@
+"""One thread handles everything a manager is told; the transport only delivers.
+
+FedML calls handlers from whatever thread its transport runs in: training in an MQTT callback starves the connection's
+keep-alive, and an exception there is lost. Here messages queue up for the main thread, which also keeps deadlines.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, Protocol
+
+STOP_SECONDS = 5.0
+"""How long the transport's thread may take to end."""
+
+
+class _Transport(Protocol):
+    def handle_receive_message(self) -> None: ...
+
+    def stop_receive_message(self) -> None: ...
+
+
+class EventLoop:
+    """Mixed into FedML's managers before their own class; ``handle`` is their ``receive_message``."""
+
+    def __init__(self) -> None:
+        self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._deadline: float | None = None
+        self._stopped = False
+
+    def handle(self, message_type: Any, message: Any) -> None:
+        """React to one message."""
+
+    def on_deadline(self) -> None:
+        """The time set by :meth:`set_deadline` has passed."""
+
+    def put_event(self, message_type: Any, message: Any) -> None:
+        """Queue one message; called from the transport's threads."""
+        self._events.put((message_type, message))
+
+    def is_queued(self, message_type: Any) -> bool:
+        """Whether a message of this type waits behind the present one."""
+        with self._events.mutex:
+            return any(kind == message_type for kind, _ in self._events.queue)
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Call :meth:`on_deadline` once, that many seconds from now; None cancels."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def stop(self) -> None:
+        """End :meth:`loop` after the present event."""
+        self._stopped = True
+
+    def loop(self, transport: _Transport) -> None:
+        """Handle events until :meth:`stop`; an exception in a handler ends the loop and is raised here."""
+        failure: list[BaseException] = []
+
+        def receive() -> None:
+            try:
+                transport.handle_receive_message()
+            except Exception as error:  # noqa: BLE001  # handed over to the main thread, which raises it
+                failure.append(error)
+
+        thread = threading.Thread(target=receive, name="transport", daemon=True)
+        thread.start()
+        try:
+            while not self._stopped:
+                self._turn()
+                if failure:
+                    raise failure[0]
+        finally:
+            transport.stop_receive_message()
+            thread.join(STOP_SECONDS)
+
+    def _turn(self) -> None:
+        wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
+        try:
+            self.handle(*self._events.get(timeout=wait))
+        except queue.Empty:
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._deadline = None
+                self.on_deadline()

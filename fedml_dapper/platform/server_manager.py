@@ -1,0 +1,232 @@
+"""FedML's server manager with rounds that end: deadlines, partial participation, clients that die."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from typing import Any
+
+from fedml.arguments import Arguments
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.client.message_define import MyMessage
+from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
+
+from fedml_dapper.errors import DapperError, ProtocolError
+from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
+from fedml_dapper.methods import Upload
+from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+from fedml_dapper.platform.transports import open_transport, reason_of
+
+LOGGER = logging.getLogger(__name__)
+GOODBYE_SECONDS = 10.0
+"""How long the server waits for clients to confirm the end of the run."""
+
+
+class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
+    """Runs the rounds of a federation whose clients live in other processes.
+
+    A process serves one client (cross-silo) or several, one after another (MPI). A round closes when everyone who
+    should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. A client that let a
+    round pass is still sent the next, but no longer waited for until it answers again.
+    """
+
+    def __init__(
+        self, args: Arguments, aggregator: DapperServerAggregator, experiment: Experiment, codec: Codec,
+        journal: RunJournal, comm: Any, num_processes: int,
+    ) -> None:  # fmt: skip
+        EventLoop.__init__(self)
+        self._num_processes = num_processes
+        FedMLServerManager.__init__(self, args, aggregator, comm, 0, num_processes, args.backend)
+        self._server: Server = aggregator.server
+        self._experiment = experiment
+        self._codec = codec
+        self._journal = journal
+        self._online: set[int] = set()
+        self._said_goodbye: set[int] = set()
+        self._queues: dict[int, deque[int]] = defaultdict(deque)
+        self._sent: set[int] = set()
+        self._refused: set[int] = set()
+        self._silent: set[int] = set()
+        self._open = False
+        self._leaving = False
+        self._greeted = False
+
+    def run(self) -> None:
+        """Run all rounds; raises what ended them early."""
+        self.register_message_receive_handlers()
+        try:
+            self._journal.started()
+            self.loop(self.com_manager)
+        finally:
+            self._journal.finished()
+
+    # What FedML's base class asks for
+
+    def _init_manager(self) -> None:
+        self.com_manager = open_transport(self.args, self.comm, 0, self._num_processes)
+        self.com_manager.add_observer(self)
+
+    def receive_message(self, msg_type: Any, msg_params: Any) -> None:
+        self.put_event(msg_type, msg_params)
+
+    def handle(self, message_type: Any, message: Any) -> None:
+        super().receive_message(message_type, message)
+
+    # Coming online
+
+    def handle_message_connection_ready(self, msg_params: Message) -> None:
+        if self._greeted:  # MQTT tells of every reconnection
+            return
+        self._greeted = True
+        self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s)
+        for process in range(1, self._num_processes + 1):
+            self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, process))  # those not up yet call later
+
+    def handle_message_client_status_update(self, msg_params: Message) -> None:
+        process = int(msg_params.get_sender_id())
+        if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
+            self._said_goodbye.add(process)
+            if self._leaving and self._said_goodbye >= self._online:
+                self.stop()
+            return
+        self._online.add(process)
+        if self._open:
+            self._send_next(process)  # back from a restart, or late
+        elif self._server.state.round == 0 and len(self._online) == self._num_processes:
+            self._open_round()
+
+    # A round
+
+    def _open_round(self) -> None:
+        chosen = list(self._server.round_clients())
+        self._journal.round_opened(chosen)
+        self._queues.clear()
+        self._sent, self._refused = set(), set()
+        for client_id in chosen:
+            self._queues[self._process_of(client_id)].append(client_id)
+        self._open = True
+        self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s)
+        for process in sorted(self._queues):
+            self._send_next(process)
+        self._close_if_complete()
+
+    def _send_next(self, process: int) -> None:
+        """Send the process its next client's downlink, if it is there to take it."""
+        if process not in self._online or not self._queues[process]:
+            return
+        client_id = self._queues[process][0]
+        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(self._server.downlink(client_id)))
+        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
+        if self._send(message):
+            self._queues[process].popleft()
+            self._sent.add(client_id)
+        else:
+            self._online.discard(process)
+            LOGGER.warning("client %d cannot be reached; the round goes on without it", client_id)
+
+    def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
+        process = int(msg_params.get_sender_id())
+        try:
+            upload = self._decoded(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+            if upload.round <= self._server.state.round:
+                LOGGER.warning("client %d: upload of round %d came too late, dropped", upload.client_id, upload.round)
+                return
+            self._server.receive(upload)
+            self._silent.discard(upload.client_id)
+        except ProtocolError as error:
+            LOGGER.warning("upload of process %d dropped: %s", process, error)
+            self._refused |= {client_id for client_id in self._sent if self._process_of(client_id) == process}
+        if self._open:
+            self._send_next(process)
+            self._close_if_complete()
+
+    def _decoded(self, process: int, data: Any) -> Upload:
+        if not isinstance(data, bytes):
+            raise ProtocolError(f"expected bytes, got {type(data).__name__}")
+        _, message = self._codec.decode(data)
+        if not isinstance(message, Upload):
+            raise ProtocolError("expected an upload, got a downlink")
+        if self._process_of(message.client_id) != process:
+            raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
+        return message
+
+    def on_deadline(self) -> None:
+        if self._leaving:
+            self.stop()
+        elif not self._open:
+            self._start_without_the_missing()
+        else:
+            answered = self._server.answered()
+            self._silent |= self._sent - answered
+            minimum = self._experiment.settings.dapper_args.min_clients_per_round
+            if len(answered) < minimum:
+                self._give_up(
+                    f"round {self._server.state.round + 1}: {len(answered)} of the {minimum} uploads that"
+                    f" min_clients_per_round asks for came within {self._timeout()}; silent: {sorted(self._silent)}"
+                )
+            self._close()
+
+    def _start_without_the_missing(self) -> None:
+        missing = sorted(set(range(1, self._num_processes + 1)) - self._online)
+        minimum = self._experiment.settings.dapper_args.min_clients_per_round
+        if len(self._online) < minimum:
+            self._give_up(
+                f"{len(self._online)} of {self._num_processes} client processes came online within {self._timeout()};"
+                f" missing ranks: {missing}. Are they started with the same addresses?"
+            )
+        LOGGER.warning("starting without ranks %s, which did not come online within %s", missing, self._timeout())
+        self._open_round()
+
+    def _close_if_complete(self) -> None:
+        answered = self._server.answered()
+        waiting = {client_id for queued in self._queues.values() for client_id in queued}
+        reachable = {client_id for client_id in waiting if self._process_of(client_id) in self._online}
+        awaited = (self._sent | reachable) - self._refused - self._silent
+        enough = len(answered) >= self._experiment.settings.dapper_args.min_clients_per_round
+        if self._open and enough and awaited <= answered:
+            self._silent |= self._sent - answered - self._refused
+            self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        record = self._server.close_round()
+        self.com_manager.forget_finished_rounds()
+        if record.absent:
+            LOGGER.warning("round %d closed without clients %s", record.round, list(record.absent))
+        self._journal.round_closed(record)
+        if record.round < self._experiment.settings.train_args.comm_round:
+            self._open_round()
+        else:
+            self._leave()
+
+    # The end
+
+    def _leave(self) -> None:
+        self._leaving = True
+        self.set_deadline(GOODBYE_SECONDS)
+        for process in sorted(self._online):
+            if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
+                self._said_goodbye.add(process)
+        if self._said_goodbye >= self._online:
+            self.stop()
+
+    def _give_up(self, reason: str) -> None:
+        for process in sorted(self._online):
+            self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process))
+        raise DapperError(reason)
+
+    def _send(self, message: Message) -> bool:
+        try:
+            self.send_message(message)
+        except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
+            LOGGER.info("rank %s cannot be reached: %s", message.get_receiver_id(), reason_of(error))
+            return False
+        return True
+
+    def _process_of(self, client_id: int) -> int:
+        return 1 + client_id % self._num_processes
+
+    def _timeout(self) -> str:
+        return f"{self._experiment.settings.dapper_args.round_timeout_s:g} s"

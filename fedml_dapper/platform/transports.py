@@ -1,0 +1,107 @@
+"""FedML's message transports, without what keeps them from being used as they are.
+
+gRPC: FedML's receive loop spins a core while it waits, and sending to a peer that is not there raises. MPI: stopping
+fails when a message is still queued. MQTT_S3: objects are never deleted. Messages are FedML's own pickled ``Message``
+objects whose payload is our bytes; use these transports on trusted networks only.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import queue
+from typing import Any
+
+import grpc
+from fedml.arguments import Arguments
+from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
+from fedml.core.distributed.communication.grpc.grpc_comm_manager import GRPCCommManager
+from fedml.core.distributed.communication.mpi.com_manager import MpiCommunicationManager
+from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_manager import (
+    MqttS3MultiClientsCommManager,
+)
+
+from fedml_dapper.errors import ConfigError
+
+LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+
+
+class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
+    """FedML's gRPC, waiting for messages instead of spinning."""
+
+    def message_handling_subroutine(self) -> None:
+        while self.is_running:
+            try:
+                data = self.grpc_servicer.message_q.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            self.notify(pickle.loads(data))  # noqa: S301  # FedML's wire format; see the module's first lines
+
+    def forget_finished_rounds(self) -> None:
+        """Nothing is stored."""
+
+
+class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is untyped
+    """FedML's MPI, waiting for messages instead of polling, and stopping with messages still queued."""
+
+    def handle_receive_message(self) -> None:
+        self._notify_connection_ready()
+        while not self._stop_running:
+            try:
+                message = self.q_receiver.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            self.notify(message)
+
+    def stop_receive_message(self) -> None:
+        self._stop_running = True
+        for thread in (self._server_receive_thread, self._client_receive_thread):
+            self._stop_thread(thread)
+
+    def forget_finished_rounds(self) -> None:
+        """Nothing is stored."""
+
+
+class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # fedml is untyped
+    """FedML's MQTT with payloads in S3, deleting objects once their round is over."""
+
+    def _on_message(self, msg: Any) -> None:
+        storage = self.s3_storage.aws_s3_client
+        try:
+            self._on_message_impl(msg)
+        except storage.exceptions.NoSuchKey:
+            LOGGER.warning("a message's object is gone: the round it belonged to is over")
+
+    def forget_finished_rounds(self) -> None:
+        """Delete every object of this run; call between rounds, when all that is stored belongs to finished ones."""
+        storage, bucket = self.s3_storage.aws_s3_client, self.s3_storage.bucket_name
+        for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
+            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
+            if keys:
+                storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+
+
+def reason_of(error: Exception) -> str:
+    """A transport's error in a few words."""
+    if isinstance(error, grpc.Call):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__
+
+
+def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> BaseCommunicationManager:
+    """The transport that ``args.backend`` names, connected."""
+    if args.backend == "GRPC":
+        return GrpcTransport(args.grpc_ipconfig_path, client_rank=rank, client_num=num_clients, args=args)
+    if args.backend == "MPI":
+        return MpiTransport(comm, rank, num_clients + 1)
+    if args.backend == "MQTT_S3":
+        mqtt, s3 = args.customized_training_mqtt_config, args.customized_training_s3_config
+        try:
+            return MqttS3Transport(
+                mqtt, s3, topic=str(args.run_id), client_rank=rank, client_num=num_clients, args=args
+            )
+        except OSError as error:
+            place = f"{mqtt['BROKER_HOST']}:{mqtt['BROKER_PORT']}"
+            raise ConfigError(f"no MQTT broker at {place} ({error}); start it, or mend comm_args") from error
+    raise ConfigError(f"comm_args.backend: {args.backend} has no transport")

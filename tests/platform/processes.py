@@ -1,0 +1,120 @@
+"""Federations of real processes for tests: started, watched, killed, and gone at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedml_dapper.federation import RoundRecord, read_ledger
+
+ROOT = Path(__file__).parents[2]
+OVERLAY = ROOT / "config" / "cross_silo.yaml"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def address_table(folder: Path, num_clients: int) -> Path:
+    """A gRPC address table on free loopback ports."""
+    table = folder / "grpc_ipconfig.csv"
+    rows = [f"{rank},{rank},127.0.0.1,{free_port()}" for rank in range(num_clients + 1)]
+    table.write_text("\n".join(["eid,rank,grpc_server_ip,grpc_server_port", *rows]) + "\n")
+    return table
+
+
+class Silos:
+    """A server and clients, each ``python -m fedml_dapper`` in a process of its own, with its output in a file."""
+
+    def __init__(self, folder: Path, config: Path, num_clients: int, overrides: Sequence[str] = ()) -> None:
+        self.folder, self.config, self.num_clients = folder, config, num_clients
+        self.run_dir = folder / "run"
+        self._overrides = [part for override in overrides for part in ("--set", override)]
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, rank: int, config: Path | None = None, program: Path | None = None) -> None:
+        """Start one process, of another experiment or as a program of the user's own where given."""
+        role = ["--role", "server", "--output", str(self.run_dir)] if rank == 0 else ["--role", "client"]
+        what = ["-m", "fedml_dapper"] if program is None else [str(program)]
+        command = [sys.executable, *what, "--cf", str(config or self.config), "--rank", str(rank), *role]
+        environment = os.environ | {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
+        with self._log(rank).open("wb") as log:
+            self.processes[rank] = subprocess.Popen(
+                [*command, *self._overrides], cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def start_all(self) -> None:
+        for rank in range(self.num_clients + 1):
+            self.start(rank)
+
+    def output(self, rank: int) -> str:
+        return self._log(rank).read_text(errors="replace")
+
+    def rounds(self) -> list[RoundRecord]:
+        ledger = self.run_dir / "ledger.jsonl"
+        return read_ledger(ledger)[1] if ledger.exists() and ledger.read_bytes().count(b"\n") else []
+
+    def wait_for_round(self, round_: int, seconds: float = 120) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self.rounds()) < round_:
+            assert time.monotonic() < deadline, self.output(0)
+            assert self.processes[0].poll() is None, self.output(0)
+            time.sleep(0.1)
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].send_signal(signal.SIGKILL)
+        self.processes[rank].wait()
+
+    def wait(self, rank: int, seconds: float = 180) -> int:
+        return self.processes[rank].wait(seconds)
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"rank_{rank}.log"
+
+
+@contextmanager
+def mqtt_services(folder: Path, broker: str) -> Iterator[list[str]]:
+    """mosquitto and moto's S3 server on loopback; yields the overrides that point an experiment at them."""
+    mqtt, s3 = free_port(), free_port()
+    (folder / "mosquitto.conf").write_text(f"listener {mqtt} 127.0.0.1\nallow_anonymous true\npersistence false\n")
+    with (folder / "services.log").open("wb") as log:
+        services = [
+            subprocess.Popen([broker, "-c", folder / "mosquitto.conf"], stdout=log, stderr=log),
+            subprocess.Popen(
+                [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(s3)],
+                stdout=log,
+                stderr=log,
+            ),
+        ]
+    endpoint = f"http://127.0.0.1:{s3}"
+    try:
+        subprocess.run([sys.executable, ROOT / "run" / "make_bucket.py", endpoint], check=True, timeout=60)
+        yield [
+            f"comm_args.customized_training_mqtt_config.BROKER_PORT={mqtt}",
+            f"comm_args.customized_training_s3_config.CN_S3_ENDPOINT={endpoint}",
+        ]
+    finally:
+        for service in services:
+            service.terminate()
+            service.wait(20)
+
+
+def objects_left(overrides: Sequence[str]) -> int:
+    endpoint = next(text.partition("=")[2] for text in overrides if "ENDPOINT" in text)
+    command = [sys.executable, ROOT / "run" / "make_bucket.py", "--count", endpoint]
+    return int(subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout)

@@ -1,0 +1,186 @@
+"""Cross-silo runs with real processes over gRPC and MQTT: partial participation, death, refusal, lateness."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import read_ledger
+
+from .processes import ROOT, Silos, address_table, mqtt_services, objects_left
+
+SettingsFactory = Callable[..., Settings]
+BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
+NUM_SILOS = 6
+
+
+def experiment_file(tiny_settings: SettingsFactory, folder: Path, *overrides: str) -> Path:
+    """A tiny experiment on six silos over gRPC, levels from the shipped silo files."""
+    content = yaml.safe_load(tiny_settings("client_num_in_total=6", "client_num_per_round=6", *overrides).as_yaml())
+    content["common_args"]["training_type"] = "cross_silo"
+    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, NUM_SILOS))}
+    silos = [str(ROOT / "config" / "silos" / f"silo_{rank}.yaml") for rank in range(1, NUM_SILOS + 1)]
+    content["client_specific_args"] = {"data_silo_config": silos}
+    content["device_args"]["threads"] = 1
+    file = folder / "experiment.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
+    running: list[Silos] = []
+
+    def build(config: Path, overrides: tuple[str, ...] = ()) -> Silos:
+        running.append(Silos(tmp_path, config, NUM_SILOS, overrides))
+        return running[-1]
+
+    yield build
+    for silos in running:
+        silos.stop()
+
+
+def check_partial_participation(silos: Silos) -> None:
+    assert silos.wait(0) == 0, silos.output(0)
+    rounds = silos.rounds()
+    assert len(rounds) == 4
+    taking_part = [[client.client for client in record.clients] for record in rounds]
+    assert all(len(ids) == 3 for ids in taking_part)
+    assert any(0 in ids for ids in taking_part)  # FedML takes index 0 for "none"
+    assert all(not record.absent for record in rounds)
+    for rank in range(1, NUM_SILOS + 1):
+        assert silos.wait(rank, 30) == 0, silos.output(rank)
+    run, _ = read_ledger(silos.run_dir / "ledger.jsonl")
+    assert [client.level for client in run.clients] == [1, 2, 3, 4, 5, 1]  # from the silo files
+
+
+def test_three_of_six_over_grpc(tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "client_num_per_round=3", "comm_round=4", "epochs=1")
+    silos = started(config)
+    silos.start_all()
+    check_partial_participation(silos)
+
+
+@needs_broker
+@pytest.mark.long
+def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "client_num_per_round=3", "comm_round=4", "epochs=1")
+    content = yaml.safe_load(config.read_text())
+    content["comm_args"] = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
+    config.write_text(yaml.safe_dump(content))
+    assert BROKER is not None
+    with mqtt_services(tmp_path, BROKER) as addresses:
+        silos = started(config, tuple(addresses))
+        silos.start_all()
+        check_partial_participation(silos)
+        assert objects_left(addresses) == 0
+
+
+@pytest.mark.long
+def test_a_killed_client_does_not_stop_the_run(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "round_timeout_s=12", "epochs=3")
+    silos = started(config)
+    silos.start_all()
+    silos.wait_for_round(1)
+    silos.kill(3)
+    assert silos.wait(0) == 0, silos.output(0)
+    rounds = silos.rounds()
+    assert [record.round for record in rounds] == [1, 2, 3, 4]
+    assert rounds[0].absent == ()
+    assert all(record.absent == (2,) for record in rounds[2:])
+    assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds[2:])
+    assert all(record.seconds.total < 15 for record in rounds)
+    assert "without clients [2]" in silos.output(0)
+
+
+SLOW_PROGRAM = """
+import time
+from fedml_dapper import platform as dapper
+
+class Slow(dapper.DapperClientTrainer):
+    def train(self, train_data, device, args):
+        super().train(train_data, device, args)
+        if args.round_idx == 1:
+            time.sleep(14)
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model, client_trainer=Slow(model, args)).run()
+"""
+
+
+@pytest.mark.long
+def test_a_late_upload_is_dropped_and_its_client_comes_back(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=12", "round_timeout_s=10", "epochs=3")
+    program = tmp_path / "slow.py"
+    program.write_text(SLOW_PROGRAM)
+    silos = started(config)
+    for rank in range(NUM_SILOS + 1):
+        silos.start(rank, program=program if rank == 3 else None)
+    assert silos.wait(0) == 0, silos.output(0)
+    absent = [record.absent for record in silos.rounds()]
+    assert absent[:2] == [(), (2,)]
+    assert silos.rounds()[1].seconds.total >= 10
+    assert "client 2: upload of round 2 came too late, dropped" in silos.output(0)
+    assert absent[-1] == ()  # waited for again
+
+
+@pytest.mark.long
+def test_a_client_of_another_experiment_is_refused_naming_the_values(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=25", "epochs=1")
+    other = tmp_path / "other.yaml"
+    other.write_text(config.read_text().replace("method: dapperfl", "method: fedavg"))
+    silos = started(config)
+    for rank in range(NUM_SILOS + 1):
+        silos.start(rank, other if rank == 2 else None)
+    assert silos.wait(2) == 2
+    assert "dapper_args.method is dapperfl there and fedavg here" in silos.output(2)
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [record.absent for record in silos.rounds()] == [(1,), (1,)]
+
+
+@pytest.mark.long
+def test_without_enough_clients_the_server_says_who_is_missing(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=20", "min_clients_per_round=3")
+    silos = started(config)
+    for rank in (0, 1, 2):
+        silos.start(rank)
+    assert silos.wait(0) == 2
+    assert "2 of 6 client processes came online within 20 s; missing ranks: [3, 4, 5, 6]" in silos.output(0)
+    assert silos.wait(1, 30) == silos.wait(2, 30) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("config/silos/silo_3.yaml", "config/silos/silo_9.yaml"), "data_silo_config: no file"),
+        (("    - 0.8\n", ""), "capability_level 5, but dapper_args.levels.ratios has 4 levels"),
+        (("grpc_ipconfig.csv", "nowhere.csv"), "grpc_ipconfig_path: no file"),
+    ],
+)
+def test_silo_files_are_checked_before_anything_starts(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos], change: tuple[str, str], message: str
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path)
+    config.write_text(config.read_text().replace(*change))
+    silos = started(config)
+    silos.start(0)
+    assert silos.wait(0, 60) == 2
+    assert message in silos.output(0)
+    assert not silos.run_dir.exists()

@@ -1,0 +1,69 @@
+"""FedML's MPI simulation with real mpiexec: several clients per rank, errors that end the job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import read_ledger
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+SettingsFactory = Callable[..., Settings]
+
+FAILING_PROGRAM = """
+from fedml_dapper import platform as dapper
+
+class Failing(dapper.DapperClientTrainer):
+    def train(self, train_data, device, args):
+        if args.rank == 2:
+            raise RuntimeError("the disk of rank 2 is on fire")
+        super().train(train_data, device, args)
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model, client_trainer=Failing(model, args)).run()
+"""
+
+
+def mpirun(ranks: int, folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [MPIEXEC, "-n", str(ranks), sys.executable, *command],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def config(tiny_settings: SettingsFactory, tmp_path: Path) -> Path:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(tiny_settings("backend=MPI", "comm_round=1", "epochs=1", "threads=1").as_yaml())
+    return file
+
+
+def test_one_round_and_more_clients_than_ranks(config: Path, tmp_path: Path) -> None:
+    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run")
+    assert finished.returncode == 0, finished.stderr
+    _, rounds = read_ledger(tmp_path / "run" / "ledger.jsonl")
+    assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
+    assert finished.stdout.count("Report:") == 1  # one rank speaks
+
+
+def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_path: Path) -> None:
+    program = tmp_path / "failing.py"
+    program.write_text(FAILING_PROGRAM)
+    finished = mpirun(3, tmp_path, program, "--cf", config)
+    assert finished.returncode != 0
+    assert "the disk of rank 2 is on fire" in finished.stderr
+
+
+def test_a_single_process_is_told_how_to_start(config: Path, tmp_path: Path) -> None:
+    finished = mpirun(1, tmp_path, "-m", "fedml_dapper", "--cf", config)
+    assert finished.returncode == 2
+    assert "start it with run/mpi.sh CONFIG -n 3" in finished.stderr

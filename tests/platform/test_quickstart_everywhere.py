@@ -1,0 +1,76 @@
+"""The quickstart experiment over MPI, gRPC and MQTT, by the scripts people type, without any network but loopback."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.federation import read_ledger
+
+from .conftest import OfflineProcess
+from .processes import ROOT
+
+SILOS = ("training_type=cross_silo", "threads=1", "round_timeout_s=100")
+COMMANDS = {
+    "mpi": ("run/mpi.sh", "config/quickstart.yaml", "-n", "3"),
+    "grpc": (
+        "run/silo_grpc.sh", "config/quickstart.yaml", "--set", "backend=GRPC",
+        "--set", "grpc_ipconfig_path=config/grpc_ipconfig.csv",
+    ),
+    "mqtt": ("run/silo_mqtt.sh", "config/quickstart.yaml"),
+}  # fmt: skip
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0,
+        reason="this machine does not let us make network namespaces (unshare --net)",
+    ),
+    pytest.mark.skipif(
+        not (ROOT / ".venv" / "installed").exists(), reason="the run scripts use .venv; make it with run/setup.sh"
+    ),
+]
+
+
+@pytest.mark.parametrize("transport", COMMANDS)
+def test_quickstart(offline: OfflineProcess, transport: str) -> None:
+    if transport == "mqtt" and not (shutil.which("mosquitto") or Path("/usr/sbin/mosquitto").exists()):
+        pytest.skip("no mosquitto on this machine: apt-get install mosquitto")
+    overrides = [f"output_dir={offline.folder}/runs", *(SILOS if transport != "mpi" else ())]
+    scratch = offline.folder / "scratch"
+    scratch.mkdir()
+    command = ["unshare", "--net", sys.executable, Path(__file__).with_name("loopback_only.py"), "bash"]
+    script = [*COMMANDS[transport], *(part for override in overrides for part in ("--set", override))]
+    started = time.monotonic()
+    finished = subprocess.run(
+        [*command, *script], cwd=ROOT, env={**offline.environment, "TMPDIR": str(scratch)},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    seconds = time.monotonic() - started
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert seconds < 180
+    assert offline.network_attempts() == ""
+    [ledger] = (offline.folder / "runs").glob("*/ledger.jsonl")
+    scores = read_ledger(ledger)[1][-1].scores
+    assert scores is not None
+    assert scores.global_accuracy >= 75
+    assert min(scores.domain_accuracy.values()) > 50
+    assert [file for file in scratch.iterdir() if not file.name.startswith("torchinductor_")] == []  # torch's own cache
+    assert processes_of(offline.folder) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of processes that still have ``folder`` as their HOME."""
+    left = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"HOME={folder}\0" in (process / "environ").read_text():
+                left.append((process / "cmdline").read_text())
+        except (OSError, UnicodeDecodeError):
+            continue  # gone, or not ours to read
+    return left
