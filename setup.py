@@ -21,6 +21,8 @@ setup(
         "torchvision>=0.17",
         "torch-pruning>=1.6",
         "numpy<2",  # fedml's own pin
+        "grpcio>=1.60",
+        "packaging>=22",
         "pydantic>=2.7",
         "pyyaml>=6",
         "click>=8.1",
@@ -33,7 +35,17 @@ setup(
     ],
     extras_require={
         "mpi": ["mpi4py>=4", "mpich>=4"],
-        "dev": ["pytest>=8", "hypothesis>=6", "mypy>=1.10", "ruff>=0.5", "types-PyYAML"],
+        "mqtt-trial": ["moto[server]>=5"],  # the object store of run/silo_mqtt.sh
+        "tracking": ["tensorboard>=2.15"],  # wandb comes with fedml
+        "dev": [
+            "tensorboard>=2.15",
+            "moto[server]>=5",
+            "pytest>=8",
+            "hypothesis>=6",
+            "mypy>=1.10",
+            "ruff>=0.5",
+            "types-PyYAML",
+        ],
     },
     entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.cli:main"]},
 )

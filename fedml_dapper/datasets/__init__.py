@@ -1,6 +1,6 @@
 """Domains as uint8 tensors, their partition over clients, seeded batch streams with batched augmentation."""
 
-from fedml_dapper.datasets.availability import DomainStatus, find_domains
+from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
 from fedml_dapper.datasets.batches import Batch, ClientData, TestData
 from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.domain import Domain, ImageSet, Suite
@@ -29,6 +29,7 @@ __all__ = [
     "data_root",
     "find_domains",
     "load_suite",
+    "missing_domains",
     "pack",
     "partition",
 ]

@@ -32,6 +32,11 @@ def find_domains(suite_name: str, root: Path) -> list[DomainStatus]:
     return [_status(suite, recipe, root) for recipe in suite.domains]
 
 
+def missing_domains(suite_name: str, root: Path) -> list[str]:
+    """The domains of a suite for which nothing is there; a quick look that reads no file."""
+    return [domain.name for domain in find_recipe(suite_name).domains if not domain.exists(root)]
+
+
 def _status(suite: SuiteRecipe, recipe: DomainRecipe, root: Path) -> DomainStatus:
     try:
         found = recipe.find(suite.request(root))

@@ -30,6 +30,11 @@ class DomainRecipe:
         stand_in = self.stand_in.find(request) if self.stand_in else None
         return replace(stand_in, is_subset=True) if stand_in else None
 
+    def exists(self, root: Path) -> bool:
+        """Would :meth:`find` come upon something, sound or not?"""
+        stand_in = self.stand_in is not None and self.stand_in.exists(root)
+        return stand_in or any(source.exists(root) for source in self.sources)
+
     @property
     def places(self) -> tuple[str, ...]:
         """Everywhere :meth:`find` looks, relative to the root of the data."""

@@ -53,6 +53,9 @@ class Source(Protocol):
     def place(self) -> str:
         """Where it looks, relative to the root of the data."""
 
+    def exists(self, root: Path) -> bool:
+        """Is there something at :attr:`place`? A quick look; only reading tells whether it is sound."""
+
     def read(self, request: Request) -> Splits | None:
         """Training and test set, or ``None`` when there is nothing at :attr:`place`."""
 
@@ -80,9 +83,13 @@ class PackedFile:
     def place(self) -> str:
         return self.name
 
+    def exists(self, root: Path) -> bool:
+        return (root / self.name).is_file()
+
     def read(self, request: Request) -> Splits | None:
-        path = request.root / self.name
-        return read_packed(path, request.classes, request.size) if path.is_file() else None
+        if not self.exists(request.root):
+            return None
+        return read_packed(request.root / self.name, request.classes, request.size)
 
 
 def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
@@ -138,9 +145,13 @@ class PictureFolder:
     def place(self) -> str:
         return f"{self.suite}/{self.domain}/"
 
+    def exists(self, root: Path) -> bool:
+        return (root / self.place).is_dir()
+
     def read(self, request: Request) -> Splits | None:
-        folder = request.root / self.suite / self.domain
-        return read_folder(folder, request.classes, request.size) if folder.is_dir() else None
+        if not self.exists(request.root):
+            return None
+        return read_folder(request.root / self.place, request.classes, request.size)
 
 
 def read_folder(folder: Path, classes: Sequence[str], size: int) -> Splits:
@@ -223,10 +234,12 @@ class TorchvisionDigits:
     def place(self) -> str:
         return f"torchvision/ ({self.dataset})"
 
+    def exists(self, root: Path) -> bool:
+        return all((root / "torchvision" / name).is_file() for name in _TORCHVISION_FILES[self.dataset])
+
     def read(self, request: Request) -> Splits | None:
         folder = request.root / "torchvision"
-        cached = all((folder / name).is_file() for name in _TORCHVISION_FILES[self.dataset])
-        if not (cached or request.download):
+        if not (request.download or self.exists(request.root)):
             return None
         try:
             train, test = (self._load(folder, training, request) for training in (True, False))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedml_dapper.datasets import DomainStatus, find_domains
+from fedml_dapper.datasets import DomainStatus, find_domains, missing_domains
 from fedml_dapper.errors import ConfigError
 
 
@@ -24,6 +24,20 @@ def test_found_stand_in_damaged_and_missing(tmp_path: Path) -> None:
     assert "digits_svhn_small.npz" in svhn.looked_in
     assert (syn.domain, syn.source, syn.num_train, syn.is_subset) == ("mnistm", "digits_mnistm_subset.npz", 8, True)
     assert syn.looked_in == ("digits_syn.npz", "digits/syn/", "digits_mnistm_subset.npz")
+
+
+def test_a_quick_look_says_what_is_missing_without_reading(tmp_path: Path) -> None:
+    assert missing_domains("digits_offline", tmp_path) == []
+    assert missing_domains("digits", tmp_path) == ["mnist", "usps", "svhn", "syn"]
+    (tmp_path / "digits_usps.npz").write_bytes(b"broken")
+    (tmp_path / "digits_mnistm_subset.npz").write_bytes(b"stands in for syn")
+    (tmp_path / "digits" / "mnist").mkdir(parents=True)
+    for name in ("train", "test"):
+        (tmp_path / "torchvision").mkdir(exist_ok=True)
+        (tmp_path / "torchvision" / f"{name}_32x32.mat").touch()
+    assert missing_domains("digits", tmp_path) == []
+    (tmp_path / "torchvision" / "test_32x32.mat").unlink()
+    assert missing_domains("digits", tmp_path) == ["svhn"]
 
 
 def test_the_embedded_suite_is_always_there(tmp_path: Path) -> None:

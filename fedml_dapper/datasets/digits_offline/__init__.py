@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedml_dapper.datasets.digits_offline import blended, fonts, scans, segments
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -27,6 +28,10 @@ class Rendered:
     @property
     def place(self) -> str:
         return f"built in ({self.domain})"
+
+    def exists(self, root: Path) -> bool:
+        """Always: it is drawn, not found."""
+        return True
 
     def read(self, request: Request) -> Splits | None:
         """The drawn images; the root of the data plays no part."""

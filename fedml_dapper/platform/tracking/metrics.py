@@ -1,0 +1,37 @@
+"""The one set of metric names, the same in every sink (docs/tracking.md has the table)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fedml_dapper.federation import ClientRecord, RoundRecord
+
+
+def metrics_of(record: RoundRecord) -> dict[str, float]:
+    """Everything that is tracked of a round. Accuracies are missing from rounds without a test."""
+    metrics: dict[str, float] = {}
+    scores = record.scores
+    if scores is not None:
+        metrics["accuracy/global"] = scores.global_accuracy
+        metrics["best_accuracy/global"] = scores.best_global_accuracy
+        metrics |= {f"accuracy/{domain}": value for domain, value in scores.domain_accuracy.items()}
+        metrics |= {f"best_accuracy/{domain}": value for domain, value in scores.best_domain_accuracy.items()}
+        metrics |= {f"loss/{domain}": value for domain, value in scores.domain_loss.items()}
+    metrics |= {f"train_loss/level_{level}": loss for level, loss in _loss_per_level(record.clients).items()}
+    metrics["bytes/up"] = sum(client.bytes_up for client in record.clients)
+    metrics["bytes/down"] = sum(client.bytes_down for client in record.clients)
+    metrics["clients/answered"] = len(record.clients)
+    metrics["clients/absent"] = len(record.absent)
+    metrics["seconds/round"] = record.seconds.total
+    metrics["seconds/evaluation"] = record.seconds.evaluation
+    return metrics
+
+
+def _loss_per_level(clients: tuple[ClientRecord, ...]) -> dict[int, float]:
+    """Mean training loss per sample over the clients of each level."""
+    total: defaultdict[int, float] = defaultdict(float)
+    samples: defaultdict[int, int] = defaultdict(int)
+    for client in clients:
+        total[client.level] += client.loss * client.num_samples
+        samples[client.level] += client.num_samples
+    return {level: total[level] / samples[level] for level in sorted(samples)}
