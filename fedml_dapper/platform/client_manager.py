@@ -18,7 +18,7 @@ from fedml_dapper.methods import Downlink
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
-from fedml_dapper.platform.transports import open_transport, reason_of
+from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
@@ -33,8 +33,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
         experiment: Experiment, codec: Codec, comm: Any, rank: int, num_processes: int,
     ) -> None:  # fmt: skip
-        EventLoop.__init__(self)
-        self._num_processes = num_processes
+        EventLoop.__init__(self, num_processes)
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
         model = experiment.method.task.backbone
         adapter = get_trainer_dist_adapter(
@@ -48,17 +47,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def run(self) -> None:
         """Serve until the server ends the run; raises what ended it early."""
         self.register_message_receive_handlers()
-        self.loop(self.com_manager)
-
-    def _init_manager(self) -> None:
-        self.com_manager = open_transport(self.args, self.comm, self.rank, self._num_processes)
-        self.com_manager.add_observer(self)
-
-    def receive_message(self, msg_type: Any, msg_params: Any) -> None:
-        self.put_event(msg_type, msg_params)
-
-    def handle(self, message_type: Any, message: Any) -> None:
-        super().receive_message(message_type, message)
+        self.loop()
 
     def handle_message_connection_ready(self, msg_params: Message) -> None:
         self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))

@@ -9,35 +9,36 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
+
+from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
+
+from fedml_dapper.platform.transports import open_transport
 
 STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
 
 
-class _Transport(Protocol):
-    def handle_receive_message(self) -> None: ...
+class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
+    """Stands before FedML's own class among a manager's bases, between its transport and its handlers."""
 
-    def stop_receive_message(self) -> None: ...
-
-
-class EventLoop:
-    """Mixed into FedML's managers before their own class; ``handle`` is their ``receive_message``."""
-
-    def __init__(self) -> None:
+    def __init__(self, num_processes: int) -> None:
+        self._num_processes = num_processes
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
         self._stopped = False
 
-    def handle(self, message_type: Any, message: Any) -> None:
-        """React to one message."""
+    def _init_manager(self) -> None:
+        """FedML's hook: connect. Called by its constructor, once rank and backend are known."""
+        self.com_manager = open_transport(self.args, self.comm, self.rank, self._num_processes)
+        self.com_manager.add_observer(self)
+
+    def receive_message(self, msg_type: Any, msg_params: Any) -> None:
+        """FedML's hook, called from the transport's threads: queue the message."""
+        self._events.put((msg_type, msg_params))
 
     def on_deadline(self) -> None:
         """The time set by :meth:`set_deadline` has passed."""
-
-    def put_event(self, message_type: Any, message: Any) -> None:
-        """Queue one message; called from the transport's threads."""
-        self._events.put((message_type, message))
 
     def is_queued(self, message_type: Any) -> bool:
         """Whether a message of this type waits behind the present one."""
@@ -52,13 +53,13 @@ class EventLoop:
         """End :meth:`loop` after the present event."""
         self._stopped = True
 
-    def loop(self, transport: _Transport) -> None:
+    def loop(self) -> None:
         """Handle events until :meth:`stop`; an exception in a handler ends the loop and is raised here."""
         failure: list[BaseException] = []
 
         def receive() -> None:
             try:
-                transport.handle_receive_message()
+                self.com_manager.handle_receive_message()
             except Exception as error:  # noqa: BLE001  # handed over to the main thread, which raises it
                 failure.append(error)
 
@@ -70,14 +71,16 @@ class EventLoop:
                 if failure:
                     raise failure[0]
         finally:
-            transport.stop_receive_message()
+            self.com_manager.stop_receive_message()
             thread.join(STOP_SECONDS)
 
     def _turn(self) -> None:
         wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
         try:
-            self.handle(*self._events.get(timeout=wait))
+            message_type, message = self._events.get(timeout=wait)
         except queue.Empty:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._deadline = None
                 self.on_deadline()
+        else:
+            super().receive_message(message_type, message)  # FedML's dispatch to the registered handler

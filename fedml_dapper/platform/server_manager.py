@@ -16,7 +16,7 @@ from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
 from fedml_dapper.methods import Upload
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.platform.transports import open_transport, reason_of
+from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
@@ -35,8 +35,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self, args: Arguments, aggregator: DapperServerAggregator, experiment: Experiment, codec: Codec,
         journal: RunJournal, comm: Any, num_processes: int,
     ) -> None:  # fmt: skip
-        EventLoop.__init__(self)
-        self._num_processes = num_processes
+        EventLoop.__init__(self, num_processes)
         FedMLServerManager.__init__(self, args, aggregator, comm, 0, num_processes, args.backend)
         self._server: Server = aggregator.server
         self._experiment = experiment
@@ -57,21 +56,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self.register_message_receive_handlers()
         try:
             self._journal.started()
-            self.loop(self.com_manager)
+            self.loop()
         finally:
             self._journal.finished()
-
-    # What FedML's base class asks for
-
-    def _init_manager(self) -> None:
-        self.com_manager = open_transport(self.args, self.comm, 0, self._num_processes)
-        self.com_manager.add_observer(self)
-
-    def receive_message(self, msg_type: Any, msg_params: Any) -> None:
-        self.put_event(msg_type, msg_params)
-
-    def handle(self, message_type: Any, message: Any) -> None:
-        super().receive_message(message_type, message)
 
     # Coming online
 
