@@ -1,8 +1,8 @@
-"""Shared fixtures: small experiments on the embedded suite, and global torch state put back after each test."""
+"""Shared fixtures: small experiments on the embedded suite, and one global torch state for all tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,13 @@ QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
 SettingsFactory = Callable[..., Settings]
 
 
+torch.set_num_threads(1)  # once, for all: figures repeat bit for bit, and torch dislikes changes of it between steps
+
+
 @pytest.fixture(autouse=True)
-def _torch_state() -> Iterator[None]:
-    """One thread, so that figures repeat bit for bit, and a fresh global generator for every test."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _torch_seed() -> None:
+    """A fresh global generator for every test."""
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
