@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,9 @@ from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.tracking import sinks_for
+
+FORWARDING_SECONDS = 1.0
+"""mpiexec needs a moment to pass on what a rank wrote before the job is aborted."""
 
 
 class DistributedRunner:
@@ -69,8 +73,9 @@ class DistributedRunner:
         except BaseException:
             if comm is None:
                 raise
-            traceback.print_exc()
+            sys.stderr.write(f"rank {self._args.rank}: {traceback.format_exc()}")
             sys.stderr.flush()
+            time.sleep(FORWARDING_SECONDS)
             comm.Abort(1)
 
     def _serve(self, comm: Any) -> None:
