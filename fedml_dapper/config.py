@@ -199,6 +199,8 @@ class LevelArgs(Section):
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
     assignment: Literal["balanced", "index_mod"] = "balanced"
     """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels."""
+    strict: bool = False
+    """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
 
     @field_validator("ratios")
     @classmethod

@@ -17,7 +17,7 @@ class ClientSide:
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
-        self._memories: dict[int, Memory] = {}
+        self.memories: dict[int, Memory] = {}
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
@@ -26,7 +26,7 @@ class ClientSide:
         context = ClientContext(
             profile=self._experiment.profiles[client_id],
             data=data,
-            memory=self._memories.setdefault(client_id, Memory()),
+            memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )

@@ -78,6 +78,12 @@ def build_experiment(settings: Settings) -> Experiment:
     )
     method = build_method(settings.dapper_args, task)
     level_args = settings.dapper_args.levels
+    if level_args.strict and not method.slims and any(level_args.ratios):
+        raise ConfigError(
+            f"dapper_args.levels.strict: method `{method.name}` trains the full model on every client, whatever its"
+            " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
+        )
+    method.check_clients(clients)
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     levels = read_silo_levels(settings) or assign_levels(level_args, len(clients), seed)

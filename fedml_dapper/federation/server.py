@@ -10,7 +10,6 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Scorer
 from fedml_dapper.methods import Aggregation, Downlink, ServerState, Upload, payload_bytes
-from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.seeding import Stream, numpy_generator
 
 
@@ -103,6 +102,7 @@ class Server:
         assert self._aggregation is not None, "round_clients comes first"
         self._aggregation.add(upload)
         profile = self.state.profiles[upload.client_id]
+        params, macs = self._method.model_size(upload.plan)
         self._records.append(
             ClientRecord(
                 client=upload.client_id,
@@ -110,8 +110,8 @@ class Server:
                 level=profile.level,
                 ratio=profile.ratio,
                 num_samples=upload.num_samples,
-                params=count_parameters(self._layout, upload.plan.widths),
-                macs=count_macs(self._layout, upload.plan.widths),
+                params=params,
+                macs=macs,
                 bytes_up=payload_bytes(upload, self._layout),
                 bytes_down=self._bytes_down.get(upload.client_id, 0),
                 loss=upload.metrics.loss,

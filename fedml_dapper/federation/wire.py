@@ -24,12 +24,12 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.identity import Identity
-from fedml_dapper.methods import Downlink, TrainingMetrics, Upload
+from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
 
 MAGIC = b"FDAP"
 MAX_HEADER_BYTES = 1 << 20
-_EXTRA = "extra/"
+_EXTRA, _MEMORY = "extra/", "memory/"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 
 
@@ -52,14 +52,16 @@ class Header(BaseModel):
     client_id: int = Field(ge=0)
     plan: dict[str, str] = {}
     """Group -> bitmap of kept channels, base64."""
-    weights: tuple[str, ...] | None = None
-    """Names of the tensors sent; None for all of the layout's."""
+    omitted: tuple[str, ...] = ()
+    """Names of the layout's tensors that are not sent."""
     unsliced: tuple[str, ...] = ()
     num_samples: int | None = Field(default=None, ge=1, lt=2**29)
     """Below 2**29, so that weighted sums are exact in float64."""
     metrics: _Metrics | None = None
     settings: dict[str, Any] | None = None
     """In downlinks: the server's settings, so that a client can say in which it differs."""
+    memory: dict[str, Any] | None = None
+    """Plain values of a client's memory, where that travels."""
 
 
 class Codec:
@@ -70,30 +72,32 @@ class Codec:
         self._identity = identity
         self._settings = settings
 
-    def encode(self, message: Downlink | Upload) -> bytes:
-        """``message`` as bytes."""
+    def encode(self, message: Downlink | Upload, memory: Memory | None = None) -> bytes:
+        """``message`` as bytes, with the client's ``memory`` where another process will serve it next time."""
         is_upload = isinstance(message, Upload)
-        names = tuple(message.weights)
         header = Header(
             kind="upload" if is_upload else "downlink",
             identity=self._identity,
             round=message.round,
             client_id=message.client_id,
             plan={name: self._to_bitmap(name, kept) for name, kept in message.plan.kept.items()},
-            weights=None if set(names) == set(self._layout.tensors) else names,
+            omitted=tuple(sorted(message.plan.omitted)),
             unsliced=tuple(sorted(message.unsliced)) if isinstance(message, Upload) else (),
             num_samples=message.num_samples if isinstance(message, Upload) else None,
             metrics=_Metrics(**vars(message.metrics)) if isinstance(message, Upload) else None,
             settings=None if is_upload else self._settings,
+            memory=None if memory is None else memory.values,
         )
         body = safetensors.torch.save(
-            _flatten(message.weights, self._order(header.weights)) | _prefixed(message.extras)
+            _flatten(message.weights, self._sent(message.plan))
+            | _prefixed(_EXTRA, message.extras)
+            | _prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
         text = header.model_dump_json(exclude_defaults=True).encode()
         return b"".join((MAGIC, len(text).to_bytes(4, "little"), text, body))
 
-    def decode(self, data: bytes) -> tuple[Header, Downlink | Upload]:
-        """The message in ``data``, checked against the layout before any value is used.
+    def decode(self, data: bytes) -> tuple[Downlink | Upload, Memory | None]:
+        """The message in ``data`` and the memory that travels with it, checked before any value is used.
 
         Raises :class:`ProtocolError` for anything that is not a message of this experiment: a foreign identity, names,
         dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
@@ -102,22 +106,24 @@ class Codec:
         difference = header.identity.difference(self._identity)
         if difference is not None:
             raise ProtocolError(f"message of another experiment: {difference}")
-        plan = PruningPlan({name: self._from_bitmap(name, text) for name, text in header.plan.items()})
+        kept = {name: self._from_bitmap(name, text) for name, text in header.plan.items()}
+        plan = PruningPlan(kept, frozenset(header.omitted))
         plan.check(self._layout)
         try:
             tensors = safetensors.torch.load(body)
         except (SafetensorError, ValueError, KeyError) as error:
             raise ProtocolError(f"message body is not safetensors: {error}") from error
-        extras = {name.removeprefix(_EXTRA): tensors.pop(name) for name in list(tensors) if name.startswith(_EXTRA)}
+        extras, remembered = _taken(tensors, _EXTRA), _taken(tensors, _MEMORY)
+        memory = None if header.memory is None else Memory(remembered, header.memory)
         for name, tensor in (tensors | extras).items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ProtocolError(f"message holds values that are not finite, in `{name}`")
         weights = self._unflatten(tensors, header, plan)
         if header.kind == "downlink":
-            return header, Downlink(header.round, header.client_id, weights, plan, extras)
+            return Downlink(header.round, header.client_id, weights, plan, extras), memory
         if header.num_samples is None or header.metrics is None:
             raise ProtocolError("upload lacks its sample count or its metrics")
-        return header, Upload(
+        upload = Upload(
             round=header.round,
             client_id=header.client_id,
             num_samples=header.num_samples,
@@ -127,6 +133,7 @@ class Codec:
             unsliced=frozenset(header.unsliced),
             extras=extras,
         )
+        return upload, memory
 
     def read_header(self, data: bytes) -> Header:
         """The header alone, whatever experiment it belongs to."""
@@ -143,16 +150,14 @@ class Codec:
             place = ".".join(str(step) for step in first["loc"])
             raise ProtocolError(f"message header is malformed at `{place}`: {first['msg']}") from error
 
-    def _order(self, names: tuple[str, ...] | None) -> tuple[str, ...]:
-        return tuple(self._layout.tensors) if names is None else names
+    def _sent(self, plan: PruningPlan) -> tuple[str, ...]:
+        return tuple(name for name in self._layout.tensors if name not in plan.omitted)
 
     def _unflatten(self, flat: dict[str, Tensor], header: Header, plan: PruningPlan) -> dict[str, Tensor]:
-        names = self._order(header.weights)
-        for name in (*names, *header.unsliced):
+        names = self._sent(plan)
+        for name in header.unsliced:
             if name not in self._layout.tensors:
                 raise ProtocolError(f"message names tensor `{name}`, which the model does not have")
-        if len(set(names)) != len(names):
-            raise ProtocolError("message names a tensor twice")
         shapes = {
             name: self._layout.tensors[name].shape_at({} if name in header.unsliced else plan.widths) for name in names
         }
@@ -195,8 +200,13 @@ def _flatten(weights: Tensors, names: tuple[str, ...]) -> dict[str, Tensor]:
     return {key: torch.cat(tensors) for key, tensors in parts.items()}
 
 
-def _prefixed(extras: Tensors) -> dict[str, Tensor]:
-    return {_EXTRA + name: tensor.detach().cpu().contiguous() for name, tensor in extras.items()}
+def _prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    return {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    names = [name for name in tensors if name.startswith(prefix)]
+    return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 
 
 def _by_dtype(layout: ChannelLayout, names: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:

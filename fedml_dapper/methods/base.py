@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import torch
-from torch import Tensor
-
 from fedml_dapper.config import PruningArgs, Section, TrainArgs, check
-from fedml_dapper.datasets import Batch
-from fedml_dapper.methods.local_training import ClientContext, LocalTraining, cross_entropy
+from fedml_dapper.datasets import ClientData
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
-from fedml_dapper.methods.state import ServerState
+from fedml_dapper.methods.state import ClientProfile, ServerState
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     ChannelLayout,
     Footprint,
+    PruningPlan,
     RecoveringMean,
     Recovery,
+    Tensors,
     Widths,
     footprint,
     slim_model,
+    slim_tensors,
     solve_widths,
     trace_layout,
 )
+from fedml_dapper.pruning.footprint import count_macs, count_parameters
+from fedml_dapper.pruning.layout import Scope
 
 
 class MethodParams(Section):
@@ -86,10 +89,19 @@ class Method(Generic[P]):
     Params: type[P]
     slims: ClassVar[bool] = False
     """Whether weak clients train slim models; otherwise everyone trains the full one (DapperFL, footnote 6)."""
+    slim_downlink: ClassVar[bool] = False
+    """Whether they are sent slim models too."""
+    scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
+    """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
-    """For reports: what the method's pruning does not save."""
+    """For reports: what the method costs beyond, or does not save of, what footprints show."""
 
     def __init__(self, params: P, task: Task) -> None:
+        if self.slims and task.pruning.scope not in self.scopes:
+            raise ConfigError(
+                f"dapper_args.pruning.scope: `{task.pruning.scope}` does not go with method `{self.name}`;"
+                f" choose {' or '.join(self.scopes)}"
+            )
         self.params = params
         self.task = replace(task, backbone=self.build_model(task.backbone))
 
@@ -102,34 +114,89 @@ class Method(Generic[P]):
         """The model this method trains; methods that change layers return a changed copy."""
         return backbone
 
+    def check_clients(self, clients: Sequence[ClientData]) -> None:
+        """Raises ``ConfigError`` where the method cannot work on these clients' data; called before round 1."""
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        """Names of tensors that never leave a client; it keeps them in its memory between rounds."""
+        return frozenset()
+
     def footprint(self, ratio: float) -> Footprint:
-        """What a client of pruning ratio ``ratio`` trains and sends."""
-        return footprint(self.task.layout, self.task.widths(ratio) if self.slims else {})
+        """What a client of pruning ratio ``ratio`` trains, gets and sends."""
+        widths = self.task.widths(ratio) if self.slims else {}
+        return footprint(self.task.layout, widths, personal=self.personal, slim_downlink=self.slim_downlink)
+
+    def model_size(self, plan: PruningPlan) -> tuple[int, int]:
+        """Parameters and multiply-accumulates per image of the model a client trains under ``plan``."""
+        skipped = plan.omitted - self.personal
+        layout, widths = self.task.layout, plan.widths
+        return count_parameters(layout, widths, skipped), count_macs(layout, widths, skipped)
+
+    # Server to client
+
+    def plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        """The part of the global model that ``client_id`` is sent in the coming round; asking twice changes nothing."""
+        del server, client_id
+        return PruningPlan({}, self.personal)
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
         """What a client gets in the round that follows ``server.round`` completed ones."""
-        return Downlink(round=server.round + 1, client_id=client_id, weights=server.weights)
+        plan = self.plan(server, client_id)
+        sent = {name: tensor for name, tensor in server.weights.items() if name not in plan.omitted}
+        return Downlink(server.round + 1, client_id, slim_tensors(sent, self.task.layout, plan), plan)
 
-    def load(self, downlink: Downlink, device: torch.device) -> Backbone:
-        """A client's own copy of the model it was sent."""
-        model = slim_model(self.task.backbone, self.task.layout, downlink.plan).to(device)
-        model.load_state_dict(dict(downlink.weights))
+    # On the client
+
+    def local_model(self, plan: PruningPlan) -> Backbone:
+        """An untrained model of the shape that ``plan`` leaves."""
+        return slim_model(self.task.backbone, self.task.layout, plan)
+
+    def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """The client's own copy of the model it was sent, with its personal tensors put in."""
+        model = self.local_model(downlink.plan).to(client.device)
+        model.load_state_dict({**model.state_dict(), **downlink.weights, **client.memory.recall("personal")})
         return model
 
-    def loss(self, model: Backbone, batch: Batch) -> Tensor:
-        """The local objective on one batch: mean cross-entropy."""
-        return cross_entropy(model, batch)
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """The client's local objective in this round: mean cross-entropy."""
+        del client, downlink
+        return cross_entropy
+
+    def epochs(self, profile: ClientProfile) -> int:
+        """Local epochs of a client."""
+        del profile
+        return self.task.training.epochs
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """A client's round: E epochs of SGD on :meth:`loss` from the received model."""
-        model = self.load(downlink, client.device)
-        training = LocalTraining(client, downlink.round, self.task.training)
+        """A client's round: E epochs of SGD on :meth:`objective` from the received model."""
+        model = self.load(client, downlink)
+        epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
+        training = LocalTraining(client, downlink.round, self.task.training, epochs)
         optimizer = training.optimizer(model)
-        for _ in range(self.task.training.epochs):
-            training.epoch(model, optimizer, self.loss)
+        for _ in range(epochs):
+            training.epoch(model, optimizer, loss)
+        return self.upload(client, downlink, model, training)
+
+    def upload(
+        self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
+        extras: Tensors | None = None,
+    ) -> Upload:  # fmt: skip
+        """The trained model as a message; its personal tensors go into the client's memory instead."""
+        state = model.state_dict()
+        if self.personal:
+            client.memory.keep("personal", {name: state[name] for name in sorted(self.personal)})
         return Upload(
-            downlink.round, client.profile.client_id, client.data.num_samples, model.state_dict(), training.metrics()
+            round=downlink.round,
+            client_id=client.profile.client_id,
+            num_samples=client.data.num_samples,
+            weights={name: tensor for name, tensor in state.items() if name not in self.personal},
+            metrics=training.metrics(),
+            plan=downlink.plan,
+            extras=extras or {},
         )
+
+    # Client to server
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """Recover what was pruned and average (DapperFL Eq. 6-7); without pruning, FedAvg's weighted mean."""

@@ -24,7 +24,7 @@ from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.base import Aggregation, Method, MethodParams, RecoverAndAverage, Task
 from fedml_dapper.methods.batchnorm import recalibrate, running_statistics
-from fedml_dapper.methods.local_training import ClientContext, LocalTraining, cross_entropy
+from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
 from fedml_dapper.methods.state import ServerState
 from fedml_dapper.models import Backbone
@@ -78,6 +78,7 @@ class DapperFL(Method[DapperFLParams]):
     name = "dapperfl"
     Params = DapperFLParams
     slims = True
+    scopes = ("internal", "grouped", "official_mask")
     cost_note = (
         "the download and the first local epoch are dense on every client. Peak memory and downlink of weak clients are"
         " therefore not reduced; the savings are the uplink and the compute of the later epochs."
@@ -94,16 +95,17 @@ class DapperFL(Method[DapperFLParams]):
     def footprint(self, ratio: float) -> Footprint:
         unsliced = () if self.params.bn_statistics == "slim" else running_statistics(self.task.backbone)
         widths = self.task.widths(ratio)
-        return footprint(self.task.layout, widths, unsliced if widths else ())
+        return footprint(self.task.layout, widths, unsliced=unsliced if widths else ())
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
         params, layout = self.params, self.task.layout
-        model = self.load(downlink, client.device)
+        model = self.load(client, downlink)
         statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
         training = LocalTraining(client, downlink.round, self.task.training)
         optimizer = training.optimizer(model)
-        training.epoch(model, optimizer, self.loss if params.dar_in_finetune else cross_entropy)
+        loss = self.objective(client, downlink)
+        training.epoch(model, optimizer, loss if params.dar_in_finetune else cross_entropy)
         after_step = None
         self._fuse(model, downlink)
         plan = self._plan(model, client.profile.ratio)
@@ -120,7 +122,7 @@ class DapperFL(Method[DapperFLParams]):
             if params.carry_momentum:
                 carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
         for _ in range(self.task.training.epochs - 1):
-            training.epoch(model, optimizer, self.loss, after_step)
+            training.epoch(model, optimizer, loss, after_step)
         return Upload(
             round=downlink.round,
             client_id=client.profile.client_id,
@@ -131,13 +133,19 @@ class DapperFL(Method[DapperFLParams]):
             unsliced=frozenset(statistics),
         )
 
-    def loss(self, model: Backbone, batch: Batch) -> Tensor:
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + gamma * L_DAR (Eq. 5)."""
-        if self.params.gamma == 0:
-            return cross_entropy(model, batch)
-        representations = model.encode(batch.images)
-        task_loss = F.cross_entropy(model.predict(representations), batch.labels)
-        return task_loss + self.params.gamma * dar(representations, self.params.dar_norm)
+        del client, downlink
+        params = self.params
+        if params.gamma == 0:
+            return cross_entropy
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            representations = model.encode(batch.images)
+            task_loss = F.cross_entropy(model.predict(representations), batch.labels)
+            return task_loss + params.gamma * dar(representations, params.dar_norm)
+
+        return loss
 
     def aggregation(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.task, self.params.recovery)

@@ -16,6 +16,8 @@ from fedml_dapper.methods.messages import TrainingMetrics
 from fedml_dapper.methods.state import ClientProfile, Memory
 from fedml_dapper.models import Backbone
 
+Loss = Callable[[Backbone, Batch], Tensor]
+"""A local objective: the model's mean loss over a batch."""
 StepListener = Callable[[int, int], None]
 """Called after each optimizer step with (steps done, steps in all)."""
 
@@ -37,10 +39,11 @@ class LocalTraining:
     Batches depend on (seed, client, round, epoch) only, so all methods see the same ones.
     """
 
-    def __init__(self, client: ClientContext, round_: int, args: TrainArgs) -> None:
+    def __init__(self, client: ClientContext, round_: int, args: TrainArgs, epochs: int | None = None) -> None:
         self._client = client
         self._round = round_
         self._args = args
+        self._epochs = args.epochs if epochs is None else epochs
         self._epoch = 0
         self._steps = 0
         self._loss = float("nan")
@@ -55,7 +58,7 @@ class LocalTraining:
         self,
         model: Backbone,
         optimizer: torch.optim.Optimizer,
-        loss: Callable[[Backbone, Batch], Tensor],
+        loss: Loss,
         after_step: Callable[[], None] | None = None,
     ) -> None:
         """One pass over the client's images, minimising ``loss`` (a mean over the batch)."""
@@ -73,7 +76,7 @@ class LocalTraining:
             total += value.detach() * len(batch.labels)
             samples += len(batch.labels)
             self._steps += 1
-            self._client.on_step(self._steps, self._args.epochs * self._client.data.steps_per_epoch)
+            self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
         self._loss = float(total) / samples
 
     def metrics(self) -> TrainingMetrics:

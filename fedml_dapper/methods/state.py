@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedml_dapper.pruning import Tensors
+
 Value = int | float | str | bool | None | list["Value"] | dict[str, "Value"]
 """Anything JSON can hold."""
 
@@ -16,6 +18,18 @@ class Memory:
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
+
+    def keep(self, group: str, tensors: Tensors) -> None:
+        """Remember copies of ``tensors`` as ``group``, in place of what was remembered as that before."""
+        for name in [name for name in self.tensors if name.startswith(f"{group}/")]:
+            del self.tensors[name]
+        for name, tensor in tensors.items():
+            self.tensors[f"{group}/{name}"] = tensor.detach().clone()
+
+    def recall(self, group: str) -> dict[str, Tensor]:
+        """What was last kept as ``group``; empty if nothing was."""
+        prefix = f"{group}/"
+        return {name[len(prefix) :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, settings_difference, shared_settings
-from fedml_dapper.methods import Downlink
+from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
@@ -59,14 +59,18 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if self.is_queued(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT):
             LOGGER.info("skipping a round that is over: the next one's model has arrived")
             return
-        downlink = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        downlink, memory = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        if memory is not None:
+            self._trainer.clients.memories[downlink.client_id] = memory
         self._trainer.set_id(downlink.client_id)
         # not the adapter's update_dataset: it takes client 0 for "none given"
         self.trainer_dist_adapter.trainer.update_dataset(downlink.client_id)
         self.trainer_dist_adapter.update_model(downlink)
         upload, num_samples = self.trainer_dist_adapter.train(downlink.round - 1)
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
-        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload))
+        if memory is not None:
+            memory = self._trainer.clients.memories.pop(downlink.client_id)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
         message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
         self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
@@ -80,7 +84,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             time.sleep(FAREWELL_SECONDS)
         self.stop()
 
-    def _decoded(self, data: Any) -> Downlink:
+    def _decoded(self, data: Any) -> tuple[Downlink, Memory | None]:
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
         header = self._codec.read_header(data)
@@ -88,10 +92,10 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if header.settings is not None and header.settings != ours:
             difference = settings_difference(header.settings, ours)
             raise ConfigError(f"rank {self.rank} and the server run different experiments: {difference}")
-        _, message = self._codec.decode(data)
+        message, memory = self._codec.decode(data)
         if not isinstance(message, Downlink):
             raise ProtocolError("expected a downlink from the server, got an upload")
-        return message
+        return message, memory
 
     def _status(self, status: str) -> Message:
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)

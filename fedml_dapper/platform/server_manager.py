@@ -13,7 +13,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
-from fedml_dapper.methods import Upload
+from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import reason_of
@@ -26,7 +26,8 @@ GOODBYE_SECONDS = 10.0
 class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
     """Runs the rounds of a federation whose clients live in other processes.
 
-    A process serves one client (cross-silo) or several, one after another (MPI). A round closes when everyone who
+    A process serves one client (cross-silo) or several, one after another (MPI). Under MPI a client moves to the next
+    rank in every round, and what it remembers travels with it; a silo keeps its own. A round closes when everyone who
     should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. A client that let a
     round pass is still sent the next, but no longer waited for until it answers again.
     """
@@ -47,6 +48,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._sent: set[int] = set()
         self._refused: set[int] = set()
         self._silent: set[int] = set()
+        self._memories: dict[int, Memory] | None = None if comm is None else {}
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -104,7 +106,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             return
         client_id = self._queues[process][0]
         message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
-        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(self._server.downlink(client_id)))
+        memory = None if self._memories is None else self._memories.get(client_id, Memory())
+        payload = self._codec.encode(self._server.downlink(client_id), memory)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, payload)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
         if self._send(message):
             self._queues[process].popleft()
@@ -132,11 +136,13 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     def _decoded(self, process: int, data: Any) -> Upload:
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes, got {type(data).__name__}")
-        _, message = self._codec.decode(data)
+        message, memory = self._codec.decode(data)
         if not isinstance(message, Upload):
             raise ProtocolError("expected an upload, got a downlink")
         if self._process_of(message.client_id) != process:
             raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
+        if self._memories is not None and memory is not None:
+            self._memories[message.client_id] = memory
         return message
 
     def on_deadline(self) -> None:
@@ -213,7 +219,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         return True
 
     def _process_of(self, client_id: int) -> int:
-        return 1 + client_id % self._num_processes
+        if self._memories is None:
+            return 1 + client_id % self._num_processes
+        return 1 + (client_id + self._server.state.round) % self._num_processes
 
     def _timeout(self) -> str:
         return f"{self._experiment.settings.dapper_args.round_timeout_s:g} s"

@@ -4,7 +4,14 @@ from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths, trace_layout
 from fedml_dapper.pruning.levels import assign_levels
-from fedml_dapper.pruning.plan import DENSE, PruningPlan, Tensors, plan_by_importance
+from fedml_dapper.pruning.plan import (
+    DENSE,
+    PruningPlan,
+    Tensors,
+    plan_at_random,
+    plan_by_importance,
+    plan_window,
+)
 from fedml_dapper.pruning.recovery import RecoveringMean, Recovery
 from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
 
@@ -24,7 +31,9 @@ __all__ = [
     "bitmap_bytes",
     "carry_momentum",
     "footprint",
+    "plan_at_random",
     "plan_by_importance",
+    "plan_window",
     "slim_model",
     "slim_tensors",
     "solve_widths",

@@ -24,34 +24,51 @@ class Footprint:
     bytes_down: int
 
 
-def footprint(layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = ()) -> Footprint:
-    """Footprint of the model in which each group keeps its width, trained from a dense download.
+def footprint(
+    layout: ChannelLayout,
+    widths: Widths,
+    *,
+    unsliced: Collection[str] = (),
+    skipped: Collection[str] = (),
+    personal: Collection[str] = (),
+    slim_downlink: bool = False,
+) -> Footprint:
+    """Footprint of the model in which each group keeps its width, trained from a dense or a slim download.
 
-    ``unsliced`` names tensors that are uploaded whole all the same.
+    ``unsliced`` names tensors that are uploaded whole all the same, ``skipped`` those the client's model lacks,
+    ``personal`` those it trains but neither sends nor receives.
     """
+    unsent = {*skipped, *personal}
+    bitmap = bitmap_bytes(layout, widths)
+    slim = count_bytes(layout, widths, unsliced, unsent) + bitmap
     return Footprint(
-        parameters=count_parameters(layout, widths),
-        macs=count_macs(layout, widths),
-        bytes_up=count_bytes(layout, widths, unsliced) + bitmap_bytes(layout, widths),
-        bytes_down=count_bytes(layout, {}),
+        parameters=count_parameters(layout, widths, skipped),
+        macs=count_macs(layout, widths, skipped),
+        bytes_up=slim,
+        bytes_down=slim if slim_downlink else count_bytes(layout, {}, (), personal),
     )
 
 
-def count_parameters(layout: ChannelLayout, widths: Widths) -> int:
-    """Trainable parameters."""
-    return sum(prod(spec.shape_at(widths)) for spec in layout.tensors.values() if spec.trainable)
+def count_parameters(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
+    """Trainable parameters of a model without the tensors named in ``skipped``."""
+    present = (spec for name, spec in layout.tensors.items() if name not in skipped)
+    return sum(prod(spec.shape_at(widths)) for spec in present if spec.trainable)
 
 
-def count_macs(layout: ChannelLayout, widths: Widths) -> int:
-    """Multiply-accumulates of one image's forward pass."""
-    return sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in layout.tensors.values())
+def count_macs(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
+    """Multiply-accumulates of one image's forward pass, without the tensors named in ``skipped``."""
+    present = (spec for name, spec in layout.tensors.items() if name not in skipped)
+    return sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in present)
 
 
-def count_bytes(layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = ()) -> int:
-    """Bytes of the state dict, buffers included."""
+def count_bytes(
+    layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = (), skipped: Collection[str] = ()
+) -> int:
+    """Bytes of the state dict, buffers included, without the tensors named in ``skipped``."""
     return sum(
         prod(spec.shape if name in unsliced else spec.shape_at(widths)) * spec.dtype.itemsize
         for name, spec in layout.tensors.items()
+        if name not in skipped
     )
 
 

@@ -1,10 +1,12 @@
-"""Which channels a client keeps, and how they are chosen by l1 importance (DapperFL, section 3.2; METHODS A.1)."""
+"""Which part of the global model a client holds: channels chosen by l1 importance (DapperFL, section 3.2), at random
+or as a window, and tensors left out whole (METHODS A.1, B.5, B.8)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,13 +22,17 @@ class PruningPlan:
     """Kept channel indices per cut group: int64, sorted, unique, on the CPU. Groups not named are whole."""
 
     kept: Mapping[str, Tensor]
+    omitted: frozenset[str] = frozenset()
+    """Tensors left out whole: those of skipped blocks, or what is a client's own and never travels."""
 
     @property
     def widths(self) -> Widths:
         return {name: len(indices) for name, indices in self.kept.items()}
 
     def check(self, layout: ChannelLayout) -> None:
-        """Raises :class:`ProtocolError` unless every group exists and its indices are sorted, unique and in range."""
+        """Raises :class:`ProtocolError` unless every name exists and indices are sorted, unique and in range."""
+        for name in sorted(self.omitted - layout.tensors.keys()):
+            raise ProtocolError(f"pruning plan leaves out tensor `{name}`, which the model does not have")
         for name, indices in self.kept.items():
             if name not in layout.groups:
                 raise ProtocolError(f"pruning plan names group `{name}`, which the model does not have")
@@ -46,6 +52,25 @@ def plan_by_importance(layout: ChannelLayout, weights: Tensors, widths: Widths) 
     return PruningPlan(
         {name: keep_largest(l1_importance(layout.groups[name], weights), width) for name, width in widths.items()}
     )
+
+
+def plan_at_random(layout: ChannelLayout, widths: Widths, generator: np.random.Generator) -> PruningPlan:
+    """Keep channels drawn uniformly without replacement, group by group in the layout's order."""
+    kept = {}
+    for name, group in layout.groups.items():
+        if name in widths:
+            drawn = np.sort(generator.choice(group.channels, widths[name], replace=False))
+            kept[name] = torch.from_numpy(drawn.astype(np.int64))
+    return PruningPlan(kept)
+
+
+def plan_window(layout: ChannelLayout, widths: Widths, start: int = 0) -> PruningPlan:
+    """Keep consecutive channels from ``start`` on, around the end if need be; from 0 smaller plans are nested."""
+    kept = {}
+    for name, width in widths.items():
+        channels = layout.groups[name].channels
+        kept[name] = ((torch.arange(width) + start) % channels).sort().values
+    return PruningPlan(kept)
 
 
 def l1_importance(group: ChannelGroup, weights: Tensors) -> Tensor:

@@ -7,6 +7,8 @@ number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and the 
 * ``zero``    (what the authors' public code does by accident): sum_i p_i M_i w_i
 * ``holders``: the mean over the clients that kept the coordinate, W where nobody did
 
+A tensor that an upload's plan omits counts as not kept at all.
+
 Where every client keeps everything the three agree bit for bit and are FedAvg. With integer weights below 2**29 each
 product is exact in float64; only the order of the sums matters, so callers fold in ascending client id.
 """
@@ -44,7 +46,6 @@ class RecoveringMean:
         self._held = {
             name: torch.zeros(_held_shape(layout.tensors[name]), dtype=torch.float64, device=tensor.device)
             for name, tensor in previous.items()
-            if layout.tensors[name].axes
         }
         self._total = 0.0
 
@@ -62,9 +63,8 @@ class RecoveringMean:
                 continue
             cuts = {} if name in unsliced else kept_indices(spec, plan)
             _add_at(total, cuts, tensor.double() * weight)
-            if name in self._held:
-                held = self._held[name]
-                _add_at(held, cuts, torch.full([1] * held.dim(), weight, dtype=held.dtype, device=held.device))
+            held = self._held[name]
+            _add_at(held, cuts, torch.full([1] * held.dim(), weight, dtype=held.dtype, device=held.device))
         self._total += weight
 
     def result(self) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ class RecoveringMean:
         total = self._sums[name]
         if not total.is_floating_point():
             return total
-        if name not in self._held or self._recovery == "zero":
+        if self._recovery == "zero":
             return total / self._total
         previous, held = self._previous[name].double(), self._held[name]
         if self._recovery == "global":
@@ -86,9 +86,9 @@ class RecoveringMean:
 
     def _check(self, weights: Tensors, plan: PruningPlan, unsliced: Collection[str]) -> None:
         plan.check(self._layout)
-        if weights.keys() != self._previous.keys():
-            odd = sorted(weights.keys() ^ self._previous.keys())
-            raise ProtocolError(f"upload and global model differ in {len(odd)} tensors, first `{odd[0]}`")
+        odd = sorted(weights.keys() ^ (self._previous.keys() - plan.omitted))
+        if odd:
+            raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
         for name, tensor in weights.items():
             spec = self._layout.tensors[name]
             expected = spec.shape if name in unsliced else spec.shape_at(plan.widths)

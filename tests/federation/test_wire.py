@@ -22,7 +22,7 @@ from fedml_dapper.federation import (
     shared_settings,
 )
 from fedml_dapper.federation.wire import MAGIC
-from fedml_dapper.methods import Downlink, Upload, payload_bytes
+from fedml_dapper.methods import Downlink, Memory, Upload, payload_bytes
 from fedml_dapper.pruning import PruningPlan
 
 QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
@@ -56,13 +56,13 @@ def test_every_level_survives_the_wire_bit_for_bit(tiny_settings: SettingsFactor
     experiment = build_experiment(tiny_settings("epochs=2"))
     codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
     for upload in uploads:
-        _, received = codec.decode(codec.encode(upload))
+        received, _ = codec.decode(codec.encode(upload))
         assert isinstance(received, Upload)
         assert same(upload, received)
         assert (upload.num_samples, upload.metrics, upload.unsliced) == (
             received.num_samples, received.metrics, received.unsliced
         )  # fmt: skip
-        assert same(server.downlink(upload.client_id), codec.decode(codec.encode(server.downlink(upload.client_id)))[1])
+        assert same(server.downlink(upload.client_id), codec.decode(codec.encode(server.downlink(upload.client_id)))[0])
 
 
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
@@ -78,8 +78,26 @@ def test_parts_of_a_model_and_extras_travel_too(tiny_settings: SettingsFactory) 
     experiment = build_experiment(tiny_settings("epochs=1"))
     codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
     head = {name: tensor for name, tensor in uploads[0].weights.items() if name.startswith("predictor")}
-    partial = replace(uploads[0], weights=head, unsliced=frozenset(), extras={"prototypes/3": torch.randn(2, 5)})
-    assert same(partial, codec.decode(codec.encode(partial))[1])
+    plan = PruningPlan({}, omitted=frozenset(uploads[0].weights) - head.keys())
+    partial = replace(
+        uploads[0], weights=head, plan=plan, unsliced=frozenset(), extras={"prototypes/3": torch.randn(2, 5)}
+    )
+    received, memory = codec.decode(codec.encode(partial))
+    assert same(partial, received)
+    assert received.plan.omitted == plan.omitted
+    assert memory is None
+
+
+def test_a_clients_memory_travels_with_its_messages(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1"))
+    codec, (server, _) = codec_of(experiment), messages_of(experiment)
+    sent = Memory({"a/w": torch.randn(3), "a/n": torch.tensor(7)}, {"seen": 3, "arms": [0.25, {"pulls": 2}]})
+    message, received = codec.decode(codec.encode(server.downlink(0), sent))
+    assert same(message, server.downlink(0))
+    assert received is not None
+    assert received.values == sent.values
+    assert received.tensors.keys() == sent.tensors.keys()
+    assert all(tensor.equal(received.tensors[name]) for name, tensor in sent.tensors.items())
 
 
 def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: SettingsFactory) -> None:
@@ -92,7 +110,7 @@ def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: Setti
         codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
     old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
     sender = Codec(ours.method.task.layout, old, {})
-    with pytest.raises(ProtocolError, match="wire schema is 0 there and 1 here"):
+    with pytest.raises(ProtocolError, match="wire schema is 0 there and 2 here"):
         codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
 
 
@@ -147,7 +165,7 @@ def test_mutated_messages_are_refused_or_well_formed(encoded: tuple[Codec, Uploa
     for _ in range(data.draw(st.integers(1, 4))):
         mutated[data.draw(st.integers(0, header_end + 300))] = data.draw(st.integers(0, 255))
     try:
-        _, received = codec.decode(bytes(mutated))
+        received, _ = codec.decode(bytes(mutated))
     except ProtocolError:
         return
     layout_shapes = {name: tensor.shape for name, tensor in upload.weights.items()}

@@ -75,4 +75,4 @@ def test_bytes_count_the_state_dict_and_one_bit_per_channel() -> None:
     widths = {"stages.0.0.conv1": 3}  # of 8: five rows of conv1, five columns of conv2, 5 x 4 BatchNorm entries
     assert footprint(layout, widths).bytes_up == state_bytes - 4 * (5 * 72 + 5 * 72 + 5 * 4) + 1
     statistics = {"stages.0.0.bn1.running_mean", "stages.0.0.bn1.running_var"}
-    assert footprint(layout, widths, statistics).bytes_up == footprint(layout, widths).bytes_up + 4 * 5 * 2
+    assert footprint(layout, widths, unsliced=statistics).bytes_up == footprint(layout, widths).bytes_up + 4 * 5 * 2
