@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -18,6 +19,7 @@ from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.tracking import client_status_told
 from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -47,7 +49,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def run(self) -> None:
         """Serve until the server ends the run; raises what ended it early."""
         self.register_message_receive_handlers()
-        self.loop()
+        with client_status_told() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
+            self.loop()
 
     def handle_message_connection_ready(self, msg_params: Message) -> None:
         self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))

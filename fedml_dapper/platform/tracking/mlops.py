@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from unittest.mock import patch
 
 import fedml.core.mlops as core_mlops
 from fedml import mlops
-from fedml.core.mlops import MLOpsStore
+from fedml.core.mlops import MLOpsStore, ServerConstants
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
 from fedml_dapper.platform.tracking.metrics import metrics_of
+
+_log = logging.getLogger(__name__)
 
 TRAINING = "train"
 AGGREGATION = "server.agg_and_eval"
@@ -30,6 +33,7 @@ class MlopsSink(RunObserver):
     def __init__(self, settings: Settings) -> None:
         self._rounds = settings.train_args.comm_round
         self._round_index = -1
+        self._rounds_done = 0
         self._still_training = 0
         self._phase: str | None = None
 
@@ -38,6 +42,7 @@ class MlopsSink(RunObserver):
             mlops.log_round_info(self._rounds, -1)  # FedML's sign for "about to start"; connects
             if MLOpsStore.mlops_metrics is None:
                 raise ConfigError("FedML's platform gave no addresses; see `fedml login`, or set using_mlops: false")
+            core_mlops.log_aggregation_status(ServerConstants.MSG_MLOPS_SERVER_STATUS_RUNNING)
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
         self._round_index = round_ - 1
@@ -52,9 +57,18 @@ class MlopsSink(RunObserver):
 
     def round_finished(self, record: RoundRecord) -> None:
         self._enter(None)
+        self._rounds_done = record.round
         with _fedmls_mlops():
             mlops.log_round_info(self._rounds, self._round_index)
             mlops.log({"round": record.round, **metrics_of(record)}, step=record.round)
+
+    def run_finished(self) -> None:
+        """Tell how it ended; a run that says nothing is shown as failed."""
+        with _fedmls_mlops():
+            if self._rounds_done == self._rounds:
+                core_mlops.log_aggregation_finished_status()
+            else:
+                core_mlops.log_aggregation_failed_status()
 
     def _enter(self, phase: str | None) -> None:
         with _fedmls_mlops():
@@ -66,17 +80,39 @@ class MlopsSink(RunObserver):
 
 
 @contextmanager
+def client_status_told() -> Iterator[None]:
+    """Around a client process's work: FedML's dashboard hears whether it ended well, if it can be reached."""
+    ended = core_mlops.log_training_failed_status
+    try:
+        yield
+        ended = core_mlops.log_training_finished_status
+    finally:
+        try:
+            with _fedmls_mlops():
+                ended()
+        except Exception as error:  # noqa: BLE001  whatever FedML's connection raises is not worth the client's work
+            _log.warning("FedML's dashboard was not told how this client ended (%s: %s)", type(error).__name__, error)
+
+
+@contextmanager
 def _fedmls_mlops() -> Iterator[None]:
     """Around every call of ``fedml.mlops``.
 
     ``mlops.log`` runs all of ``fedml.init`` again, each time: it asks the platform anew, seeds the global random
     streams, reads the command line's file unchecked and takes what it says for this run. So it is given the arguments
-    that are there. And a failure switches MLOps off for FedML too: its managers make the same calls unguarded, and a
+    that are there. Its calls look for the device's id where the transports have the rank, so it stands there meanwhile.
+    And a failure switches MLOps off for FedML too: its managers make the same calls unguarded, and a
     failed ``mlops.log`` keeps a lock for which the next one waits for ever.
     """
+    args = MLOpsStore.mlops_args
+    device, place = getattr(args, "run_device_id", "0"), "server_id" if args.rank == 0 else "client_id"
     try:
-        with patch.object(core_mlops, "get_fedml_args", lambda: MLOpsStore.mlops_args):
+        with (
+            patch.object(core_mlops, "get_fedml_args", lambda: args),
+            patch.object(args, place, device, create=True) if device != "0" else nullcontext(),
+        ):
+            core_mlops.set_realtime_params()  # status calls use the id that the call before them found
             yield
     except Exception:
-        MLOpsStore.mlops_args.using_mlops = False
+        args.using_mlops = False
         raise

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,8 @@ class Messenger:
 
 
 @pytest.fixture
-def messenger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Messenger]:
+def messenger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Messenger]:
+    monkeypatch.setenv("HOME", str(tmp_path))  # FedML keeps a small database of jobs there
     args = Namespace(using_mlops=True, run_id="17", rank=0, role="server", server_id=3)
     messenger, metrics = Messenger(), core_mlops.MLOpsMetrics()
     monkeypatch.setattr(metrics, "messenger", messenger)
@@ -43,6 +45,9 @@ def messenger(monkeypatch: pytest.MonkeyPatch) -> Iterator[Messenger]:
     monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_metrics", metrics)
     monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_event", event)
     monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_log_metrics_lock", None)
+    monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_bind_result", True)
+    monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_run_id", "17")
+    monkeypatch.setattr(core_mlops.MLOpsStore, "mlops_edge_id", 3)
     yield messenger
     event.set_messenger(None)
 
@@ -72,6 +77,39 @@ def test_metrics_events_and_rounds_reach_fedmls_topics(
         assert expected.items() <= message.items()
         assert message["round"] == record.round
         assert set(message["y_axis_keys"]) == expected.keys()
+
+
+def server_statuses(messenger: Messenger) -> list[str]:
+    return [message["status"] for topic, message in messenger.messages if topic.startswith("fl_server/flserver_agent")]
+
+
+def test_the_platform_hears_how_a_run_ended(
+    messenger: Messenger, tiny_settings: SettingsFactory, tmp_path: Any, run_record: RunRecord
+) -> None:
+    settings = tiny_settings("epochs=1", "using_mlops=true")
+    simulate(build_experiment(settings), tracking.sinks_for(settings, tmp_path))
+    assert server_statuses(messenger) == ["RUNNING", "FINISHED"]
+    messenger.messages.clear()
+    [sink] = tracking.sinks_for(settings, tmp_path)
+    sink.run_started(run_record)
+    sink.run_finished()  # no round was closed
+    assert server_statuses(messenger) == ["RUNNING", "FAILED"]
+
+
+def test_the_platform_hears_how_a_client_ended(messenger: Messenger, caplog: pytest.LogCaptureFixture) -> None:
+    args = core_mlops.MLOpsStore.mlops_args
+    args.rank, args.client_id, args.run_device_id = 1, 1, "41"  # the transport's id, and the dashboard's
+    with tracking.client_status_told():
+        pass
+    with pytest.raises(ValueError, match="client broke"), tracking.client_status_told():
+        raise ValueError("client broke")
+    told = [(topic, message["status"]) for topic, message in messenger.messages]
+    assert told == [("fl_client/flclient_agent_41/status", status) for status in ("FINISHED", "FAILED")]
+    assert args.client_id == 1
+    messenger.works = False
+    with tracking.client_status_told():
+        pass
+    assert "was not told how this client ended (ConnectionError: broker gone)" in caplog.text
 
 
 def test_a_lost_platform_is_reported_once_and_never_called_again(
