@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Style, types and tests. Arguments go to pytest, e.g. bash run/test.sh tests/pruning
+# Style, types and tests, on all cores. Arguments go to pytest, e.g. bash run/test.sh tests/pruning
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash run/setup.sh
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-.venv/bin/pytest "$@"
+.venv/bin/pytest --numprocesses auto "$@"

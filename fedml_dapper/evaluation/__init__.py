@@ -2,7 +2,7 @@
 
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
 from fedml_dapper.evaluation.report import write_report
-from fedml_dapper.evaluation.result_table import footprint_table, result_table
+from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "footprint_table",
     "learning_curves",
     "loss_per_level",
+    "personal_table",
     "result_table",
     "seconds_per_level",
     "summarise",

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.summary import Accuracy, RunSummary
+from fedml_dapper.evaluation.summary import Accuracy, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
 
@@ -26,7 +26,32 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
     else:
         table.add_section()
         table.add_row("global (mean)", *_cells(summary.global_accuracy), style="bold")
+        if summary.unseen_accuracy is not None:
+            table.add_section()
+            table.add_row(escape(f"{run.unseen_domain} (unseen)"), *_cells(summary.unseen_accuracy))
         table.caption = "best: maximum over rounds, each row on its own; chosen on test data, hence optimistic"
+    return table
+
+
+def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
+    """Top-1 accuracy in percent of every client's own model on its own test samples."""
+    table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of clients' own models"))
+    table.add_column("over the clients")
+    headings = ["last", "mean of last 5", "best", "in round"]
+    if personal.chosen is not None:
+        headings.append(f"by validation (round {personal.chosen_round})")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    rows = (("ALL (by samples)", "overall"), ("AVG (by clients)", "average"), ("worst client", "worst"))
+    for name, field in rows:
+        chosen = () if personal.chosen is None else (f"{getattr(personal.chosen, field):.1f}",)
+        table.add_row(name, *_cells(getattr(personal, field)), *chosen)
+    captions = [f"standard deviation over clients, last: {personal.last.deviation:.1f}"]
+    if personal.before_training is not None and personal.after_training is not None:
+        captions.append(
+            f"a round's local training, last: from {personal.before_training:.1f} to {personal.after_training:.1f}"
+        )
+    table.caption = "; ".join(captions)
     return table
 
 

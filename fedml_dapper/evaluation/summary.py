@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.records import PersonalScores, Record
 
 _LAST = 5
 
@@ -25,6 +25,25 @@ class Accuracy(Record):
     """Mean of the last five tested rounds, or of all while they are fewer."""
 
 
+class PersonalSummary(Record):
+    """How the clients fare with their own models, over the rounds in which that was measured (METHODS E.5, E.6)."""
+
+    overall: Accuracy
+    """ALL: over the union of the clients' test samples."""
+    average: Accuracy
+    """AVG: mean over the clients."""
+    worst: Accuracy
+    """The worst client of each round."""
+    last: PersonalScores
+    chosen_round: int | None
+    """The first round that was best on the clients' validation samples (ALL); None where the data has none."""
+    chosen: PersonalScores | None
+    """Test scores of that round."""
+    before_training: float | None
+    after_training: float | None
+    """Mean over the clients that trained in the last measured round, before and after their local training."""
+
+
 class RunSummary(Record):
     """What a run reached and how long it took. Accuracies are those of the global model."""
 
@@ -37,6 +56,9 @@ class RunSummary(Record):
     """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
     same_round: dict[str, float]
     """Percent per domain, all in the round in which the global accuracy was best."""
+    unseen_accuracy: Accuracy | None = None
+    """On the domain that was left out of training, if one was."""
+    personal: PersonalSummary | None = None
     seconds: float
     """Sum over the finished rounds."""
 
@@ -45,18 +67,43 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
     """Summary of the rounds that are there, be they fewer than were asked for, or none."""
     tested = {record.round: record.scores for record in rounds if record.scores is not None}
     overall = _accuracy({number: scores.global_accuracy for number, scores in tested.items()}) if tested else None
+    unseen = {number: scores.unseen_accuracy for number, scores in tested.items() if scores.unseen_accuracy is not None}
     return RunSummary(
         rounds=len(rounds),
         tested_rounds=len(tested),
         global_accuracy=overall,
         domain_accuracy={domain: _accuracy(_of_domain(tested, domain)) for domain in run.domains if tested},
         same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},
+        unseen_accuracy=_accuracy(unseen) if unseen else None,
+        personal=_personal(rounds),
         seconds=sum(record.seconds.total for record in rounds),
     )
 
 
 def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
     return {number: scores.domain_accuracy[domain] for number, scores in tested.items()}
+
+
+def _personal(rounds: Sequence[RoundRecord]) -> PersonalSummary | None:
+    measured = {record.round: record for record in rounds if record.personal is not None}
+    scores = {number: record.personal for number, record in measured.items() if record.personal is not None}
+    if not scores:
+        return None
+    validated = {number: record.validation.overall for number, record in measured.items() if record.validation}
+    chosen = max(validated, key=validated.__getitem__) if validated else None
+    trained = measured[max(measured)].clients
+    before = [client.accuracy_before for client in trained if client.accuracy_before is not None]
+    after = [client.accuracy_after for client in trained if client.accuracy_after is not None]
+    return PersonalSummary(
+        overall=_accuracy({number: personal.overall for number, personal in scores.items()}),
+        average=_accuracy({number: personal.average for number, personal in scores.items()}),
+        worst=_accuracy({number: personal.worst for number, personal in scores.items()}),
+        last=scores[max(scores)],
+        chosen_round=chosen,
+        chosen=None if chosen is None else scores[chosen],
+        before_training=fmean(before) if before else None,
+        after_training=fmean(after) if after else None,
+    )
 
 
 def _accuracy(by_round: dict[int, float]) -> Accuracy:
