@@ -186,12 +186,17 @@ def check_data() -> Iterator[Row]:
     else:
         found = f"no folder {where}; digits_offline does without"
         yield Row(check="data", status="warning", found=found, todo="set DAPPER_DATA to your data")
-    for name in SUITES:
+    absent = []
+    for name, suite in SUITES.items():
         missing = missing_domains(name, root)
-        if missing:
+        if len(missing) == len(suite.domains):
+            absent.append(name)
+        elif missing:
             yield Row(check=f"data: {name}", status="warning", found=f"missing: {', '.join(missing)}", todo=todo)
         else:
             yield Row(check=f"data: {name}", status="ok", found="all domains")
+    if absent:
+        yield Row(check="data of other suites", status="warning", found=f"nothing of: {', '.join(absent)}", todo=todo)
 
 
 def check_ports(base: int, ranks: int) -> Row:

@@ -1,8 +1,9 @@
 """Domains as uint8 tensors, their partition over clients, seeded batch streams with batched augmentation."""
 
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
-from fedml_dapper.datasets.batches import Batch, ClientData, TestData
+from fedml_dapper.datasets.batches import Batch, ClientData, ClientTests, TestData
 from fedml_dapper.datasets.contact_sheet import contact_sheet
+from fedml_dapper.datasets.division import Division, divide
 from fedml_dapper.datasets.domain import Domain, ImageSet, Suite
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
@@ -14,6 +15,8 @@ __all__ = [
     "SUITES",
     "Batch",
     "ClientData",
+    "ClientTests",
+    "Division",
     "Domain",
     "DomainRecipe",
     "DomainStatus",
@@ -27,6 +30,7 @@ __all__ = [
     "client_data",
     "contact_sheet",
     "data_root",
+    "divide",
     "find_domains",
     "load_suite",
     "missing_domains",

@@ -80,7 +80,7 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class TestData:
-    """The test samples of one domain, in order and not augmented."""
+    """Test samples of one domain, in order and not augmented."""
 
     __test__ = False  # the name would make pytest collect it
 
@@ -106,6 +106,14 @@ class TestData:
 
     def __len__(self) -> int:
         return _num_batches(self.samples, self.batch_size)
+
+
+@dataclass(frozen=True)
+class ClientTests:
+    """What a client's own model is tested on; ``validation`` where the partition sets samples aside for it."""
+
+    test: TestData
+    validation: TestData | None = None
 
 
 def _in_order(samples: ImageSet, preprocessing: Preprocessing, batch_size: int) -> Iterator[Batch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
-from fedml_dapper.datasets.sources import PackedFile, PictureFolder, TorchvisionDigits
+from fedml_dapper.datasets.sources import PackedFile, PictureFolder, TorchvisionSet
 
 DIGITS = SuiteRecipe(
     name="digits",
@@ -17,12 +17,12 @@ DIGITS = SuiteRecipe(
     domains=(
         DomainRecipe(
             "mnist",
-            (PackedFile("digits_mnist.npz"), PictureFolder("digits", "mnist"), TorchvisionDigits("MNIST")),
+            (PackedFile("digits_mnist.npz"), PictureFolder("digits", "mnist"), TorchvisionSet("MNIST")),
             full_size=(60_000, 10_000),
         ),
         DomainRecipe(
             "usps",
-            (PackedFile("digits_usps.npz"), PictureFolder("digits", "usps"), TorchvisionDigits("USPS")),
+            (PackedFile("digits_usps.npz"), PictureFolder("digits", "usps"), TorchvisionSet("USPS")),
             full_size=(7_291, 2_007),
         ),
         DomainRecipe(
@@ -30,7 +30,7 @@ DIGITS = SuiteRecipe(
             (
                 PackedFile("digits_svhn.npz"),
                 PictureFolder("digits", "svhn"),
-                TorchvisionDigits("SVHN"),
+                TorchvisionSet("SVHN"),
                 PackedFile("digits_svhn_small.npz"),
             ),
             full_size=(73_257, 26_032),

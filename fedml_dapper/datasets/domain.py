@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedml_dapper.datasets.preprocessing import Preprocessing
+from fedml_dapper.config import PartitionName
+from fedml_dapper.datasets.preprocessing import Preprocessing, resize
 from fedml_dapper.errors import DataError
 
 
@@ -33,14 +35,33 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def is_grey(self) -> bool:
+        """Do the three channels share one buffer? Copies keep it so, for a third of the memory."""
+        return self.images.stride(1) == 0
+
     def take(self, indices: Tensor) -> ImageSet:
         """The samples at ``indices`` int64 (M,), in that order, as a copy."""
         indices = indices.to(self.labels.device)
+        if self.is_grey:
+            return ImageSet(self.images[indices, :1].expand(-1, 3, -1, -1), self.labels[indices])
         return ImageSet(self.images[indices], self.labels[indices])
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same samples on ``device``; no copy when they are there already."""
         return ImageSet(self.images.to(device), self.labels.to(device))
+
+
+def concatenate(image_sets: Sequence[ImageSet]) -> ImageSet:
+    """The samples of all ``image_sets``, in order; where these differ in size, all at the largest."""
+    side = max(max(samples.images.shape[2:]) for samples in image_sets)
+    if len({samples.images.shape[2:] for samples in image_sets}) > 1:
+        image_sets = [ImageSet(resize(samples.images, side), samples.labels) for samples in image_sets]
+    labels = torch.cat([samples.labels for samples in image_sets])
+    if all(samples.is_grey for samples in image_sets):
+        grey = torch.cat([samples.images[:, :1] for samples in image_sets])
+        return ImageSet(grey.expand(-1, 3, -1, -1), labels)
+    return ImageSet(torch.cat([samples.images for samples in image_sets]), labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +74,14 @@ class Domain:
     source: str
     """Where the images came from, for result records; never an absolute path."""
     is_subset: bool
+
+    def merged(self) -> ImageSet:
+        """All images of the domain, training set first."""
+        return concatenate([self.train, self.test])
+
+    def merged_labels(self) -> Tensor:
+        """The labels of :meth:`merged`, without touching its images."""
+        return torch.cat([self.train.labels, self.test.labels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +96,17 @@ class Suite:
     """Share of its domain's training set that one client holds, unless the settings say otherwise."""
     swap_in_missing_classes: bool
     """Whether a client gets a sample of every class its domain has (METHODS E.2)."""
+    partition: PartitionName = "domain_shares"
+    """Who holds what, unless the settings say otherwise."""
+    remarks: tuple[str, ...] = ()
+    """In what the images differ from the published benchmark, beside being a subset."""
 
     @property
     def label(self) -> str:
-        """The name to print beside results; says so when any domain is not the published data set."""
-        return f"{self.name} (subset)" if any(domain.is_subset for domain in self.domains) else self.name
+        """The name to print beside results; says so when they cannot be compared with published ones."""
+        remarks = ["subset"] if any(domain.is_subset for domain in self.domains) else []
+        remarks += self.remarks
+        return f"{self.name} ({', '.join(remarks)})" if remarks else self.name
 
     @property
     def num_classes(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.domain import ImageSet, concatenate
 from fedml_dapper.datasets.sources import Array, class_names, find_splits, read_pictures
 from fedml_dapper.errors import ConfigError, DataError
 
@@ -16,8 +16,9 @@ from fedml_dapper.errors import ConfigError, DataError
 def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     """Pack every ``<source_root>/<suite>/<domain>/`` as ``<out>/<suite>_<domain>.npz`` and return the files written.
 
-    Images become uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). All
-    domains must have the same class folders. A file appears complete or not at all.
+    A suite of one data set, which has ``train/`` in the place of domains, becomes ``<out>/<suite>.npz``. Images become
+    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). All domains must
+    have the same class folders. A file appears complete or not at all.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; give the height and width in pixels, e.g. 32")
@@ -25,18 +26,20 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     domains = class_names(folder) if folder.is_dir() else []
     if not domains:
         raise DataError(f"no domain folders in {folder.absolute()}; see data/README.md for the layout")
-    classes = class_names(find_splits(folder / domains[0])[0])
     out.mkdir(parents=True, exist_ok=True)
+    if "train" in domains:
+        return [_pack_domain(folder, class_names(folder / "train"), out / f"{suite}.npz", size)]
+    classes = class_names(find_splits(folder / domains[0])[0][0])
     return [_pack_domain(folder / domain, classes, out / f"{suite}_{domain}.npz", size) for domain in domains]
 
 
 def _pack_domain(folder: Path, classes: list[str], file: Path, size: int) -> Path:
     train, test = find_splits(folder)
+    training = concatenate([read_pictures(part, classes, size) for part in train])
     if test is None:
-        arrays = _arrays(read_pictures(train, classes, size), "")
+        arrays = _arrays(training, "")
     else:
-        arrays = _arrays(read_pictures(train, classes, size), "_train")
-        arrays |= _arrays(read_pictures(test, classes, size), "_test")
+        arrays = _arrays(training, "_train") | _arrays(read_pictures(test, classes, size), "_test")
     _write(file, {**arrays, "classes": np.array(classes)})
     return file
 

@@ -52,7 +52,7 @@ def partition(
     indices, notes = [], []
     for client, index in enumerate(domains):
         domain, pool = suite.domains[index], pools[index]
-        drawn = pool.draw(_client_size(share, len(domain.train)), rng)
+        drawn = pool.draw(size_of_share(share, len(domain.train)), rng)
         if suite.swap_in_missing_classes:
             drawn = pool.swap_in_missing_classes(drawn, rng)
         indices.append(torch.from_numpy(np.sort(drawn)))
@@ -109,8 +109,9 @@ def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) 
     return clients
 
 
-def _client_size(share: float, available: int) -> int:
-    # The decimal as written: in binary, 0.29 * 100 is just below 29.
+def size_of_share(share: float, available: int) -> int:
+    """``share`` of ``available`` samples, rounded down, the share taken as the decimal that was written."""
+    # in binary, 0.29 * 100 is just below 29
     return int(Fraction(str(share)) * available)
 
 

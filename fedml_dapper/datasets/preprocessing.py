@@ -1,24 +1,26 @@
-"""From stored pixels to network input: one resize at load, then batched augmentation and normalisation."""
+"""From stored pixels to network input: batched resizing, augmentation and normalisation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_RESIZE_CHUNK = 4096
-"""Images resized at a time; bounds the float copy to some 50 MB at 32 x 32."""
+_CHUNK_PIXELS = 2**22
+"""Pixels worked on at a time; bounds the float copy of a resize to some 50 MB."""
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The transforms of METHODS E.1-E.2: random crop with black padding, optional flip, normalisation.
+    """The transforms of METHODS E: resize, random crop with black padding, optional flip, normalisation.
 
-    A whole batch is cropped and flipped at once, as uint8, on the device where it lies. The random numbers come from
-    a CPU generator, so results do not depend on the device, and always in the same amount, so switching flips on or
-    off leaves the crops as they are.
+    Images that are stored smaller than ``input_size`` are resized here, batch by batch: kept at that size, 10,000
+    pictures of 256 x 256 would fill 2 GB. A whole batch is cropped and flipped at once, as uint8, on the device where
+    it lies. The random numbers come from a CPU generator, so results do not depend on the device, and always in the
+    same amount, so switching flips on or off leaves the crops as they are.
     """
 
     input_size: int = 32
@@ -28,7 +30,8 @@ class Preprocessing:
     horizontal_flip: bool = False
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """Normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, S, S)."""
+        """Normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
+        images = resize(images, self.input_size)
         mean = torch.tensor(self.mean, device=images.device).view(3, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(3, 1, 1)
         # A tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU.
@@ -36,23 +39,45 @@ class Preprocessing:
         return images.to(torch.float32).div_(white).sub_(mean).div_(std)
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Randomly cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, S, S)."""
-        count, size, pad = len(images), images.shape[-1], self.crop_padding
+        """Randomly cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
+        count, size, pad = len(images), self.input_size, self.crop_padding
         top, left = torch.randint(2 * pad + 1, (2, count), generator=generator).to(images.device)
         flip = torch.rand(count, generator=generator) < 0.5
-        windows = F.pad(images, (pad, pad, pad, pad)).unfold(2, size, 1).unfold(3, size, 1)
+        windows = F.pad(resize(images, size), (pad, pad, pad, pad)).unfold(2, size, 1).unfold(3, size, 1)
         crops = windows[torch.arange(count, device=images.device), :, top, left]
         if self.horizontal_flip:
             crops = torch.where(flip.to(images.device).view(count, 1, 1, 1), crops.flip(-1), crops)
         return self.evaluate(crops)
+
+    def fitted_to(self, image_sets: Iterable[Tensor]) -> Preprocessing:
+        """The same transforms, normalising by mean and standard deviation of all pixels of ``image_sets``, each uint8
+        (N, 3, H, W), per channel."""
+        counts = torch.zeros(3, 256, dtype=torch.int64)
+        for images in image_sets:
+            for chunk in _chunks(images, images.shape[-1]):
+                counts += torch.stack([torch.bincount(chunk[:, c].flatten(), minlength=256) for c in range(3)])
+        share = counts.double() / counts.sum(dim=1, keepdim=True)
+        level = torch.arange(256, dtype=torch.float64) / 255
+        mean = (share * level).sum(dim=1)
+        std = ((share * level**2).sum(dim=1) - mean**2).sqrt()
+        return replace(self, mean=_triple(mean), std=_triple(std))
+
+
+def _triple(values: Tensor) -> tuple[float, float, float]:
+    red, green, blue = values.tolist()
+    return red, green, blue
 
 
 def resize(images: Tensor, size: int) -> Tensor:
     """``images`` uint8 (N, C, H, W) as uint8 (N, C, size, size): antialiased bilinear, rounded to nearest."""
     if images.shape[-2:] == (size, size):
         return images
-    chunks = [_resize_chunk(chunk, size) for chunk in torch.split(images, _RESIZE_CHUNK)]
-    return torch.cat(chunks)
+    return torch.cat([_resize_chunk(chunk, size) for chunk in _chunks(images, size)])
+
+
+def _chunks(images: Tensor, size: int) -> tuple[Tensor, ...]:
+    pixels = max(images.shape[-2] * images.shape[-1], size * size)
+    return torch.split(images, max(1, _CHUNK_PIXELS // pixels))
 
 
 def _resize_chunk(images: Tensor, size: int) -> Tensor:

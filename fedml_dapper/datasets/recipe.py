@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedml_dapper.config import PartitionName
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.preprocessing import Preprocessing
-from fedml_dapper.datasets.sources import Request, Source, Splits, TorchvisionDigits
+from fedml_dapper.datasets.sources import Request, Source, Splits, TorchvisionSet
 from fedml_dapper.errors import DataError
 
 
@@ -17,8 +18,11 @@ class DomainRecipe:
 
     name: str
     sources: tuple[Source, ...]
-    full_size: tuple[int, int] | None = None
-    """Published numbers of training and test images, where known; fewer make the domain a subset."""
+    full_size: tuple[int, int] | int | None = None
+    """Published numbers of training and test images, or their sum where the split does not matter; fewer make the
+    domain a subset."""
+    full_side: int = 0
+    """Least side of the published images in pixels, where it matters; smaller ones are reduced copies."""
     stand_in: DomainRecipe | None = None
 
     def find(self, request: Request) -> Domain | None:
@@ -42,11 +46,17 @@ class DomainRecipe:
 
     @property
     def can_download(self) -> bool:
-        return any(isinstance(source, TorchvisionDigits) for source in self.sources)
+        return any(isinstance(source, TorchvisionSet) for source in self.sources)
+
+    def is_reduced(self, domain: Domain, input_size: int) -> bool:
+        """Do the images of ``domain`` lack detail that the published ones show at ``input_size``?"""
+        return _side(domain) < min(self.full_side, input_size)
 
     def _is_subset(self, splits: Splits) -> bool:
         if self.full_size is None:
             return False
+        if isinstance(self.full_size, int):
+            return sum(len(found) for found in splits) < self.full_size
         return any(len(found) < full for found, full in zip(splits, self.full_size, strict=True))
 
 
@@ -60,22 +70,44 @@ class SuiteRecipe:
     preprocessing: Preprocessing
     client_share: float
     swap_in_missing_classes: bool
+    partition: PartitionName = "domain_shares"
+    own_statistics: bool = False
+    """Normalise by mean and standard deviation of the suite's own pixels instead of those in ``preprocessing``."""
 
-    def request(self, root: Path, download: bool = False) -> Request:
+    def request(self, root: Path, download: bool = False, image_size: int | None = None) -> Request:
         """What to ask the sources of this suite for."""
-        return Request(root, self.classes, self.preprocessing.input_size, download)
+        return Request(root, self.classes, image_size or self.preprocessing.input_size, download)
 
-    def load(self, root: Path, download: bool = False) -> Suite:
-        """The suite with its images; :class:`DataError` when a domain is nowhere below ``root`` or damaged."""
-        request = self.request(root, download)
+    def load(self, root: Path, download: bool = False, image_size: int | None = None) -> Suite:
+        """The suite with its images, for input of ``image_size`` or the suite's own.
+
+        Raises :class:`DataError` when a domain is nowhere below ``root`` or damaged.
+        """
+        request = self.request(root, download, image_size)
+        domains = tuple(self._require(domain, request) for domain in self.domains)
+        preprocessing = replace(self.preprocessing, input_size=request.size)
+        if self.own_statistics:
+            preprocessing = preprocessing.fitted_to(
+                samples.images for domain in domains for samples in (domain.train, domain.test)
+            )
         return Suite(
             name=self.name,
-            domains=tuple(self._require(domain, request) for domain in self.domains),
+            domains=domains,
             classes=self.classes,
-            preprocessing=self.preprocessing,
+            preprocessing=preprocessing,
             client_share=self.client_share,
             swap_in_missing_classes=self.swap_in_missing_classes,
+            partition=self.partition,
+            remarks=self._remarks(domains, request.size),
         )
+
+    def _remarks(self, domains: tuple[Domain, ...], input_size: int) -> tuple[str, ...]:
+        pairs = zip(self.domains, domains, strict=True)
+        reduced = [_side(domain) for recipe, domain in pairs if recipe.is_reduced(domain, input_size)]
+        remarks = [f"images reduced to {min(reduced)}x{min(reduced)}"] if reduced else []
+        if input_size != self.preprocessing.input_size:
+            remarks.append(f"input {input_size}x{input_size}")
+        return tuple(remarks)
 
     def _require(self, recipe: DomainRecipe, request: Request) -> Domain:
         domain = recipe.find(request)
@@ -87,3 +119,8 @@ class SuiteRecipe:
                 f" them{download} (data/README.md says how to get them)"
             )
         return domain
+
+
+def _side(domain: Domain) -> int:
+    sizes: list[int] = [*domain.train.images.shape[2:], *domain.test.images.shape[2:]]
+    return min(sizes)

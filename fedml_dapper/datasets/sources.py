@@ -1,7 +1,8 @@
-"""Where images are found: packed ``.npz`` files, folders of pictures, torchvision's data sets.
+"""Where images are found: packed ``.npz`` files, folders of pictures, torchvision's and MedMNIST's data sets.
 
 Every source turns what it finds into uint8 images of one size, and returns ``None`` when nothing is there; what is
-there but damaged is a :class:`DataError` that names the file. The formats are described in ``data/README.md``.
+there but damaged is a :class:`DataError` that names the file. Larger images are shrunk to the size asked for; smaller
+ones stay as they are until a batch needs them larger. The formats are described in ``data/README.md``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.domain import ImageSet, concatenate
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError
 
 Array = NDArray[Any]
 
+TRAIN_FOLDERS = ("train", "valid")
 TEST_FOLDERS = ("test", "val")
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp"})
 
@@ -35,7 +37,9 @@ class Request:
 
     root: Path
     classes: tuple[str, ...]
+    """An empty name fits any."""
     size: int
+    """Largest height and width in pixels."""
     download: bool = False
 
 
@@ -93,7 +97,10 @@ class PackedFile:
 
 
 def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
-    """The sets in the ``.npz`` at ``path``, resized; :class:`DataError` when it is not what ``PackedFile`` says."""
+    """The sets in the ``.npz`` at ``path``, at most ``size`` high and wide.
+
+    Raises :class:`DataError` when it is not what ``PackedFile`` says.
+    """
     arrays = _read_arrays(path)
     if "classes" in arrays:
         _check_classes(path, [str(name) for name in arrays["classes"]], classes)
@@ -131,19 +138,52 @@ def _image_set(path: Path, arrays: dict[str, Array], keys: tuple[str, str], num_
         raise DataError(f"{path}: {keys[1]} goes from {y.min()} to {y.max()}; expected labels 0 to {num_classes - 1}")
     pixels = torch.from_numpy(x)
     channels_first = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
-    return _resized(channels_first, torch.from_numpy(y.astype(np.int64)), size)
+    return _at_most(channels_first, torch.from_numpy(y.astype(np.int64)), size)
+
+
+_MEDMNIST_PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class MedMnistFile:
+    """``<root>/<name>``: an ``.npz`` as MedMNIST publishes it; its validation images count as training images."""
+
+    name: str
+
+    @property
+    def place(self) -> str:
+        return self.name
+
+    def exists(self, root: Path) -> bool:
+        return (root / self.name).is_file()
+
+    def read(self, request: Request) -> Splits | None:
+        if not self.exists(request.root):
+            return None
+        path = request.root / self.name
+        arrays = _read_arrays(path)
+        if missing := {f"{part}_{kind}" for part in _MEDMNIST_PARTS for kind in ("images", "labels")} - arrays.keys():
+            raise DataError(f"{path}: lacks the arrays {', '.join(sorted(missing))} of a MedMNIST file")
+        labels = {f"{part}_labels": arrays[f"{part}_labels"].reshape(-1) for part in _MEDMNIST_PARTS}
+        sets = [
+            _image_set(path, arrays | labels, (f"{part}_images", f"{part}_labels"), len(request.classes), request.size)
+            for part in _MEDMNIST_PARTS
+        ]
+        train, validation, test = sets
+        return Splits(concatenate([train, validation]), test)
 
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """``<root>/<suite>/<domain>/<class>/*``, or with ``train/`` and ``test/`` (or ``val/``) below the domain."""
+    """``<root>/<suite>/<domain>/<class>/*``, or with ``train/`` (and ``valid/``) and ``test/`` (or ``val/``) below the
+    domain; a suite of one data set has no domain folder."""
 
     suite: str
-    domain: str
+    domain: str | None = None
 
     @property
     def place(self) -> str:
-        return f"{self.suite}/{self.domain}/"
+        return f"{self.suite}/{self.domain}/" if self.domain else f"{self.suite}/"
 
     def exists(self, root: Path) -> bool:
         return (root / self.place).is_dir()
@@ -158,15 +198,17 @@ def read_folder(folder: Path, classes: Sequence[str], size: int) -> Splits:
     """The pictures below ``folder``, resized; split by :func:`split_eight_of_ten` where it has no ``train/``."""
     train, test = find_splits(folder)
     if test is None:
-        return split_eight_of_ten(read_pictures(train, classes, size))
-    return Splits(read_pictures(train, classes, size), read_pictures(test, classes, size))
+        return split_eight_of_ten(read_pictures(folder, classes, size))
+    return Splits(
+        concatenate([read_pictures(part, classes, size) for part in train]), read_pictures(test, classes, size)
+    )
 
 
-def find_splits(folder: Path) -> tuple[Path, Path | None]:
-    """The training and the test folder of a domain's ``folder``, or ``folder`` itself and ``None``."""
-    train = folder / "train"
-    if not train.is_dir():
-        return folder, None
+def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
+    """The training folders and the test folder of a domain's ``folder``, or ``folder`` itself and ``None``."""
+    if not (folder / "train").is_dir():
+        return [folder], None
+    train = [folder / name for name in TRAIN_FOLDERS if (folder / name).is_dir()]
     for name in TEST_FOLDERS:
         if (folder / name).is_dir():
             return train, folder / name
@@ -179,18 +221,62 @@ def class_names(folder: Path) -> list[str]:
 
 
 def read_pictures(folder: Path, classes: Sequence[str], size: int) -> ImageSet:
-    """The pictures in ``<folder>/<class>/*``, resized, ordered by class and file name."""
+    """The pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name."""
     names = class_names(folder)
     _check_classes(folder, names, classes)
-    images, labels = [], []
-    for label, name in enumerate(names):
-        for file in sorted((folder / name).iterdir()):
-            if file.suffix.lower() in PICTURE_SUFFIXES:
-                images.append(_read_picture(file, size))
-                labels.append(label)
-    if not images:
+    labelled = [
+        (file, label)
+        for label, name in enumerate(names)
+        for file in sorted((folder / name).rglob("*"))
+        if file.suffix.lower() in PICTURE_SUFFIXES
+    ]
+    if not labelled:
         raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURE_SUFFIXES))}) in its class folders")
-    return ImageSet(torch.cat(images), torch.tensor(labels))
+    return _read_all(labelled, size)
+
+
+@dataclass(frozen=True)
+class ListedPictures:
+    """``<root>/<suite>/<domain>_train.txt`` and ``_test.txt``: DomainNet's lists, ``<domain>/<class>/<file> <label>``.
+
+    The files lie below ``<root>/<suite>/``; pictures of other classes than those asked for are passed over.
+    """
+
+    suite: str
+    domain: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.suite}/{self.domain}_train.txt"
+
+    def exists(self, root: Path) -> bool:
+        return (root / self.place).is_file()
+
+    def read(self, request: Request) -> Splits | None:
+        if not self.exists(request.root):
+            return None
+        folder = request.root / self.suite
+        train, test = (self._read_list(folder, f"{self.domain}_{part}.txt", request) for part in ("train", "test"))
+        return Splits(train, test)
+
+    def _read_list(self, folder: Path, name: str, request: Request) -> ImageSet:
+        labels = {_plain(class_name): label for label, class_name in enumerate(request.classes)}
+        try:
+            lines = (folder / name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{folder / name}: not a readable list of pictures ({error})") from error
+        files = [folder / line.rsplit(maxsplit=1)[0] for line in lines if line.strip()]
+        labelled = [(file, labels[_plain(file.parent.name)]) for file in files if _plain(file.parent.name) in labels]
+        if not labelled:
+            raise DataError(f"{folder / name}: lists no picture of {', '.join(request.classes)}")
+        return _read_all(sorted(labelled, key=lambda item: item[1]), request.size)
+
+
+def _read_all(labelled: Sequence[tuple[Path, int]], size: int) -> ImageSet:
+    images = torch.empty(len(labelled), 3, size, size, dtype=torch.uint8)
+    for place, (file, _) in enumerate(labelled):
+        images[place] = _read_picture(file, size)
+    return ImageSet(images, torch.tensor([label for _, label in labelled]))
 
 
 def _read_picture(file: Path, size: int) -> Tensor:
@@ -199,14 +285,18 @@ def _read_picture(file: Path, size: int) -> Tensor:
             pixels = np.array(picture.convert("RGB"))
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{file}: not a readable picture ({error}); remove or replace it") from error
-    return resize(torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0), size)
+    return resize(torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0), size)[0]
 
 
 def _check_classes(place: Path, found: Sequence[str], expected: Sequence[str]) -> None:
-    if [_plain(name) for name in found] != [_plain(name) for name in expected]:
-        raise DataError(
-            f"{place}: its classes are {', '.join(found) or '(none)'}; expected {', '.join(expected)}, so rename them"
-        )
+    if len(found) != len(expected):
+        raise DataError(f"{place}: has {len(found)} classes ({', '.join(found)}); expected {_listed(expected)}")
+    if any(name and _plain(name) != _plain(there) for there, name in zip(found, expected, strict=True)):
+        raise DataError(f"{place}: its classes are {', '.join(found)}; expected {_listed(expected)}, so rename them")
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return ", ".join(classes) if all(classes) else f"{len(classes)}"
 
 
 def _plain(class_name: str) -> str:
@@ -214,21 +304,30 @@ def _plain(class_name: str) -> str:
     return "".join(letter for letter in class_name.lower() if letter.isalnum())
 
 
+def _idx_files(folder: str, train: str, test: str) -> tuple[str, ...]:
+    return tuple(
+        f"{folder}/raw/{prefix}-{kind}-ubyte" for prefix in (train, test) for kind in ("images-idx3", "labels-idx1")
+    )
+
+
 _TORCHVISION_FILES = {
-    "MNIST": tuple(
-        f"MNIST/raw/{part}-ubyte"
-        for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    ),
+    "MNIST": _idx_files("MNIST", "train", "t10k"),
+    "FashionMNIST": _idx_files("FashionMNIST", "train", "t10k"),
+    "EMNIST": _idx_files("EMNIST", "emnist-byclass-train", "emnist-byclass-test"),
     "USPS": ("usps.bz2", "usps.t.bz2"),
     "SVHN": ("train_32x32.mat", "test_32x32.mat"),
+    "CIFAR10": (*(f"cifar-10-batches-py/data_batch_{part}" for part in range(1, 6)), "cifar-10-batches-py/test_batch"),
+    "CIFAR100": ("cifar-100-python/train", "cifar-100-python/test"),
 }
+TorchvisionName = Literal["MNIST", "FashionMNIST", "EMNIST", "USPS", "SVHN", "CIFAR10", "CIFAR100"]
 
 
 @dataclass(frozen=True)
-class TorchvisionDigits:
-    """MNIST, USPS or SVHN as torchvision keeps it in ``<root>/torchvision``; fetched there when downloads are on."""
+class TorchvisionSet:
+    """A data set as torchvision keeps it in ``<root>/torchvision``, EMNIST by class; fetched there when downloads are
+    on."""
 
-    dataset: Literal["MNIST", "USPS", "SVHN"]
+    dataset: TorchvisionName
 
     @property
     def place(self) -> str:
@@ -255,12 +354,18 @@ class TorchvisionDigits:
 
         if self.dataset == "SVHN":
             svhn = datasets.SVHN(folder, split="train" if training else "test", download=request.download)
-            return _resized(torch.from_numpy(svhn.data), torch.as_tensor(svhn.labels), request.size)
-        digits = getattr(datasets, self.dataset)(folder, train=training, download=request.download)
-        pixels, labels = torch.as_tensor(digits.data), torch.as_tensor(digits.targets)
-        return _resized(pixels.unsqueeze(1), labels, request.size)
+            return _at_most(torch.from_numpy(svhn.data), torch.as_tensor(svhn.labels), request.size)
+        by_class = {"split": "byclass"} if self.dataset == "EMNIST" else {}
+        found = getattr(datasets, self.dataset)(folder, train=training, download=request.download, **by_class)
+        pixels, labels = torch.as_tensor(found.data), torch.as_tensor(found.targets)
+        if self.dataset == "EMNIST":
+            pixels = pixels.transpose(1, 2)  # published with rows and columns exchanged
+        channels_first = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        return _at_most(channels_first.contiguous(), labels, request.size)
 
 
-def _resized(images: Tensor, labels: Tensor, size: int) -> ImageSet:
-    """``images`` uint8 (N, 1 or 3, H, W) at ``size``; the three channels of grey ones share one buffer."""
-    return ImageSet(resize(images, size).expand(-1, 3, -1, -1), labels.to(torch.int64))
+def _at_most(images: Tensor, labels: Tensor, size: int) -> ImageSet:
+    """``images`` uint8 (N, 1 or 3, H, W), shrunk where larger; the three channels of grey ones share one buffer."""
+    if max(images.shape[2:]) > size:
+        images = resize(images, size)
+    return ImageSet(images.expand(-1, 3, -1, -1), labels.to(torch.int64))

@@ -11,19 +11,28 @@ from fedml_dapper.config import DataArgs, did_you_mean
 from fedml_dapper.datasets.digits import DIGITS
 from fedml_dapper.datasets.digits_offline import DIGITS_OFFLINE
 from fedml_dapper.datasets.domain import Suite
+from fedml_dapper.datasets.fdse import DOMAINNET, OFFICE_CALTECH_FDSE, PACS
+from fedml_dapper.datasets.fedcmd import IMAGE_SETS
 from fedml_dapper.datasets.office_caltech import OFFICE_CALTECH
 from fedml_dapper.datasets.recipe import SuiteRecipe
 from fedml_dapper.errors import ConfigError
 
-SUITES = MappingProxyType({recipe.name: recipe for recipe in (DIGITS, OFFICE_CALTECH, DIGITS_OFFLINE)})
+SUITES = MappingProxyType(
+    {
+        recipe.name: recipe
+        for recipe in (
+            DIGITS_OFFLINE, DIGITS, OFFICE_CALTECH, OFFICE_CALTECH_FDSE, PACS, DOMAINNET, *IMAGE_SETS
+        )
+    }
+)  # fmt: skip
 
 
 def load_suite(args: DataArgs) -> Suite:
-    """The suite that ``args`` asks for, with its flip setting applied.
+    """The suite that ``args`` asks for, with its image size and flip settings applied.
 
     Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged images.
     """
-    suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download)
+    suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download, args.image_size)
     if args.horizontal_flip is None:
         return suite
     return replace(suite, preprocessing=replace(suite.preprocessing, horizontal_flip=args.horizontal_flip))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
@@ -16,6 +17,13 @@ class Backbone(nn.Module, ABC):
     def encode(self, images: Tensor) -> Tensor:
         """Representations z, shape (B, d), of normalised ``images``, shape (B, 3, S, S)."""
 
+    def conv_stages(self) -> list[nn.Sequential]:
+        """What every convolutional stage ends in, in the order of the forward pass; empty where none are marked.
+
+        A module appended to one of them sees the stage's output, shape (B, C', S', S'), after its pooling.
+        """
+        return []
+
     def predict(self, representations: Tensor) -> Tensor:
         """Logits, shape (B, C), of ``representations``, shape (B, d)."""
         logits: Tensor = self.predictor(representations)
@@ -23,3 +31,13 @@ class Backbone(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.predict(self.encode(images))
+
+
+class ExtendedBackbone(Backbone):
+    """A copy of a backbone whose encoder subclasses extend by layers of their own; the predictor stays on top."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(backbone)
+        self.predictor = self.encoder.predictor
+        del self.encoder.predictor  # else the state dict would hold it twice

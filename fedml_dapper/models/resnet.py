@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedml_dapper.models.backbone import Backbone
+
+WIDTH = 64
+"""Channels of the first stage as published."""
 
 
 class BasicBlock(nn.Module):
@@ -25,9 +29,13 @@ class BasicBlock(nn.Module):
                 nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
             )
 
+    def residual(self, x: Tensor) -> Tensor:
+        """What the block adds to its shortcut."""
+        added: Tensor = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return added
+
     def forward(self, x: Tensor) -> Tensor:
-        residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(residual + self.shortcut(x))
+        return F.relu(self.residual(x) + self.shortcut(x))
 
 
 class ResNet(Backbone):
@@ -48,16 +56,21 @@ class ResNet(Backbone):
         self.stages = nn.Sequential(*stages)
         self.predictor = nn.Linear(channels, num_classes)
 
+    def conv_stages(self) -> list[nn.Sequential]:
+        return [self.stem, *cast("list[nn.Sequential]", list(self.stages))]
+
     def encode(self, images: Tensor) -> Tensor:
         features: Tensor = self.stages(self.stem(images))
         return features.mean(dim=(2, 3))
 
 
-def resnet10(width: int, num_classes: int) -> ResNet:
-    """One block a stage; 4,903,242 parameters at width 64 and 10 classes."""
+def resnet10(width: int, num_classes: int, input_size: int) -> ResNet:
+    """One block a stage; 4,903,242 parameters at width 64 and 10 classes, for images of any size."""
+    del input_size
     return ResNet([1, 1, 1, 1], width, num_classes)
 
 
-def resnet18(width: int, num_classes: int) -> ResNet:
-    """Two blocks a stage; 11,173,962 parameters at width 64 and 10 classes."""
+def resnet18(width: int, num_classes: int, input_size: int) -> ResNet:
+    """Two blocks a stage; 11,173,962 parameters at width 64 and 10 classes, for images of any size."""
+    del input_size
     return ResNet([2, 2, 2, 2], width, num_classes)

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,3 +21,9 @@ def test_every_domain_and_class_has_its_tiles(small_suite: Callable[..., Suite])
 
 def test_a_class_with_too_few_images_leaves_a_gap(small_suite: Callable[..., Suite]) -> None:
     assert contact_sheet(small_suite([4]), per_class=3).height > 3 * 56
+
+
+def test_many_classes_do_not_make_it_wider(small_suite: Callable[..., Suite]) -> None:
+    suite = small_suite([4])
+    twenty, hundred = (replace(suite, classes=("",) * count) for count in (20, 100))
+    assert contact_sheet(hundred).width == contact_sheet(twenty).width > contact_sheet(suite).width

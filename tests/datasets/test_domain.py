@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedml_dapper.datasets import ImageSet, Suite
+from fedml_dapper.datasets.domain import concatenate
 from fedml_dapper.errors import DataError
 
 
@@ -36,3 +37,31 @@ def test_one_subset_domain_makes_the_suite_a_subset(small_suite: Callable[..., S
     assert (suite.label, suite.num_classes, suite.input_size) == ("small", 4, 8)
     first, second = suite.domains
     assert replace(suite, domains=(first, replace(second, is_subset=True))).label == "small (subset)"
+
+
+def test_grey_images_stay_a_third_of_the_memory(image_set: Callable[..., ImageSet]) -> None:
+    colour = image_set([0, 1, 2])
+    grey = ImageSet(colour.images[:, :1].expand(-1, 3, -1, -1), colour.labels)
+    assert (colour.is_grey, grey.is_grey) == (False, True)
+    taken, joined = grey.take(torch.tensor([2, 0])), concatenate([grey, grey.take(torch.tensor([1]))])
+    assert torch.equal(taken.images, grey.images[[2, 0]])
+    assert torch.equal(joined.images, grey.images[[0, 1, 2, 1]])
+    assert taken.images.untyped_storage().nbytes() == 2 * 8 * 8
+    assert joined.images.untyped_storage().nbytes() == 4 * 8 * 8
+    assert not concatenate([grey, colour]).is_grey
+
+
+def test_sets_are_joined_in_order_at_the_largest_size(image_set: Callable[..., ImageSet]) -> None:
+    small, large = image_set([3, 1], size=4), image_set([2], size=8)
+    joined = concatenate([small, large])
+    assert joined.labels.tolist() == [3, 1, 2]
+    assert joined.images.shape == (3, 3, 8, 8)
+    assert torch.equal(joined.images[2], large.images[0])
+
+
+def test_merged_is_training_then_test(small_suite: Callable[..., Suite]) -> None:
+    [domain] = small_suite([10]).domains
+    merged = domain.merged()
+    assert torch.equal(merged.images, torch.cat([domain.train.images, domain.test.images]))
+    assert torch.equal(merged.labels, torch.cat([domain.train.labels, domain.test.labels]))
+    assert torch.equal(merged.labels, domain.merged_labels())

@@ -38,6 +38,18 @@ def test_packed_files_give_what_the_folders_give(tmp_path: Path) -> None:
         assert archive["x_train"].shape == (12, 8, 8, 3)
 
 
+def test_a_single_data_set_is_one_file(tmp_path: Path) -> None:
+    for seed, part in enumerate(("train", "valid", "test")):
+        _write(tmp_path / "zoo" / part, seed)
+    out = tmp_path / "out"
+    [file] = pack(tmp_path, "zoo", out, size=8)
+    assert file == out / "zoo.npz"
+    pairs = zip(read_packed(file, CLASSES, 8), read_folder(tmp_path / "zoo", CLASSES, 8), strict=True)
+    for packed, plain in pairs:
+        assert torch.equal(packed.images, plain.images)
+        assert torch.equal(packed.labels, plain.labels)
+
+
 def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write(tmp_path / "zoo" / "photos", 0)
     out = tmp_path / "out"

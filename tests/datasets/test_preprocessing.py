@@ -79,12 +79,31 @@ def test_the_stored_images_stay_as_they_are() -> None:
     assert torch.equal(IMAGES, before)
 
 
+@pytest.mark.parametrize("size", [12, 16, 48])
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_gives_the_same_bits() -> None:
-    preprocessing = Preprocessing(12, horizontal_flip=True)
+def test_a_gpu_gives_the_same_bits(size: int) -> None:
+    preprocessing = Preprocessing(size, horizontal_flip=True)
     on_gpu = preprocessing.augment(IMAGES.cuda(), generator())
     assert on_gpu.is_cuda
     assert torch.equal(on_gpu.cpu(), preprocessing.augment(IMAGES, generator()))
+
+
+@pytest.mark.parametrize("size", [8, 16, 48])
+def test_resizing_a_batch_is_resizing_beforehand(size: int) -> None:
+    preprocessing = Preprocessing(size, crop_padding=2, horizontal_flip=True)
+    beforehand = resize(IMAGES, size)
+    assert torch.equal(preprocessing.evaluate(IMAGES), preprocessing.evaluate(beforehand))
+    assert torch.equal(preprocessing.augment(IMAGES, generator()), preprocessing.augment(beforehand, generator()))
+
+
+def test_statistics_are_those_of_all_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedml_dapper.datasets.preprocessing._CHUNK_PIXELS", 5 * 12 * 12)
+    first, second = IMAGES[:4], resize(IMAGES[4:], 8)
+    fitted = Preprocessing(12, crop_padding=1).fitted_to([first, second])
+    pixels = torch.cat([part.transpose(0, 1).reshape(3, -1) for part in (first, second)], dim=1).double() / 255
+    assert fitted.mean == pytest.approx(pixels.mean(dim=1).tolist(), rel=1e-12)
+    assert fitted.std == pytest.approx(pixels.std(dim=1, correction=0).tolist(), rel=1e-9)
+    assert (fitted.input_size, fitted.crop_padding) == (12, 1)
 
 
 def test_resize_is_antialiased() -> None:
@@ -102,5 +121,5 @@ def test_resize_rounds_to_nearest() -> None:
 
 def test_resize_in_chunks_is_resize_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = resize(IMAGES, 8)
-    monkeypatch.setattr("fedml_dapper.datasets.preprocessing._RESIZE_CHUNK", 5)
+    monkeypatch.setattr("fedml_dapper.datasets.preprocessing._CHUNK_PIXELS", 5 * 12 * 12)
     assert torch.equal(resize(IMAGES, 8), at_once)

@@ -15,7 +15,7 @@ from fedml_dapper.datasets.sources import (
     Request,
     Source,
     Splits,
-    TorchvisionDigits,
+    TorchvisionSet,
     read_packed,
 )
 from fedml_dapper.errors import DataError
@@ -59,6 +59,13 @@ def test_a_packed_file_without_a_split_is_split_by_position(tmp_path: Path) -> N
 def test_images_are_resized(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", x=GREY, y=LABELS)
     assert read(PackedFile("a.npz"), tmp_path, size=4).train.images.shape == (5, 3, 4, 4)
+
+
+def test_smaller_images_stay_as_they_are(tmp_path: Path) -> None:
+    save(tmp_path / "a.npz", x=GREY, y=LABELS)
+    train = read(PackedFile("a.npz"), tmp_path, size=64).train
+    assert train.images.shape == (5, 3, 6, 6)
+    assert train.is_grey
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,20 @@ def test_a_folder_without_a_split_is_split_by_position(tmp_path: Path) -> None:
     assert test.images[:, 1:, 0, 0].tolist() == [[100, 0], [100, 1]]
 
 
+def test_a_single_data_set_with_a_validation_folder(tmp_path: Path) -> None:
+    for name, value in (("train", 10), ("valid", 20), ("test", 30)):
+        _write_pictures(tmp_path / "zoo" / name, value)
+    for folder in ("cat", "owl"):  # as Tiny-ImageNet has it
+        nested = tmp_path / "zoo" / "train" / folder / "images"
+        nested.mkdir()
+        (nested.parent / "00.png").rename(nested / "00.png")
+    train, test = read(PictureFolder("zoo"), tmp_path)
+    assert PictureFolder("zoo").place == "zoo/"
+    assert train.images[:, 0, 0, 0].tolist() == [10, 10, 10, 20, 20, 20]
+    assert train.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert test.images[:, 0, 0, 0].tolist() == [30, 30, 30]
+
+
 def test_other_files_are_passed_over_and_class_names_may_vary_in_spelling(tmp_path: Path) -> None:
     folder = tmp_path / "zoo" / "photos"
     _write_pictures(folder, 10)
@@ -154,7 +175,7 @@ def test_a_bad_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_there_is_none(tmp_path: Path) -> None:
-    sources: list[Source] = [PackedFile("a.npz"), PictureFolder("zoo", "photos"), TorchvisionDigits("SVHN")]
+    sources: list[Source] = [PackedFile("a.npz"), PictureFolder("zoo", "photos"), TorchvisionSet("SVHN")]
     assert [source.read(request(tmp_path)) for source in sources] == [None, None, None]
 
 
@@ -169,11 +190,30 @@ def test_mnist_files_of_torchvision_are_used_without_download(tmp_path: Path) ->
     raw = tmp_path / "torchvision" / "MNIST" / "raw"
     images = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)
     _write_idx(raw, "train", images, [0, 2, 1])
-    assert TorchvisionDigits("MNIST").read(request(tmp_path, 28)) is None
+    assert TorchvisionSet("MNIST").read(request(tmp_path, 28)) is None
     _write_idx(raw, "t10k", images[:1], [2])
-    train, test = read(TorchvisionDigits("MNIST"), tmp_path, 28)
+    train, test = read(TorchvisionSet("MNIST"), tmp_path, 28)
     assert torch.equal(train.images[:, 2], torch.from_numpy(images))
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 2, 1], [2])
+
+
+def test_emnist_by_class_is_turned_upright(tmp_path: Path) -> None:
+    raw = tmp_path / "torchvision" / "EMNIST" / "raw"
+    images = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)
+    for part in ("train", "test"):
+        _write_idx(raw, f"emnist-byclass-{part}", images, [0, 2, 1])
+    train, test = read(TorchvisionSet("EMNIST"), tmp_path, 28)
+    assert torch.equal(train.images[:, 1], torch.from_numpy(images).transpose(1, 2))
+    assert (train.is_grey, test.labels.tolist()) == (True, [0, 2, 1])
+
+
+def test_cifar_files_that_are_not_the_published_ones_are_never_unpickled(tmp_path: Path) -> None:
+    folder = tmp_path / "torchvision" / "cifar-100-python"
+    folder.mkdir(parents=True)
+    for name in ("train", "test"):
+        (folder / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    with pytest.raises(DataError, match="torchvision cannot give CIFAR100"):
+        TorchvisionSet("CIFAR100").read(request(tmp_path))
 
 
 def test_usps_files_of_torchvision_are_used_without_download(tmp_path: Path) -> None:
@@ -181,7 +221,7 @@ def test_usps_files_of_torchvision_are_used_without_download(tmp_path: Path) -> 
     line = "3 " + " ".join(f"{pixel + 1}:{(-1, 1)[pixel % 2]}" for pixel in range(256))
     for name in ("usps.bz2", "usps.t.bz2"):
         (tmp_path / "torchvision" / name).write_bytes(bz2.compress(line.encode()))
-    train, _ = read(TorchvisionDigits("USPS"), tmp_path, 16)
+    train, _ = read(TorchvisionSet("USPS"), tmp_path, 16)
     assert train.labels.tolist() == [2]
     assert train.images[0, 0, 0, :4].tolist() == [0, 255, 0, 255]
 
@@ -191,5 +231,5 @@ def test_damaged_torchvision_files_are_named(tmp_path: Path) -> None:
     for name in ("train_32x32.mat", "test_32x32.mat"):
         (tmp_path / "torchvision" / name).write_bytes(b"cut off")
     with pytest.raises(DataError, match="torchvision cannot give SVHN") as caught:
-        TorchvisionDigits("SVHN").read(request(tmp_path))
+        TorchvisionSet("SVHN").read(request(tmp_path))
     assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets import SUITES, data_root, load_suite
@@ -54,12 +55,21 @@ def test_the_protocols_of_the_registered_suites() -> None:
             recipe.swap_in_missing_classes,
         )
         for name, recipe in SUITES.items()
+        if recipe.partition == "domain_shares"
     }
     assert facts == {
         "digits": (("mnist", "usps", "svhn", "syn"), 0.01, False, 4, False),
         "office_caltech10": (("caltech", "amazon", "webcam", "dslr"), 0.2, True, 4, True),
         "digits_offline": (("scans", "blended", "fonts", "segments"), 0.25, False, 2, False),
     }
+
+
+def test_the_image_size_can_be_set() -> None:
+    suite = load_suite(DataArgs(dataset="digits_offline", image_size=20))
+    assert (suite.input_size, suite.label) == (20, "digits_offline (input 20x20)")
+    images = suite.domains[0].test.images[:2]
+    assert suite.preprocessing.evaluate(images).shape == (2, 3, 20, 20)
+    assert suite.preprocessing.augment(images, torch.Generator()).shape == (2, 3, 20, 20)
 
 
 def _write(root: Path, name: str, train: int, test: int) -> None:

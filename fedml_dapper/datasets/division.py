@@ -1,0 +1,107 @@
+"""A suite dealt out: what every client trains on, and what its own and the global model are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import DataArgs, PartitionName
+from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
+from fedml_dapper.datasets.domain import ImageSet, Suite
+from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet_halves, one_per_domain
+from fedml_dapper.datasets.partition import client_data, partition
+from fedml_dapper.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Everyone's data: one entry a client, in client order, and one test set a domain, in the suite's order."""
+
+    clients: tuple[ClientData, ...]
+    client_tests: tuple[ClientTests, ...]
+    domain_tests: tuple[TestData, ...]
+    notes: tuple[str, ...] = ()
+    """What the partition had to do, to be logged."""
+
+
+def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
+    """Deal ``suite`` out by the partition that ``args`` or the suite itself names; ``seed`` alone decides the draw.
+
+    Raises :class:`ConfigError` for settings that do not go with it and :class:`DataError` for clients with fewer than
+    2 training samples.
+    """
+    name = args.partition or suite.partition
+    _check(name, args)
+    if name == "domain_shares":
+        return _domain_shares(suite, args, num_clients, batch_size, seed)
+    if name == "one_per_domain":
+        owned = one_per_domain(suite, num_clients, seed, args.client_share)
+    else:
+        assert args.dirichlet_alpha is not None
+        owned = dirichlet_halves(suite, num_clients, args.dirichlet_alpha, seed, args.client_share)
+    return _own_samples(suite, owned, batch_size, seed)
+
+
+def _check(name: PartitionName, args: DataArgs) -> None:
+    if name == "dirichlet" and args.dirichlet_alpha is None:
+        raise ConfigError("data_args.dirichlet_alpha: partition dirichlet needs it; e.g. 0.1 (uneven) or 1.0 (mild)")
+    belongs = {
+        "dirichlet_alpha": ("dirichlet", args.dirichlet_alpha is not None),
+        "client_order": ("domain_shares", args.client_order != "shuffled"),
+        "max_clients_per_domain": ("domain_shares", args.max_clients_per_domain is not None),
+    }
+    for key, (owner, is_set) in belongs.items():
+        if is_set and name != owner:
+            raise ConfigError(f"data_args.{key}: belongs to partition {owner}, not {name}; leave one of them out")
+
+
+def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
+    shares = partition(
+        suite,
+        num_clients,
+        args.client_share,
+        seed,
+        order=args.client_order,
+        max_per_domain=args.max_clients_per_domain,
+    )
+    tests = tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains)
+    return Division(
+        clients=tuple(client_data(suite, shares, batch_size, seed)),
+        client_tests=tuple(ClientTests(tests[domain]) for domain in shares.domains),
+        domain_tests=tests,
+        notes=shares.notes,
+    )
+
+
+def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, seed: int) -> Division:
+    clients: dict[int, ClientData] = {}
+    client_tests: dict[int, ClientTests] = {}
+    domain_tests = []
+    for index, domain in enumerate(suite.domains):
+        pool = domain.merged()
+        members = {client: own for client, own in enumerate(owned) if own.domain == index}
+        train, _ = _deal(pool, [own.train for own in members.values()])
+        validation, _ = _deal(pool, [own.validation for own in members.values()])
+        test, all_test = _deal(pool, [own.test for own in members.values()])
+        domain_tests.append(TestData(domain.name, all_test, suite.preprocessing))
+        for client, for_training, for_validation, for_test in zip(members, train, validation, test, strict=True):
+            clients[client] = ClientData(client, domain.name, for_training, suite.preprocessing, batch_size, seed)
+            client_tests[client] = ClientTests(
+                TestData(domain.name, for_test, suite.preprocessing),
+                TestData(domain.name, for_validation, suite.preprocessing) if len(for_validation) else None,
+            )
+    order = range(len(owned))
+    return Division(
+        tuple(clients[client] for client in order), tuple(client_tests[client] for client in order), tuple(domain_tests)
+    )
+
+
+def _deal(pool: ImageSet, parts: Sequence[Tensor]) -> tuple[list[ImageSet], ImageSet]:
+    """The samples of ``pool`` at each of ``parts``, which are views of one copy, and that copy."""
+    together = pool.take(torch.cat(list(parts)))
+    sizes = [len(part) for part in parts]
+    images, labels = torch.split(together.images, sizes), torch.split(together.labels, sizes)
+    return [ImageSet(*pair) for pair in zip(images, labels, strict=True)], together

@@ -1,0 +1,137 @@
+"""Partitions in which every client keeps some of its own samples back, to test its own model on (METHODS E.5, E.6).
+
+Both start from all images of a domain, whatever split it was published with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedml_dapper.datasets.domain import Suite
+from fedml_dapper.datasets.partition import Indices, size_of_share
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.seeding import Stream, numpy_generator
+
+MIN_SAMPLES = 40
+"""What every client holds at least under :func:`dirichlet`."""
+_MAX_DRAWS = 500_000
+"""Draws before :func:`dirichlet` gives up; about a minute for ten classes and a hundred clients. MNIST with alpha 0.1
+takes some hundred; FedCMD's hardest case, OrganC with alpha 0.1, from 10,000 to more than this."""
+_DRAWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSamples:
+    """One client's samples: sorted int64 indices into all images of ``domain``, disjoint."""
+
+    domain: int
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+
+
+def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | None = None) -> list[OwnSamples]:
+    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training (METHODS E.5).
+
+    ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` unless there are as
+    many clients as domains.
+    """
+    if num_clients != len(suite.domains):
+        raise ConfigError(
+            f"data_args.partition: one_per_domain needs one client for each of the {len(suite.domains)} domains of"
+            f" {suite.name}, not {num_clients}; set train_args.client_num_in_total to {len(suite.domains)}"
+        )
+    owned = []
+    for client, domain in enumerate(suite.domains):
+        total = len(domain.train) + len(domain.test)
+        held_out, test = total // 5, total // 10
+        owned.append(_split(client, np.arange(total), test, held_out - test, client, seed, share))
+    return owned
+
+
+def dirichlet_halves(
+    suite: Suite, num_clients: int, alpha: float, seed: int, share: float | None = None
+) -> list[OwnSamples]:
+    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing (E.6).
+
+    ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` for a suite of
+    several domains and where the partition is impossible.
+    """
+    if len(suite.domains) != 1:
+        raise ConfigError(
+            f"data_args.partition: dirichlet deals out one data set, and {suite.name} has {len(suite.domains)} domains;"
+            " choose a data set such as mnist, or another partition"
+        )
+    labels = suite.domains[0].merged_labels().cpu().numpy()
+    held = dirichlet(labels, num_clients, alpha, numpy_generator(seed, Stream.PARTITION))
+    return [
+        _split(0, indices, len(indices) - len(indices) // 2, 0, client, seed, share)
+        for client, indices in enumerate(held)
+    ]
+
+
+def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
+    """Sorted sample indices of each client, classes in proportions drawn from Dir(``alpha``) (METHODS E.6).
+
+    Class by class, clients that already hold their even share of all samples get none of it. The draw is repeated
+    until everyone holds ``MIN_SAMPLES``; raises :class:`ConfigError` where that cannot be, or does not come about.
+    """
+    remedy = "lower train_args.client_num_in_total"
+    if num_clients * MIN_SAMPLES > len(labels):
+        raise ConfigError(
+            f"data_args.partition: {len(labels)} samples are too few for {num_clients} clients of {MIN_SAMPLES} or"
+            f" more; {remedy} to {len(labels) // MIN_SAMPLES} or less"
+        )
+    class_sizes = np.bincount(labels)
+    for _ in range(0, _MAX_DRAWS, _DRAWS_AT_ONCE):
+        drawn = _draw_counts(class_sizes, num_clients, alpha, rng)
+        enough = drawn.sum(axis=1).min(axis=1) >= MIN_SAMPLES
+        if enough.any():
+            counts = drawn[enough.argmax()]
+            break
+    else:
+        raise ConfigError(
+            f"data_args.dirichlet_alpha: in {_MAX_DRAWS:,} draws with {alpha:g} someone of {num_clients} clients always"
+            f" held less than {MIN_SAMPLES} of {len(labels)} samples; raise it, {remedy}, or try"
+            " another common_args.random_seed"
+        )
+    parts: list[list[Indices]] = [[] for _ in range(num_clients)]
+    for label, shares in enumerate(counts):  # shuffled only now: how many a client gets does not depend on which
+        members = rng.permutation(np.flatnonzero(labels == label))
+        for client, part in enumerate(np.split(members, np.cumsum(shares)[:-1])):
+            parts[client].append(part)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _draw_counts(class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator) -> Indices:
+    """Independent draws of the samples per class and client, (draws, classes, clients).
+
+    A draw in which a class falls to full clients alone is all zero.
+    """
+    draws = _DRAWS_AT_ONCE
+    counts = np.zeros((draws, len(class_sizes), num_clients), dtype=np.int64)
+    held = np.zeros((draws, num_clients), dtype=np.int64)
+    stuck = np.zeros(draws, dtype=np.bool_)
+    for label, size in enumerate(class_sizes):
+        proportions = rng.dirichlet(np.full(num_clients, alpha), draws) * (held < class_sizes.sum() / num_clients)
+        total = proportions.sum(axis=1, keepdims=True)
+        stuck |= ~(total[:, 0] > 0)
+        ends = (np.cumsum(proportions / np.where(total > 0, total, 1), axis=1) * size).astype(np.int64)
+        ends[:, -1] = size
+        counts[:, label] = np.diff(ends, axis=1, prepend=0)
+        held += counts[:, label]
+    counts[stuck] = 0
+    return counts
+
+
+def _split(
+    domain: int, indices: Indices, num_test: int, num_validation: int, client: int, seed: int, share: float | None
+) -> OwnSamples:
+    shuffled = torch.from_numpy(numpy_generator(seed, Stream.PARTITION, client).permutation(indices))
+    test, validation, train = torch.tensor_split(shuffled, (num_test, num_test + num_validation))
+    used = train if share is None else train[: size_of_share(share, len(train))]
+    return OwnSamples(domain, used.sort().values, validation.sort().values, test.sort().values)

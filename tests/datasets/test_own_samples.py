@@ -1,0 +1,152 @@
+"""FDSE's and FedCMD's partitions (METHODS E.5, E.6)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedml_dapper.datasets import Suite, own_samples
+from fedml_dapper.datasets.own_samples import MIN_SAMPLES, OwnSamples, dirichlet, dirichlet_halves, one_per_domain
+from fedml_dapper.errors import ConfigError
+
+MakeSuite = Callable[..., Suite]
+
+
+class Drawn:
+    """A generator whose Dirichlet draws are written down, and whose permutations reverse."""
+
+    def __init__(self, *draws: list[float]) -> None:
+        self._draws = iter(draws)
+
+    def dirichlet(self, alphas: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+        draw = np.array([next(self._draws) for _ in range(count)])
+        assert draw.shape[1] == len(alphas)
+        return draw
+
+    def permutation(self, items: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return items[::-1]
+
+
+@pytest.fixture(autouse=True)
+def _draw_by_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_samples, "_DRAWS_AT_ONCE", 1)
+
+
+def labels_of(*sizes: int) -> np.ndarray[Any, Any]:
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def owned_by(parts: list[OwnSamples]) -> list[int]:
+    return torch.cat([indices for own in parts for indices in (own.train, own.validation, own.test)]).tolist()
+
+
+def test_shares_of_a_class_are_cut_at_the_floor_of_cumulative_proportions() -> None:
+    rng = Drawn([0.333, 0.333, 0.334], [0.1, 0.45, 0.45])
+    first, second, third = dirichlet(labels_of(100, 200), 3, 1.0, rng)  # type: ignore[arg-type]
+    # class 0: cuts at floor(33.3), floor(66.6); class 1: at 20, 110; each class reversed
+    assert first.tolist() == [*range(67, 100), *range(280, 300)]
+    assert second.tolist() == [*range(34, 67), *range(190, 280)]
+    assert third.tolist() == [*range(34), *range(100, 190)]
+
+
+def test_clients_with_their_even_share_get_no_more() -> None:
+    rng = Drawn([0.5, 0.25, 0.25], [0.8, 0.1, 0.1])
+    first, second, third = dirichlet(labels_of(200, 200), 3, 1.0, rng)  # type: ignore[arg-type]
+    assert [len(first), len(second), len(third)] == [100 + 160, 50 + 20, 50 + 20]  # 100 < 400 / 3
+    rng = Drawn([0.75, 0.125, 0.125], [0.5, 0.375, 0.125])
+    first, second, third = dirichlet(labels_of(200, 200), 3, 1.0, rng)  # type: ignore[arg-type]
+    assert [len(first), len(second), len(third)] == [150, 25 + 150, 25 + 50]  # 150 is full; 3 : 1 among the others
+
+
+def test_the_whole_draw_is_repeated_until_everyone_has_enough() -> None:
+    poor = [[0.9, 0.1], [0.9, 0.1]]  # the first is full after class 0, so the second gets all of class 1: 10 + 30
+    fair = [[0.5, 0.5], [0.5, 0.5]]
+    rng = Drawn(*poor, *fair)
+    first, second = dirichlet(labels_of(100, 29), 2, 0.1, rng)  # type: ignore[arg-type]
+    assert [len(first), len(second)] == [50 + 14, 50 + 15]
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_every_sample_goes_to_one_client_and_everyone_has_enough(
+    alpha: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_samples, "_DRAWS_AT_ONCE", at_once)
+    labels = np.random.default_rng(0).integers(10, size=12_000)
+    held = dirichlet(labels, 20, alpha, np.random.default_rng(1))
+    assert sorted(np.concatenate(held).tolist()) == list(range(12_000))
+    assert min(len(indices) for indices in held) >= MIN_SAMPLES
+    assert all((np.diff(indices) > 0).all() for indices in held)
+
+
+def test_a_small_alpha_is_less_even_than_a_large_one() -> None:
+    labels = np.random.default_rng(0).integers(10, size=12_000)
+
+    def largest_class_share(alpha: float) -> float:
+        held = dirichlet(labels, 20, alpha, np.random.default_rng(1))
+        return float(np.mean([np.bincount(labels[indices]).max() / len(indices) for indices in held]))
+
+    assert largest_class_share(0.1) > largest_class_share(1.0) + 0.15 > largest_class_share(100.0) + 0.3
+
+
+def test_an_impossible_partition_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"399 samples are too few for 10 .*client_num_in_total to 9 or less"):
+        dirichlet(labels_of(399), 10, 1.0, np.random.default_rng(0))
+    monkeypatch.setattr(own_samples, "_MAX_DRAWS", 20)
+    with pytest.raises(ConfigError, match=r"dirichlet_alpha: in 20 draws with 0.01 .* raise it, lower train_args"):
+        dirichlet(labels_of(200, 210), 10, 0.01, np.random.default_rng(0))
+
+
+def test_proportions_that_all_fall_on_full_clients_are_a_failed_draw() -> None:
+    stuck, fair = [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]
+    first, second = dirichlet(labels_of(100, 60), 2, 0.1, Drawn(*stuck, *fair))  # type: ignore[arg-type]
+    assert [len(first), len(second)] == [80, 80]
+
+
+def test_each_client_halves_what_it_holds(small_suite: MakeSuite) -> None:
+    suite = small_suite([801])  # and 4 test images, which are dealt out too
+    parts = dirichlet_halves(suite, 5, 1.0, seed=1)
+    assert sorted(owned_by(parts)) == list(range(805))
+    for own in parts:
+        held = len(own.train) + len(own.test)
+        assert (own.domain, len(own.train), len(own.validation)) == (0, held // 2, 0)
+        assert (own.train.diff() > 0).all()
+        assert own.test.min() < own.train.max()  # mixed, not cut in the middle
+
+
+def test_dirichlet_wants_a_single_data_set(small_suite: MakeSuite) -> None:
+    with pytest.raises(ConfigError, match=r"small has 2 domains; choose a data set such as mnist"):
+        dirichlet_halves(small_suite([400, 400]), 2, 1.0, seed=1)
+
+
+def test_a_domain_each_in_eight_one_one(small_suite: MakeSuite) -> None:
+    suite = small_suite([1119, 954, 153, 291])  # 4 test images each: the sizes of Office-Caltech10
+    parts = one_per_domain(suite, 4, seed=1)
+    assert [own.domain for own in parts] == [0, 1, 2, 3]
+    sizes = [(len(own.train), len(own.validation), len(own.test)) for own in parts]
+    assert sizes == [(899, 112, 112), (767, 96, 95), (126, 16, 15), (236, 30, 29)]
+    for own, total in zip(parts, (1123, 958, 157, 295), strict=True):
+        assert sorted(owned_by([own])) == list(range(total))
+        assert own.test.max() - own.test.min() > total / 2  # drawn, not cut off the end
+
+
+def test_one_per_domain_wants_as_many_clients_as_domains(small_suite: MakeSuite) -> None:
+    with pytest.raises(ConfigError, match=r"2 domains of small, not 10; set train_args.client_num_in_total to 2"):
+        one_per_domain(small_suite([40, 40]), 10, seed=1)
+
+
+@pytest.mark.parametrize("draw", [lambda suite, seed, share: one_per_domain(suite, 1, seed, share),
+                                  lambda suite, seed, share: dirichlet_halves(suite, 3, 0.5, seed, share)])  # fmt: skip
+def test_the_seed_alone_decides_and_a_share_only_thins_training(
+    small_suite: MakeSuite, draw: Callable[..., list[OwnSamples]]
+) -> None:
+    suite = small_suite([400])
+    whole, again, other, thin = draw(suite, 1, None), draw(suite, 1, None), draw(suite, 2, None), draw(suite, 1, 0.25)
+    assert owned_by(whole) == owned_by(again) != owned_by(other)
+    for own, thinner in zip(whole, thin, strict=True):
+        assert torch.equal(own.test, thinner.test)
+        assert torch.equal(own.validation, thinner.validation)
+        assert set(thinner.train.tolist()) <= set(own.train.tolist())
+        assert len(thinner.train) == len(own.train) // 4
