@@ -7,6 +7,8 @@ batches untouched and two methods can be compared on identical draws.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 import numpy as np
@@ -33,6 +35,14 @@ def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
     """A CPU torch generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
     state = _sequence(seed, stream, keys).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+@contextmanager
+def seeded_layers(seed: int, stream: Stream, *keys: int) -> Iterator[None]:
+    """Layers made inside draw their initial weights from ``stream``; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_generator(seed, stream, *keys).initial_seed())
+        yield
 
 
 def _sequence(seed: int, stream: Stream, keys: tuple[int, ...]) -> np.random.SeedSequence:

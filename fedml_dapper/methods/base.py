@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import torch
+
 from fedml_dapper.config import PruningArgs, Section, TrainArgs, check
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
-from fedml_dapper.methods.state import ClientProfile, ServerState
+from fedml_dapper.methods.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     ChannelLayout,
@@ -48,16 +50,24 @@ class Task:
     pruning: PruningArgs
     uniform_weights: bool
     seed: int
+    ratios: tuple[float, ...] = (0.0,)
+    """Pruning ratio of each capability level, strongest first."""
+    slims: bool = True
+    """Whether the method slims; otherwise no channels are traced, so that any network will do."""
 
     @cached_property
     def layout(self) -> ChannelLayout:
-        """The prunable channels of the backbone, traced once."""
-        return trace_layout(self.backbone, self.input_size, self.pruning.scope)
+        """The tensors of the backbone and its prunable channels, traced once."""
+        return trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
 
-    def widths(self, ratio: float) -> Widths:
-        """Channels that a client of pruning ratio ``ratio`` keeps, solved once per ratio."""
+    def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
+        """Channels that a client of pruning ratio ``ratio`` keeps, solved once per ratio.
+
+        Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
+        """
         if ratio not in self._solved:
-            self._solved[ratio] = solve_widths(self.layout, ratio, self.pruning.ratio_of, self.pruning.round_to)
+            pruning = self.pruning
+            self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
         return self._solved[ratio]
 
     @cached_property
@@ -91,6 +101,10 @@ class Method(Generic[P]):
     """Whether weak clients train slim models; otherwise everyone trains the full one (DapperFL, footnote 6)."""
     slim_downlink: ClassVar[bool] = False
     """Whether they are sent slim models too."""
+    has_global_model: ClassVar[bool] = True
+    """Whether the server's model is meant to be used; otherwise only the clients' own are."""
+    serves_newcomers: ClassVar[bool] = True
+    """Whether there is a model for a client that never trained (:meth:`adapted_model`)."""
     scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
     """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
@@ -102,8 +116,8 @@ class Method(Generic[P]):
                 f"dapper_args.pruning.scope: `{task.pruning.scope}` does not go with method `{self.name}`;"
                 f" choose {' or '.join(self.scopes)}"
             )
-        self.params = params
-        self.task = replace(task, backbone=self.build_model(task.backbone))
+        self.params, self.task = params, task
+        self.task = replace(task, backbone=self.build_model(task.backbone), slims=self.slims)
 
     @classmethod
     def check_params(cls, values: Mapping[str, Any]) -> P:
@@ -111,7 +125,10 @@ class Method(Generic[P]):
         return check(cls.Params, values, where=f"settings of {cls.name}", prefix=f"dapper_args.params.{cls.name}")
 
     def build_model(self, backbone: Backbone) -> Backbone:
-        """The model this method trains; methods that change layers return a changed copy."""
+        """The model this method trains; methods that change layers return a changed copy.
+
+        Called once, at the start: ``self.task`` still holds the plain backbone.
+        """
         return backbone
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
@@ -202,12 +219,30 @@ class Method(Generic[P]):
         """Recover what was pruned and average (DapperFL Eq. 6-7); without pruning, FedAvg's weighted mean."""
         return RecoverAndAverage(server, self.task)
 
-    def model_for(self, server: ServerState, client_id: int | None = None) -> Backbone:
-        """The model to evaluate: the global one, or ``client_id``'s own where the method personalises."""
-        del client_id
+    def round_notes(self, server: ServerState) -> Mapping[str, Value]:
+        """What the ledger and the terminal are to say of the round just closed, by name."""
+        del server
+        return {}
+
+    # Models to evaluate
+
+    def global_model(self, server: ServerState) -> Backbone:
+        """The server's model."""
         model = copy.deepcopy(self.task.backbone)
         model.load_state_dict(server.weights)
         return model
+
+    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """The model a client uses itself, given what the server has for it or what it has just trained.
+
+        Nothing is remembered: evaluation leaves no trace.
+        """
+        return self.load(client, downlink)
+
+    def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
+        """The model for a newcomer of a domain that nobody trained on, adapted without ``data``'s labels."""
+        del data, device
+        return self.global_model(server)
 
 
 class RecoverAndAverage:
@@ -215,6 +250,7 @@ class RecoverAndAverage:
 
     def __init__(self, server: ServerState, task: Task, recovery: Recovery = "global") -> None:
         self._server = server
+        self._layout = task.layout
         self._uniform = task.uniform_weights
         self._mean = RecoveringMean(server.weights, task.layout, recovery)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -34,7 +34,7 @@ class ClientContext:
 
 
 class LocalTraining:
-    """The local epochs of one client in one round: SGD without learning-rate decay, as in DapperFL, Table 4.
+    """The local epochs of one client in one round, by SGD as ``train_args`` says (DapperFL, Table 4).
 
     Batches depend on (seed, client, round, epoch) only, so all methods see the same ones.
     """
@@ -49,10 +49,23 @@ class LocalTraining:
         self._loss = float("nan")
         self._started = time.perf_counter()
 
-    def optimizer(self, model: nn.Module) -> torch.optim.SGD:
-        """A fresh optimizer: momentum starts at zero in every round (METHODS 0)."""
+    @property
+    def learning_rate(self) -> float:
+        """The present round's."""
+        return self._args.learning_rate * self._args.learning_rate_decay ** (self._round - 1)
+
+    def optimizer(
+        self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
+    ) -> torch.optim.SGD:
+        """A fresh optimizer: momentum starts at zero in every round (METHODS 0). It steps ``parameters``, by default
+        all of the model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
         args = self._args
-        return torch.optim.SGD(model.parameters(), args.learning_rate, args.momentum, weight_decay=args.weight_decay)
+        return torch.optim.SGD(
+            model.parameters() if parameters is None else parameters,
+            self.learning_rate,
+            args.momentum if momentum is None else momentum,
+            weight_decay=args.weight_decay,
+        )
 
     def epoch(
         self,
@@ -60,16 +73,28 @@ class LocalTraining:
         optimizer: torch.optim.Optimizer,
         loss: Loss,
         after_step: Callable[[], None] | None = None,
+        *,
+        before_step: Callable[[], None] | None = None,
+        mode: Callable[[Backbone], object] = nn.Module.train,
     ) -> None:
-        """One pass over the client's images, minimising ``loss`` (a mean over the batch)."""
+        """One pass over the client's images, minimising ``loss`` (a mean over the batch).
+
+        ``before_step`` may change the gradients, before they are clipped; ``mode`` puts the model's layers into the
+        modes they train in.
+        """
         self._epoch += 1
-        model.train()
+        mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
         for batch in self._client.data.batches(self._round, self._epoch, self._client.device):
             optimizer.zero_grad(set_to_none=True)
             value = loss(model, batch)
             value.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            if before_step is not None:
+                before_step()
+            if self._args.max_grad_norm is not None:
+                stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
             optimizer.step()
             if after_step is not None:
                 after_step()

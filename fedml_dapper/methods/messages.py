@@ -22,11 +22,14 @@ class Downlink:
 
 @dataclass(frozen=True)
 class TrainingMetrics:
-    """How local training went: mean loss per sample over the last local epoch, optimizer steps, wall-clock seconds."""
+    """How local training went: mean loss per sample over the last local epoch, optimizer steps, wall-clock seconds, and
+    accuracy (percent) of the client's own model on its own test samples before and after, where that is measured."""
 
     loss: float
     steps: int
     seconds: float
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,13 +19,17 @@ _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
 }
 
 
-def solve_widths(layout: ChannelLayout, ratio: float, ratio_of: RatioOf, round_to: int = 1) -> Widths:
+def solve_widths(
+    layout: ChannelLayout, ratio: float, ratio_of: RatioOf, round_to: int = 1,
+    setting: str = "dapper_args.levels.ratios",
+) -> Widths:  # fmt: skip
     """Channels each group keeps so that the model is ``ratio`` smaller than the dense one.
 
     With ``ratio_of="channels"`` every group loses ``round(ratio * C)`` channels (half to even) and keeps at least one.
     Otherwise one common channel ratio is found by bisection such that the real count of parameters or MACs comes
-    closest to ``(1 - ratio)`` of the dense count. Raises :class:`ConfigError` where the closest is more than 1 % of the
-    dense count away (not checked for ``round_to`` > 1, whose coarser steps are the user's choice).
+    closest to ``(1 - ratio)`` of the dense count. Raises :class:`ConfigError`, naming the ``setting`` that the ratio
+    comes from, where the closest is more than 1 % of the dense count away (not checked for ``round_to`` > 1, whose
+    coarser steps are the user's choice).
     """
     if ratio == 0 or not layout.groups:
         return {}
@@ -46,7 +50,7 @@ def solve_widths(layout: ChannelLayout, ratio: float, ratio_of: RatioOf, round_t
         smallest = count(layout, _uniform_widths(layout, 1.0, round_to)) / dense
         shares = sorted({f"{100 * count(layout, widths) / dense:.1f} %" for widths in candidates})
         raise ConfigError(
-            f"dapper_args.levels.ratios: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of};"
+            f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of};"
             f" closest within reach: {' or '.join(shares)}; smallest share of this scope: {100 * smallest:.1f} %."
             " Choose another ratio, scope, width or ratio_of"
         )

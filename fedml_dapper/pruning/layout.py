@@ -70,14 +70,19 @@ class ChannelLayout:
     groups: Mapping[str, ChannelGroup]
     tensors: Mapping[str, TensorSpec]
 
+    @property
+    def trainable(self) -> list[str]:
+        """Names of the parameters, i.e. of all tensors but the buffers."""
+        return [name for name, spec in self.tensors.items() if spec.trainable]
 
-def trace_layout(model: Backbone, input_size: int, scope: Scope) -> ChannelLayout:
+
+def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> ChannelLayout:
     """Trace ``model`` on one image of ``input_size`` x ``input_size`` and keep the groups that ``scope`` allows.
 
     ``internal`` (METHODS A.4): groups with one producer that do not reach the predictor; in a residual network these
     are the channels inside each block, so z and every residual stream keep their width. ``grouped``: every group, the
-    residual streams too. ``official_mask``: none, since masking removes nothing. The predictor's outputs and the input
-    image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.
+    residual streams too. ``official_mask`` and None: none, since nothing is removed. The predictor's outputs and the
+    input image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.
     """
     probe = copy.deepcopy(model).eval()  # tracing runs the network and may change its mode and statistics
     groups, axes = _allowed_groups(probe, input_size, scope)
@@ -97,15 +102,16 @@ def trace_layout(model: Backbone, input_size: int, scope: Scope) -> ChannelLayou
 
 
 def _allowed_groups(
-    model: Backbone, input_size: int, scope: Scope
+    model: Backbone, input_size: int, scope: Scope | None
 ) -> tuple[dict[str, ChannelGroup], dict[str, list[Axis]]]:
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = {}
-    if scope == "official_mask":
+    if scope is None or scope == "official_mask":
         return groups, axes
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    graph = torch_pruning.DependencyGraph().build_dependency(model, _example_images(model, input_size))
+    images = _example_images(model, input_size)
+    graph = torch_pruning.DependencyGraph().build_dependency(model, images, verbose=False)  # it warns of every scalar
     for traced in graph.get_all_groups(ignored_layers=[model.predictor], root_module_types=[nn.Conv2d, nn.Linear]):
         members = [
             _Member.of(item, names[item.dep.target.module]) for item in traced if item.dep.target.module in names

@@ -29,6 +29,11 @@ class PruningPlan:
     def widths(self) -> Widths:
         return {name: len(indices) for name, indices in self.kept.items()}
 
+    def equals(self, other: PruningPlan) -> bool:
+        """Whether both keep and omit the same."""
+        same_names = self.omitted == other.omitted and self.kept.keys() == other.kept.keys()
+        return same_names and all(torch.equal(kept, other.kept[name]) for name, kept in self.kept.items())
+
     def check(self, layout: ChannelLayout) -> None:
         """Raises :class:`ProtocolError` unless every name exists and indices are sorted, unique and in range."""
         for name in sorted(self.omitted - layout.tensors.keys()):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -49,8 +51,40 @@ def test_flattened_channels_span_blocks_of_inputs() -> None:
     assert layout.tensors["hidden.weight"].shape_at({"conv2": 2}) == (6, 32)
 
 
+@pytest.mark.parametrize(
+    ("name", "internal", "flattening", "repeat"),
+    [
+        ("alexnet", [*(f"features.{layer}.conv" for layer in range(5)), "hidden.0.linear"], "hidden.0.linear", 36),
+        ("lenet5", ["conv1", "conv2", "hidden.0"], "hidden.0", 169),
+        ("lenet5_one_fc", ["conv1", "conv2"], "hidden.0", 169),
+        ("lenet5_three_fc", ["conv1", "conv2", "hidden.0", "hidden.2"], "hidden.0", 169),
+    ],
+)
+def test_plain_networks_prune_all_but_what_makes_z(
+    name: str, internal: list[str], flattening: str, repeat: int
+) -> None:
+    model = build_backbone(ModelArgs(model=name, width=2), 10, 1, input_size=64)
+    layout = trace_layout(model, 64, "internal")
+    last_convolution = [group for group in internal if "conv" in group][-1]
+    assert list(layout.groups) == internal
+    assert layout.tensors[f"{flattening}.weight"].axes[-1] == Axis(1, last_convolution, repeat)
+    assert not layout.tensors["predictor.weight"].axes
+    grouped = trace_layout(model, 64, "grouped")
+    assert list(grouped.groups)[:-1] == internal
+    assert layout.groups.items() <= grouped.groups.items()
+    assert grouped.tensors["predictor.weight"].axes == (Axis(1, list(grouped.groups)[-1]),)
+    assert all(len(group.producers) == 1 for group in grouped.groups.values())
+
+
 def test_official_masks_remove_nothing() -> None:
     assert not trace_layout(Plain(), 8, "official_mask").groups
+
+
+def test_without_a_scope_any_network_will_do() -> None:
+    unfollowed = trace_layout(Plain(lambda channels: nn.InstanceNorm2d(channels, affine=True)), 8, None)  # type: ignore[arg-type]
+    assert not unfollowed.groups
+    layout, traced = (trace_layout(Plain(), 8, scope) for scope in (None, "internal"))
+    assert layout.tensors == {name: replace(spec, axes=()) for name, spec in traced.tensors.items()}
 
 
 def test_tracing_leaves_the_model_as_it_was() -> None:

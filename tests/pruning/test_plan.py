@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.models import build_backbone
-from fedml_dapper.pruning import ChannelGroup, PruningPlan, plan_by_importance, trace_layout
+from fedml_dapper.pruning import (
+    ChannelGroup,
+    ChannelLayout,
+    PruningPlan,
+    plan_at_random,
+    plan_by_importance,
+    plan_window,
+    trace_layout,
+)
 from fedml_dapper.pruning.plan import keep_largest, l1_importance
+
+TWO_GROUPS = ChannelLayout({"a": ChannelGroup("a", 5, ("a",)), "b": ChannelGroup("b", 8, ("b",))}, {})
 
 
 def test_weakest_channels_go_and_indices_stay_sorted() -> None:
@@ -33,6 +44,38 @@ def test_plan_keeps_the_strong_filters_of_each_group() -> None:
     plan = plan_by_importance(layout, model.state_dict(), {"stages.0.0.conv1": 3})
     assert plan.kept["stages.0.0.conv1"].tolist() == [0, 1, 3]
     assert plan.widths == {"stages.0.0.conv1": 3}
+
+
+def test_random_plans_repeat_and_keep_a_fixed_number_of_each_group() -> None:
+    def draw(seed: int, widths: dict[str, int]) -> PruningPlan:
+        plan = plan_at_random(TWO_GROUPS, widths, np.random.default_rng(seed))
+        plan.check(TWO_GROUPS)
+        return plan
+
+    first, again, other = (draw(seed, {"a": 2, "b": 4}) for seed in (1, 1, 2))
+    assert first.widths == {"a": 2, "b": 4}
+    assert all(torch.equal(kept, again.kept[name]) for name, kept in first.kept.items())
+    assert any(not torch.equal(kept, other.kept[name]) for name, kept in first.kept.items())
+    reordered = draw(1, {"b": 4, "a": 2})  # the layout's order counts, not that of the widths
+    assert all(torch.equal(kept, reordered.kept[name]) for name, kept in first.kept.items())
+    assert draw(1, {"b": 8}).kept["b"].tolist() == list(range(8))
+    assert draw(1, {}).kept == {}
+
+
+def test_random_plans_keep_every_channel_equally_often() -> None:
+    generator, kept = np.random.default_rng(0), torch.zeros(5)
+    for _ in range(2000):
+        kept[plan_at_random(TWO_GROUPS, {"a": 2}, generator).kept["a"]] += 1
+    assert (kept / 2000).tolist() == pytest.approx([0.4] * 5, abs=0.04)  # 3.6 standard deviations
+
+
+def test_windows_wrap_around_within_each_group() -> None:
+    plan = plan_window(TWO_GROUPS, {"a": 3, "b": 3}, start=6)
+    plan.check(TWO_GROUPS)
+    assert plan.kept["a"].tolist() == [1, 2, 3]
+    assert plan.kept["b"].tolist() == [0, 6, 7]
+    assert plan_window(TWO_GROUPS, {"a": 3}).kept["a"].tolist() == [0, 1, 2]
+    assert plan_window(TWO_GROUPS, {}, start=6).kept == {}
 
 
 @pytest.mark.parametrize(

@@ -23,19 +23,33 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.layout import Scope
 
-IMAGES, LABELS = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(3)), torch.arange(6)
+LABELS = torch.arange(6)
+SIZES = {
+    "resnet18": (4, 16),
+    "alexnet": (4, 72),
+    "lenet5": (3, 20),
+    "lenet5_one_fc": (3, 20),
+    "lenet5_three_fc": (3, 20),
+}
+"""Backbone -> a narrow width, and a small side of its images."""
 
 
-def prepared(scope: Scope) -> tuple[Backbone, ChannelLayout, PruningPlan]:
-    model = build_backbone(ModelArgs(model="resnet18", width=4), 10, seed=1)
+def images_for(name: str) -> torch.Tensor:
+    size = SIZES[name][1]
+    return torch.randn(6, 3, size, size, generator=torch.Generator().manual_seed(3))
+
+
+def prepared(scope: Scope, name: str = "resnet18") -> tuple[Backbone, ChannelLayout, PruningPlan]:
+    (width, size), images = SIZES[name], images_for(name)
+    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, size)
     model.train()
     for _ in range(2):  # statistics, affine weights and biases away from their initial values
-        F.cross_entropy(model(IMAGES), LABELS).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(images), LABELS).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=0.1)
-    layout = trace_layout(model, 16, scope)
+    layout = trace_layout(model, size, scope)
     return model, layout, plan_by_importance(layout, model.state_dict(), solve_widths(layout, 0.5, "channels"))
 
 
@@ -48,7 +62,7 @@ def masked(model: Backbone, layout: ChannelLayout, plan: PruningPlan) -> tuple[B
         for axis in layout.tensors[name].axes:
             dropped = torch.ones(layout.groups[axis.group].channels, dtype=torch.bool)
             dropped[plan.kept[axis.group]] = False
-            mask.index_fill_(axis.dim, dropped.nonzero().flatten(), 0)
+            mask.index_fill_(axis.dim, dropped.repeat_interleave(axis.repeat).nonzero().flatten(), 0)
         masks[name] = mask
         if "running" not in name:
             tensor.mul_(mask)
@@ -57,25 +71,28 @@ def masked(model: Backbone, layout: ChannelLayout, plan: PruningPlan) -> tuple[B
 
 @pytest.mark.parametrize("scope", ["internal", "grouped"])
 @pytest.mark.parametrize("training", [True, False])
-def test_slim_equals_masked_in_logits_loss_and_gradients(scope: Scope, training: bool) -> None:
-    model, layout, plan = prepared(scope)
+@pytest.mark.parametrize("name", SIZES)
+def test_slim_equals_masked_in_logits_loss_and_gradients(name: str, scope: Scope, training: bool) -> None:
+    model, layout, plan = prepared(scope, name)
+    images = images_for(name)
+    assert set(plan.kept) == set(layout.groups)
     slim, (dense, _) = slim_model(model, layout, plan), masked(model, layout, plan)
     outputs = []
     for network in (slim, dense):
         network.train(training)
         network.zero_grad()
-        logits = network(IMAGES)
+        logits = network(images)
         F.cross_entropy(logits, LABELS).backward()  # type: ignore[no-untyped-call]
         outputs.append(logits)
     torch.testing.assert_close(outputs[0], outputs[1], atol=1e-5, rtol=1e-5)
     gradients = {name: parameter.grad for name, parameter in dense.named_parameters() if parameter.grad is not None}
-    for name, kept in slim_tensors(gradients, layout, plan).items():
-        gradient = slim.get_parameter(name).grad
+    for tensor_name, kept in slim_tensors(gradients, layout, plan).items():
+        gradient = slim.get_parameter(tensor_name).grad
         assert gradient is not None
         torch.testing.assert_close(gradient, kept, atol=1e-5, rtol=1e-4)
     statistics = slim_tensors(dense.state_dict(), layout, plan)
-    for name, tensor in slim.state_dict().items():
-        torch.testing.assert_close(tensor, statistics[name], atol=1e-5, rtol=1e-5)
+    for tensor_name, tensor in slim.state_dict().items():
+        torch.testing.assert_close(tensor, statistics[tensor_name], atol=1e-5, rtol=1e-5)
 
 
 def test_state_holds_only_kept_weights_and_layers_say_their_true_size() -> None:
@@ -96,7 +113,7 @@ def test_slimming_leaves_the_dense_model_alone() -> None:
     with torch.no_grad():
         for parameter in slim.parameters():
             parameter.fill_(7.0)
-    slim.train()(IMAGES)
+    slim.train()(images_for("resnet18"))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

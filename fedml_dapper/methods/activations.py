@@ -1,0 +1,34 @@
+"""What goes into and comes out of a model's layers while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Activation(NamedTuple):
+    """A layer's input and output in one forward pass, batch first."""
+
+    input: Tensor
+    output: Tensor
+
+
+@contextmanager
+def observed(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Activation]]:
+    """Inside, the dictionary holds the latest forward pass's :class:`Activation` of each of ``layers``, by name."""
+    latest: dict[str, Activation] = {}
+    hooks = []
+    for name in layers:
+
+        def note(_layer: nn.Module, inputs: tuple[Tensor], output: Tensor, name: str = name) -> None:
+            latest[name] = Activation(inputs[0].detach(), output.detach())
+
+        hooks.append(model.get_submodule(name).register_forward_hook(note))
+    try:
+        yield latest
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,33 @@
+"""One small experiment for all methods' tests, built once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import load_settings
+from fedml_dapper.federation import Experiment, build_experiment
+
+QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+
+
+@pytest.fixture(scope="session")
+def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """FedAvg on four clients, scored in round 9 only; other methods are built on its task. Nothing in it may change."""
+    small = [
+        "method=fedavg", "width=8", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1",
+        "batch_size=16", "comm_round=9", "frequency_of_the_test=9", f"output_dir={tmp_path_factory.mktemp('runs')}",
+    ]  # fmt: skip
+    return build_experiment(load_settings([QUICKSTART], small))
+
+
+@pytest.fixture(scope="session")
+def lenet(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """As ``fedavg``, with LeNet5 and for 10 rounds."""
+    small = [
+        "method=fedavg", "model=lenet5", "width=6", "client_num_in_total=4", "client_num_per_round=4",
+        "client_share=0.05", "epochs=1", "batch_size=16", "comm_round=10", "frequency_of_the_test=10",
+        f"output_dir={tmp_path_factory.mktemp('runs')}",
+    ]  # fmt: skip
+    return build_experiment(load_settings([QUICKSTART], small))

@@ -1,0 +1,70 @@
+"""Masked cross-entropy and static BatchNorm of HeteroFL and FedRolex."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.datasets import ClientData, ImageSet
+from fedml_dapper.federation import Experiment, Server, build_experiment
+from fedml_dapper.methods import ClientContext, Upload
+from fedml_dapper.methods.batchnorm import recalibrate
+from fedml_dapper.methods.channel_window import masked_cross_entropy
+
+SettingsFactory = Callable[..., Settings]
+FEW = ("method=heterofl", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05")
+GROUPED = ("scope=grouped", "epochs=1")
+NO_DECAY = "weight_decay=0"
+
+
+def without_classes(data: ClientData, *absent: int) -> ClientData:
+    kept = torch.tensor([label not in absent for label in data.samples.labels.tolist()])
+    return replace(data, samples=ImageSet(data.samples.images[kept], data.samples.labels[kept]))
+
+
+def update(experiment: Experiment, data: ClientData) -> tuple[Server, Upload]:
+    server = Server(experiment)
+    weakest = max(experiment.profiles, key=lambda profile: profile.ratio)
+    data = replace(data, client_id=weakest.client_id)
+    return server, experiment.method.local_update(ClientContext(weakest, data), server.downlink(weakest.client_id))
+
+
+def test_masked_loss_by_hand() -> None:
+    logits = torch.tensor([[2.0, 5.0, 1.0]], requires_grad=True)
+    loss = masked_cross_entropy(logits, torch.tensor([0]), torch.tensor([False, True, False]))
+    assert loss.item() == pytest.approx(0.407606)  # -log(e^2 / (e^2 + e^0 + e^1))
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 1] == 0
+
+
+def test_absent_classes_are_not_trained_unless_told_otherwise(tiny_settings: SettingsFactory) -> None:
+    moved = []
+    for masked in ("true", "false"):
+        switch = f"dapper_args.params.heterofl={{masked_loss: {masked}}}"
+        experiment = build_experiment(tiny_settings(*FEW, *GROUPED, NO_DECAY, switch))
+        data = without_classes(experiment.clients[0], 3, 7)
+        server, upload = update(experiment, data)
+        difference = upload.weights["predictor.bias"] - server.state.weights["predictor.bias"]
+        moved.append([index for index in range(10) if difference[index] != 0])
+    assert moved == [sorted(set(data.samples.labels.tolist())), list(range(10))]
+    assert not {3, 7} & set(moved[0])
+
+
+def test_statistics_are_measured_after_training_unless_tracked(tiny_settings: SettingsFactory) -> None:
+    uploads = []
+    for choice in ("recalibrate", "slim"):
+        switch = f"dapper_args.params.heterofl={{bn_statistics: {choice}}}"
+        experiment = build_experiment(tiny_settings(*FEW, *GROUPED, switch))
+        uploads.append(update(experiment, experiment.clients[0])[1])
+    measured, tracked = uploads
+    data = replace(experiment.clients[0], client_id=measured.client_id)
+    model = experiment.method.local_model(measured.plan)
+    model.load_state_dict(tracked.weights)
+    expected = {**tracked.weights, **recalibrate(model, data, experiment.device)}
+    assert any(not torch.equal(tensor, tracked.weights[name]) for name, tensor in expected.items())
+    assert all(torch.equal(tensor, measured.weights[name]) for name, tensor in expected.items())
