@@ -34,7 +34,7 @@ RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8)
 def main(model: str, input_size: int, batch: int, runs: int, threads: int, as_json: bool) -> None:
     """Seconds of one SGD step per pruning ratio (of parameters, internal scope)."""
     torch.set_num_threads(threads)
-    dense = build_backbone(ModelArgs(model=model), 10, seed=1)
+    dense = build_backbone(ModelArgs(model=model), 10, 1, input_size)
     layout = trace_layout(dense, input_size, "internal")
     widths = [solve_widths(layout, ratio, "parameters") for ratio in RATIOS]
     models = [slim_model(dense, layout, plan_by_importance(layout, dense.state_dict(), w)) for w in widths]

@@ -24,7 +24,14 @@ from fedml_dapper.console import progress_for
 from fedml_dapper.datasets import SUITES, contact_sheet, data_root, find_domains, load_suite, pack
 from fedml_dapper.doctor import doctor
 from fedml_dapper.errors import ConfigError, DapperError, DataError
-from fedml_dapper.evaluation import RunSummary, footprint_table, result_table, summarise, write_report
+from fedml_dapper.evaluation import (
+    RunSummary,
+    footprint_table,
+    personal_table,
+    result_table,
+    summarise,
+    write_report,
+)
 from fedml_dapper.federation import (
     CHECKPOINT_NAME,
     LEDGER_NAME,
@@ -168,6 +175,8 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool) -
         sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
     else:
         console.print(result_table(summary, record))
+        if summary.personal is not None:
+            console.print(personal_table(summary.personal, record))
         console.print(f"Report: {report.absolute()}", soft_wrap=True)
     if interrupted:
         saved = [name for name in (LEDGER_NAME, CHECKPOINT_NAME, REPORT_NAME) if (run_dir / name).exists()]
@@ -208,7 +217,7 @@ def report(run_dir: Path) -> None:
 @main.command()
 @click.option("--model", required=True, type=click.Choice(sorted(BACKBONES)))
 @click.option("--input", "input_size", type=click.IntRange(min=8), default=32, show_default=True, help="Image side.")
-@click.option("--width", type=click.IntRange(min=1), default=64, show_default=True, help="Channels of the first stage.")
+@click.option("--width", type=click.IntRange(min=1), help="Channels of the first layer; as published when absent.")
 @click.option("--classes", type=click.IntRange(min=2), default=10, show_default=True)
 @click.option("--scope", type=click.Choice(["internal", "grouped"]), default="internal", show_default=True)
 @click.option(
@@ -218,7 +227,7 @@ def report(run_dir: Path) -> None:
 @click.option("--ratios", default="0,0.2,0.4,0.6,0.8", show_default=True, help="Pruning ratio of each level.")
 @_json_option
 def footprint(
-    model: str, input_size: int, width: int, classes: int, scope: str, ratio_of: str, round_to: int, ratios: str,
+    model: str, input_size: int, width: int | None, classes: int, scope: str, ratio_of: str, round_to: int, ratios: str,
     as_json: bool,
 ) -> None:  # fmt: skip
     """What each capability level trains and sends under DapperFL: parameters, MACs, bytes each way."""
@@ -230,14 +239,15 @@ def footprint(
     if as_json:
         click.echo(TypeAdapter(list[LevelFootprint]).dump_json(list(rows)))
     else:
-        title = f"{model}, width {width}, {input_size}x{input_size} images, {scope} scope, ratio of {ratio_of}"
+        shape = f"{model}, width {width or BACKBONES[model].width}, {input_size}x{input_size} images"
+        title = f"{shape}, {scope} scope, ratio of {ratio_of}"
         Console().print(footprint_table(rows, title))
 
 
 def _footprints(
     model: ModelArgs, input_size: int, classes: int, levels: LevelArgs, pruning: PruningArgs
 ) -> tuple[LevelFootprint, ...]:
-    backbone = build_backbone(model, classes, seed=0)
+    backbone = build_backbone(model, classes, 0, input_size)
     task = Task(backbone, input_size, TrainArgs(), pruning, uniform_weights=False, seed=0)
     return level_footprints(DapperFL(DapperFL.check_params({}), task), levels)
 

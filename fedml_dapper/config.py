@@ -20,6 +20,7 @@ from fedml_dapper.errors import ConfigError
 
 Share = Annotated[float, Field(gt=0, le=1)]
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
+PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet"]
 
 
 class Section(BaseModel):
@@ -36,27 +37,39 @@ class CommonArgs(Section):
 
 
 class DataArgs(Section):
-    """``data_args``: which images, and how clients share them (METHODS E.1-E.3)."""
+    """``data_args``: which images, and how clients share them (METHODS E)."""
 
     dataset: str
     data_cache_dir: Path | None = None
     """Root of the data; falls back to the environment variable ``DAPPER_DATA``."""
     download: bool = False
-    """Let torchvision fetch what is missing (MNIST, USPS, SVHN only)."""
+    """Let torchvision fetch what is missing, where it can."""
+    image_size: int | None = Field(default=None, ge=8)
+    """Height and width to which images are brought; the suite's own when absent."""
+    partition: PartitionName | None = None
+    """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
+    (DapperFL, E.3); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
+    tenth for testing (FDSE, E.5); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
+    samples for testing (FedCMD, E.6)."""
     client_share: Share | None = None
-    """Share of its domain's training set that one client holds; the suite's own when absent."""
+    """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
+    otherwise the share of its training samples that a client uses, all of them when absent."""
     client_order: Literal["shuffled", "official"] = "shuffled"
     """``official``: one guaranteed client per domain comes last, in domain order (METHODS A.7, D15)."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
+    dirichlet_alpha: float | None = Field(default=None, gt=0)
+    """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
     """Random flips in training; the suite's own rule when absent (the public code flips digits too: A.7, D14)."""
 
 
 class ModelArgs(Section):
-    """``model_args``: the backbone. ``width`` is the number of channels of its first stage (64 in the paper)."""
+    """``model_args``: the backbone."""
 
     model: str
-    width: int = Field(default=64, ge=1)
+    width: int | None = Field(default=None, ge=1)
+    """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
+    LeNet5 6)."""
 
 
 class TrainArgs(Section):
@@ -73,6 +86,10 @@ class TrainArgs(Section):
     learning_rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-5, ge=0)
+    learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
+    max_grad_norm: float | None = Field(default=None, gt=0)
+    """Gradients are clipped to this norm in every step; not at all when absent."""
 
     @model_validator(mode="after")
     def _enough_clients(self) -> TrainArgs:
@@ -219,6 +236,16 @@ class PruningArgs(Section):
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
 
+class EvaluationArgs(Section):
+    """``dapper_args.evaluation``: what is measured besides the global model on every domain."""
+
+    personal: bool = False
+    """Each client's own model on its own test samples, and what a round of local training changes there."""
+    unseen_domain: str | None = None
+    """Leave this domain's clients out of training; it is tested all the same, after label-free adaptation where the
+    method has one."""
+
+
 class DapperArgs(Section):
     """``dapper_args``: everything FedML has no word for."""
 
@@ -228,6 +255,7 @@ class DapperArgs(Section):
     file can hold the settings of all methods it is meant to compare."""
     levels: LevelArgs = LevelArgs()
     pruning: PruningArgs = PruningArgs()
+    evaluation: EvaluationArgs = EvaluationArgs()
     aggregation_weights: Literal["samples", "uniform"] = "samples"
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+from pydantic import JsonValue
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
@@ -37,6 +38,9 @@ class LogProgress(RunObserver):
             domains = "  ".join(f"{name} {value:.1f}" for name, value in record.scores.domain_accuracy.items())
             best = record.scores.best_global_accuracy
             text += f"  global {record.scores.global_accuracy:.1f} % (best {best:.1f})  {domains}"
+        if record.personal is not None:
+            text += f"  clients' own {record.personal.overall:.1f} % (worst {record.personal.worst:.1f})"
+        text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 
     def _to_go(self, finished_rounds: float) -> timedelta:
@@ -78,3 +82,10 @@ class LiveProgress(LogProgress):
 
     def run_finished(self) -> None:
         self._progress.stop()
+
+
+def _plain(value: JsonValue) -> str:
+    """A method's note as a word or two, without JSON's signs."""
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{key} {_plain(item)}" for key, item in value.items()) + ")"
+    return str(value)

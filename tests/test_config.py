@@ -26,7 +26,29 @@ def test_shipped_experiments_hold_the_papers_settings(name: str) -> None:
     assert (training.client_num_in_total, training.client_num_per_round, training.epochs) == (10, 10, 5)
     if name != "quickstart.yaml":
         assert (training.comm_round, training.batch_size, training.learning_rate) == (100, 64, 0.01)
-        assert (training.momentum, training.weight_decay, settings.model_args.width) == (0.9, 1e-5, 64)
+        assert (training.momentum, training.weight_decay, settings.model_args.width) == (0.9, 1e-5, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "epochs", "rate"), [("pacs.yaml", 500, 5, 0.05), ("office_caltech_fdse.yaml", 500, 1, 0.1)]
+)
+def test_fdse_experiments_hold_its_settings(name: str, rounds: int, epochs: int, rate: float) -> None:
+    settings = load_settings([CONFIG / name])
+    training = settings.train_args
+    assert (training.comm_round, training.epochs, training.learning_rate) == (rounds, epochs, rate)
+    assert (training.batch_size, training.momentum, training.weight_decay) == (50, 0.0, 1e-3)
+    assert (training.learning_rate_decay, training.max_grad_norm) == (0.998, 10)
+    assert (training.client_num_in_total, training.client_num_per_round) == (4, 4)
+    assert (settings.model_args.model, settings.dapper_args.aggregation_weights) == ("alexnet", "uniform")
+
+
+def test_fedcmd_experiment_holds_its_settings() -> None:
+    settings = load_settings([CONFIG / "mnist_dirichlet.yaml"])
+    training, data = settings.train_args, settings.data_args
+    assert (data.dataset, data.partition, data.dirichlet_alpha) == ("mnist", "dirichlet", 0.1)
+    assert (training.client_num_in_total, training.client_num_per_round, training.comm_round) == (100, 10, 200)
+    assert (training.epochs, training.batch_size, training.learning_rate, training.momentum) == (5, 32, 0.01, 0.0)
+    assert settings.model_args.model == "lenet5"
 
 
 def test_compatibility_overlay_changes_only_what_it_names() -> None:

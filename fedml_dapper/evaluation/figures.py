@@ -73,9 +73,9 @@ def footprint_bars(run: RunRecord) -> Figure:
     for place, footprint in enumerate(run.footprints):
         for field, unit, offset, opacity in bars:
             part, whole = getattr(footprint, field), getattr(reference.footprint, field)
-            y = place + offset
-            axes.barh(y, 100 * part / whole, height=0.36, color=colours[footprint.level], alpha=opacity)
-            axes.text(100 * part / whole + 1.5, y, f"{quantity(part, unit)} ({share(part, whole)})", va="center")
+            y, length = place + offset, 100 * part / whole if whole else 0.0
+            axes.barh(y, length, height=0.36, color=colours[footprint.level], alpha=opacity)
+            axes.text(length + 1.5, y, f"{quantity(part, unit)} ({share(part, whole)})", va="center")
     axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
     axes.invert_yaxis()
     axes.set_xlim(0, 160)

@@ -16,8 +16,8 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:
-    """``part`` as percent of ``whole``."""
-    return f"{100 * part / whole:.{digits}f}{_NO_BREAK}%"
+    """``part`` as percent of ``whole``; a dash where ``whole`` is zero, as with the traffic of clients on their own."""
+    return f"{100 * part / whole:.{digits}f}{_NO_BREAK}%" if whole else "\N{EN DASH}"
 
 
 def duration(seconds: float) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload
+from fedml_dapper.pruning import slim_tensors
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
 
 
 class ClientSide:
-    """Runs local updates and keeps each client's memory between rounds, by client id."""
+    """Runs local updates and keeps each client's memory between rounds, by client id.
 
-    def __init__(self, experiment: Experiment) -> None:
+    In simulation ``memories`` is the server's own store, so that it can evaluate the clients' models.
+    """
+
+    def __init__(self, experiment: Experiment, memories: dict[int, Memory] | None = None) -> None:
         self._experiment = experiment
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[int, Memory] = {} if memories is None else memories
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
@@ -30,4 +36,21 @@ class ClientSide:
             device=self._experiment.device,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
-        return self._experiment.method.local_update(context, downlink)
+        if not self._experiment.settings.dapper_args.evaluation.personal:
+            return self._experiment.method.local_update(context, downlink)
+        before = self._own_accuracy(context, downlink)
+        upload = self._experiment.method.local_update(context, downlink)
+        after = self._own_accuracy(context, self._as_downlink(upload))
+        return replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
+
+    def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
+        model = self._experiment.method.personal_model(context, downlink)
+        test = self._experiment.client_tests[context.profile.client_id].test
+        return evaluate(model, test, context.device)[0]
+
+    def _as_downlink(self, upload: Upload) -> Downlink:
+        """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""
+        layout = self._experiment.method.task.layout
+        whole = {name: upload.weights[name] for name in upload.unsliced}
+        weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}
+        return Downlink(upload.round, upload.client_id, weights, upload.plan)

@@ -9,9 +9,10 @@ import torch
 
 from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Settings, read_silo_levels
-from fedml_dapper.datasets import ClientData, TestData, client_data, load_suite, partition
+from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, load_suite
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
+from fedml_dapper.federation.unseen import UnseenDomain, leave_out
 from fedml_dapper.methods import ClientProfile, Method, Task, build_method
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import assign_levels
@@ -26,6 +27,10 @@ class Experiment:
     clients: tuple[ClientData, ...]
     profiles: tuple[ClientProfile, ...]
     tests: tuple[TestData, ...]
+    """One a domain, for the global model."""
+    client_tests: tuple[ClientTests, ...]
+    unseen: UnseenDomain | None
+    """One a client, for its own model."""
     suite_label: str
     num_classes: int
     device: torch.device
@@ -37,6 +42,7 @@ class Experiment:
             version=__version__,
             suite=self.suite_label,
             domains=tuple(test.domain for test in self.tests),
+            unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
@@ -56,25 +62,19 @@ def build_experiment(settings: Settings) -> Experiment:
 
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
-    seed, data, training = settings.common_args.random_seed, settings.data_args, settings.train_args
+    seed, training = settings.common_args.random_seed, settings.train_args
     device = _device(settings)
-    suite = load_suite(data)
-    shares = partition(
-        suite,
-        num_clients=training.client_num_in_total,
-        share=data.client_share or suite.client_share,
-        seed=seed,
-        order=data.client_order,
-        max_per_domain=data.max_clients_per_domain,
-    )
-    clients = tuple(client_data(suite, shares, training.batch_size, seed))
+    suite, unseen = leave_out(load_suite(settings.data_args), settings)
+    division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed)
+    clients = division.clients
     task = Task(
-        backbone=build_backbone(settings.model_args, suite.num_classes, seed).to(device),
+        backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.input_size).to(device),
         input_size=suite.input_size,
         training=training,
         pruning=settings.dapper_args.pruning,
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
         seed=seed,
+        ratios=settings.dapper_args.levels.ratios,
     )
     method = build_method(settings.dapper_args, task)
     level_args = settings.dapper_args.levels
@@ -84,6 +84,10 @@ def build_experiment(settings: Settings) -> Experiment:
             " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
         )
     method.check_clients(clients)
+    if unseen is not None and not method.serves_newcomers:
+        raise ConfigError(
+            f"dapper_args.evaluation.unseen_domain: method `{method.name}` has no model for a client that never trained"
+        )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     levels = read_silo_levels(settings) or assign_levels(level_args, len(clients), seed)
@@ -96,11 +100,13 @@ def build_experiment(settings: Settings) -> Experiment:
         method=method,
         clients=clients,
         profiles=profiles,
-        tests=tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains),
+        tests=division.domain_tests,
+        client_tests=division.client_tests,
+        unseen=unseen,
         suite_label=suite.label,
         num_classes=suite.num_classes,
         device=device,
-        notes=shares.notes,
+        notes=division.notes,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 
 class Record(BaseModel):
@@ -46,6 +46,9 @@ class RunRecord(Record):
     suite: str
     """The data's label; says "(subset)" where the data is not the complete set."""
     domains: tuple[str, ...]
+    """Those that clients train on."""
+    unseen_domain: str | None = None
+    """A domain without clients, scored all the same."""
     method: str
     settings: dict[str, Any]
     footprints: tuple[LevelFootprint, ...]
@@ -72,6 +75,9 @@ class ClientRecord(Record):
     """Mean training loss per sample over the last local epoch, regulariser included."""
     steps: int
     seconds: float
+    accuracy_before: float | None = None
+    """The client's own model on its own test samples before the round's training; None where it is not measured."""
+    accuracy_after: float | None = None
 
 
 class RoundSeconds(Record):
@@ -85,13 +91,29 @@ class Scores(Record):
     """The global model on every domain's test set (METHODS A.8)."""
 
     global_accuracy: float
-    """Unweighted mean over the domains."""
+    """Unweighted mean over the domains that clients train on."""
     domain_accuracy: dict[str, float]
     domain_loss: dict[str, float]
     best_global_accuracy: float
     """Maximum of ``global_accuracy`` so far: the paper's statistic."""
     best_domain_accuracy: dict[str, float]
     """Maximum per domain so far, each in its own round: the paper's domain columns."""
+    unseen_accuracy: float | None = None
+    """On the domain that was left out."""
+
+
+class PersonalScores(Record):
+    """Each client's own model on its own samples, over all clients, also those that did not train in the round."""
+
+    overall: float
+    """ALL: over the union of the clients' samples."""
+    average: float
+    """AVG: unweighted mean over the clients."""
+    worst: float
+    deviation: float
+    """Standard deviation over the clients (of the population)."""
+    accuracy: tuple[float, ...]
+    """By client id."""
 
 
 class RoundRecord(Record):
@@ -103,6 +125,12 @@ class RoundRecord(Record):
     """None in rounds that ``frequency_of_the_test`` skips."""
     clients: tuple[ClientRecord, ...]
     """Those whose upload went into the new global model."""
+    personal: PersonalScores | None = None
+    """On the clients' test samples; None where it is not measured."""
+    validation: PersonalScores | None = None
+    """On their validation samples, by which a round is chosen; None where the data has none."""
     absent: tuple[int, ...] = ()
     """Chosen for the round, but no valid upload came in time."""
+    notes: dict[str, JsonValue] = {}
+    """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds

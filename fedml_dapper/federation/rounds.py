@@ -45,7 +45,8 @@ def run_rounds(
 
 def simulate(experiment: Experiment, observers: Sequence[RunObserver] = ()) -> tuple[Server, list[RoundRecord]]:
     """The whole run without FedML: the server at its end, and every round's record."""
-    server, clients = Server(experiment), ClientSide(experiment)
+    server = Server(experiment)
+    clients = ClientSide(experiment, server.memories)
     collector = _Collector()
 
     def report_step(client_id: int, done: int, total: int) -> None:

@@ -39,6 +39,8 @@ class _Metrics(BaseModel):
     loss: float
     steps: int = Field(ge=0)
     seconds: float = Field(ge=0)
+    accuracy_before: float | None = Field(default=None, ge=0, le=100)
+    accuracy_after: float | None = Field(default=None, ge=0, le=100)
 
 
 class Header(BaseModel):
@@ -128,7 +130,7 @@ class Codec:
             client_id=header.client_id,
             num_samples=header.num_samples,
             weights=weights,
-            metrics=TrainingMetrics(header.metrics.loss, header.metrics.steps, header.metrics.seconds),
+            metrics=TrainingMetrics(**header.metrics.model_dump()),
             plan=plan,
             unsliced=frozenset(header.unsliced),
             extras=extras,

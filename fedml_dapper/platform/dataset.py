@@ -16,9 +16,8 @@ data per client, classes); the data objects iterate over (images, labels) batche
 
 
 def fedml_dataset(experiment: Experiment) -> FedMLDataset:
-    """``experiment``'s data in FedML's order; a client's test data is its own domain's test set."""
-    clients, tests = experiment.clients, experiment.tests
-    test_of = {test.domain: test for test in tests}
+    """``experiment``'s data in FedML's order."""
+    clients, tests, own = experiment.clients, experiment.tests, experiment.client_tests
     return (
         sum(client.num_samples for client in clients),
         sum(test.num_samples for test in tests),
@@ -26,6 +25,6 @@ def fedml_dataset(experiment: Experiment) -> FedMLDataset:
         list(chain(tests)),
         {client.client_id: client.num_samples for client in clients},
         {client.client_id: client for client in clients},
-        {client.client_id: test_of[client.domain] for client in clients},
+        {client.client_id: mine.test for client, mine in zip(clients, own, strict=True)},
         experiment.num_classes,
     )

@@ -57,6 +57,7 @@ class InProcessRunner:
                 observer.client_stepped(client_id, done, total)
 
         self._trainer.clients.on_step = report_step
+        self._trainer.clients.memories = self._aggregator.server.memories
         run_rounds(self.experiment, self._aggregator.server, self._update, observers, self.run_dir)
 
     def _update(self, downlink: Downlink) -> Upload:

@@ -48,7 +48,6 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._sent: set[int] = set()
         self._refused: set[int] = set()
         self._silent: set[int] = set()
-        self._memories: dict[int, Memory] | None = None if comm is None else {}
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -106,7 +105,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             return
         client_id = self._queues[process][0]
         message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
-        memory = None if self._memories is None else self._memories.get(client_id, Memory())
+        memory = self._server.memories.get(client_id, Memory()) if self._server.holds_memories else None
         payload = self._codec.encode(self._server.downlink(client_id), memory)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, payload)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
@@ -141,8 +140,8 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             raise ProtocolError("expected an upload, got a downlink")
         if self._process_of(message.client_id) != process:
             raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
-        if self._memories is not None and memory is not None:
-            self._memories[message.client_id] = memory
+        if self._server.holds_memories and memory is not None:
+            self._server.memories[message.client_id] = memory
         return message
 
     def on_deadline(self) -> None:
@@ -219,7 +218,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         return True
 
     def _process_of(self, client_id: int) -> int:
-        if self._memories is None:
+        if not self._server.holds_memories:
             return 1 + client_id % self._num_processes
         return 1 + (client_id + self._server.state.round) % self._num_processes
 

@@ -45,6 +45,14 @@ def test_bars_are_shares_of_the_dense_model_with_absolute_labels(make_run):
     assert axes.get_xlabel() == "share of the dense model (%)"
 
 
+def test_clients_on_their_own_have_bars_without_traffic(make_run):
+    alone = tuple(row.model_copy(update={"bytes_up": 0, "bytes_down": 0}) for row in make_run().footprints)
+    axes = footprint_bars(make_run(footprints=alone)).axes[0]
+
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100, 0, 49.999975, 0])
+    assert "0\xa0B (\N{EN DASH})" in [text.get_text() for text in axes.texts]
+
+
 def test_bars_do_not_call_a_slim_model_dense(make_run):
     slim_only = footprint_bars(make_run(footprints=make_run().footprints[1:]))
 

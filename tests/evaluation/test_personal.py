@@ -37,7 +37,7 @@ def rounds(make_round):
 def text_of(table) -> str:
     console = Console(width=140, file=StringIO())
     console.print(table)
-    return console.file.getvalue()
+    return " ".join(console.file.getvalue().split())
 
 
 def test_summary_by_hand(make_run, rounds):

@@ -38,3 +38,7 @@ def test_duration_uses_two_units(seconds, text):
 
 def test_share_is_percent():
     assert share(3_961_674, 4_903_242, digits=2).replace("\xa0", " ") == "80.80 %"
+
+
+def test_there_is_no_share_of_nothing():
+    assert share(0, 0) == "\N{EN DASH}"

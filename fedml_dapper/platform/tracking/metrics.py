@@ -17,6 +17,12 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
         metrics |= {f"accuracy/{domain}": value for domain, value in scores.domain_accuracy.items()}
         metrics |= {f"best_accuracy/{domain}": value for domain, value in scores.best_domain_accuracy.items()}
         metrics |= {f"loss/{domain}": value for domain, value in scores.domain_loss.items()}
+        if scores.unseen_accuracy is not None:
+            metrics["accuracy/unseen"] = scores.unseen_accuracy
+    if record.personal is not None:
+        metrics["personal_accuracy/overall"] = record.personal.overall
+        metrics["personal_accuracy/average"] = record.personal.average
+        metrics["personal_accuracy/worst"] = record.personal.worst
     metrics |= {f"train_loss/level_{level}": loss for level, loss in _loss_per_level(record.clients).items()}
     metrics["bytes/up"] = sum(client.bytes_up for client in record.clients)
     metrics["bytes/down"] = sum(client.bytes_down for client in record.clients)

@@ -1,0 +1,33 @@
+"""What a client's own model is tested on, in an experiment built from settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import build_experiment, simulate
+
+SettingsFactory = Callable[..., Settings]
+FOUR = ("client_num_in_total=4", "client_num_per_round=4")
+
+
+def test_a_clients_own_test_set_is_its_domains(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FOUR))
+    assert [own.test.domain for own in experiment.client_tests] == [client.domain for client in experiment.clients]
+    assert all(own.test in experiment.tests and own.validation is None for own in experiment.client_tests)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "resnet10"])
+def test_one_client_a_domain_trains_and_is_tested_apart(tiny_settings: SettingsFactory, model: str) -> None:
+    own_samples = ("partition=one_per_domain", "image_size=20", f"model={model}")
+    settings = tiny_settings(*FOUR, *own_samples, "comm_round=1", "epochs=1", "method=fedavg", "ratios=[0.0]")
+    experiment = build_experiment(settings)
+    assert experiment.suite_label == "digits_offline (input 20x20)"
+    assert [client.domain for client in experiment.clients] == ["scans", "blended", "fonts", "segments"]
+    assert [client.num_samples for client in experiment.clients] == [55] * 4  # 8 % of 870 - 174
+    validation = [own.validation.num_samples for own in experiment.client_tests if own.validation is not None]
+    assert ([own.test.num_samples for own in experiment.client_tests], validation) == ([87] * 4, [87] * 4)
+    assert [test.num_samples for test in experiment.tests] == [87] * 4
+    simulate(experiment)

@@ -1,0 +1,71 @@
+"""Clients' own models on their own samples, and a domain that nobody trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean, pstdev
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation.scoring import evaluate, summarise
+
+SettingsFactory = Callable[..., Settings]
+FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
+
+
+def test_statistics_by_hand() -> None:
+    scores = summarise([50.0, 100.0, 60.0], [10, 30, 20])
+    assert (scores.overall, scores.average, scores.worst) == (pytest.approx(78 + 1 / 3), 70.0, 50.0)
+    assert scores.deviation == pytest.approx(pstdev([50, 100, 60]))
+    assert scores.accuracy == (50.0, 100.0, 60.0)
+
+
+def test_of_fedavg_it_is_the_global_model_at_every_client(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, "personal=true", "client_num_per_round=2"))
+    server, records = simulate(experiment)
+    model, last = experiment.method.global_model(server.state), records[-1]
+    assert last.personal is not None
+    expected = [evaluate(model, own.test, experiment.device)[0] for own in experiment.client_tests]
+    assert list(last.personal.accuracy) == expected
+    assert len(last.clients) == 2
+    assert last.validation is None
+    for client in last.clients:  # before training they held the previous round's global model
+        assert client.accuracy_before == records[0].personal.accuracy[client.client]  # type: ignore[union-attr]
+        assert client.accuracy_after is not None
+
+
+def test_unless_asked_for_nothing_personal_is_measured(tiny_settings: SettingsFactory) -> None:
+    _, records = simulate(build_experiment(tiny_settings(*FEW, "comm_round=1")))
+    assert records[0].personal is None
+    assert records[0].clients[0].accuracy_before is None
+
+
+def test_evaluation_leaves_no_trace(tiny_settings: SettingsFactory) -> None:
+    plain, _ = simulate(build_experiment(tiny_settings(*FEW)))
+    measured, _ = simulate(build_experiment(tiny_settings(*FEW, "personal=true")))
+    assert all(tensor.equal(measured.state.weights[name]) for name, tensor in plain.state.weights.items())
+
+
+def test_nobody_trains_on_the_unseen_domain_and_it_is_scored_apart(tiny_settings: SettingsFactory) -> None:
+    whole = build_experiment(tiny_settings(*FEW))
+    left_out = whole.tests[1].domain
+    experiment = build_experiment(tiny_settings(*FEW, f"unseen_domain={left_out}", "comm_round=1"))
+    assert left_out not in {profile.domain for profile in experiment.profiles}
+    server, records = simulate(experiment)
+    scores = records[0].scores
+    assert scores is not None
+    assert left_out not in scores.domain_accuracy
+    assert scores.global_accuracy == pytest.approx(fmean(scores.domain_accuracy.values()))
+    model = experiment.method.global_model(server.state)
+    assert scores.unseen_accuracy == evaluate(model, whole.tests[1], experiment.device)[0]
+    record = experiment.record()
+    assert record.unseen_domain == left_out
+    assert left_out not in record.domains
+
+
+def test_an_unknown_domain_is_named(tiny_settings: SettingsFactory) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation.unseen_domain: no domain `fonds`; did you mean `fonts`"):
+        build_experiment(tiny_settings(*FEW, "unseen_domain=fonds"))

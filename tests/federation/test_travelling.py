@@ -1,0 +1,53 @@
+"""Every method with its messages as bytes and its clients' memory travelling along, as under MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import (
+    ClientSide,
+    Codec,
+    Identity,
+    Server,
+    build_experiment,
+    shared_settings,
+    simulate,
+)
+from fedml_dapper.methods import METHODS, Downlink, Memory, Upload
+
+SettingsFactory = Callable[..., Settings]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_may_be_served_by_another_process_in_every_round(tiny_settings: SettingsFactory, method: str) -> None:
+    few = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "comm_round=3", "epochs=1")
+    experiment = build_experiment(tiny_settings(f"method={method}", *few))
+    expected, _ = simulate(experiment)
+
+    settings = experiment.settings
+    codec = Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+    server, memories = Server(experiment), dict.fromkeys(range(5), Memory())
+    for _ in range(3):
+        for client_id in server.round_clients():
+            downlink, memory = codec.decode(codec.encode(server.downlink(client_id), memories[client_id]))
+            assert isinstance(downlink, Downlink)
+            elsewhere = ClientSide(experiment)
+            elsewhere.memories[client_id] = memory or Memory()
+            upload = elsewhere.update(downlink, experiment.clients[client_id])
+            received, returned = codec.decode(codec.encode(upload, elsewhere.memories[client_id]))
+            assert isinstance(received, Upload)
+            memories[client_id] = returned or Memory()
+            server.receive(received)
+        server.close_round()
+
+    assert server.state.memory.values == expected.state.memory.values
+    for ours, theirs in (
+        (server.state.weights, expected.state.weights),
+        (server.state.memory.tensors, expected.state.memory.tensors),
+    ):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
