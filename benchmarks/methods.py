@@ -81,6 +81,7 @@ def _row(output: Path, name: str) -> dict[str, Any]:
         "method": name,
         "global_accuracy": [round(score.global_accuracy, 2) for score in scores],
         "domain_accuracy": {domain: round(value, 2) for domain, value in scores[-1].domain_accuracy.items()},
+        "personal_accuracy": [round(record.personal.overall, 2) for record in rounds if record.personal is not None],
         "client_seconds": sum(client.seconds for record in rounds for client in record.clients),
         "macs_of_weakest": run.footprints[-1].macs,
         "bytes_up": _per_round(rounds, "bytes_up"),
@@ -107,7 +108,16 @@ def _without_seconds(rounds: Sequence[RoundRecord]) -> list[Any]:
 
 def _table(document: dict[str, Any]) -> Table:
     table = Table(title=document["name"])
-    for heading in ("method", "global accuracy (%)", "training time", "bytes up", "bytes down", "same under MPI"):
+    headings = (
+        "method",
+        "domains (%)",
+        "clients' own (%)",
+        "training time",
+        "bytes up",
+        "bytes down",
+        "same under MPI",
+    )
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "method" else "right")
     reference = next((row for row in document["methods"] if row["method"] == "fedavg"), document["methods"][0])
     for row in document["methods"]:
@@ -115,8 +125,9 @@ def _table(document: dict[str, Any]) -> Table:
             row[key] / reference[key] if reference[key] else 0.0 for key in ("client_seconds", "bytes_up", "bytes_down")
         )
         parity = {True: "yes", False: "NO", None: "-"}[row.get("same_under_mpi")]
-        cells = (f"{value:.2f}" for value in shares)
-        table.add_row(row["method"], f"{row['global_accuracy'][-1]:.1f}", *cells, parity)
+        accuracies = (row["global_accuracy"], row["personal_accuracy"])
+        shown = (f"{values[-1]:.1f}" if values else "-" for values in accuracies)
+        table.add_row(row["method"], *shown, *(f"{value:.2f}" for value in shares), parity)
     table.caption = f"time and bytes relative to {reference['method']}; one run each, so times are rough"
     return table
 

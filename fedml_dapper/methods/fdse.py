@@ -10,8 +10,9 @@ its published settings belong to (``shortcut``, ``dse_act``); L_Con is the paper
 moves together is a layer, as in the text, not a tensor (``granularity``). BatchNorm's counter grows by all clients'
 batches of the round. In residual networks, which the paper does not treat, all convolutions are split, shortcuts too.
 A domain that nobody trained on starts from the mean of all clients' erasers; how long and how fast it then adapts is
-not published (``adapt_epochs``, ``adapt_learning_rate``), and it adapts to its training images only. A client that has
-not trained yet starts from the initial eraser. Clients count alike, whatever ``dapper_args.aggregation_weights`` says.
+not published (``adapt_epochs``, ``adapt_learning_rate``), and it adapts to its training images only, over which its
+statistics are averaged. A client that has not trained yet starts from the initial eraser. Clients count alike, whatever
+``dapper_args.aggregation_weights`` says.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each client's objective gets a linear and a quadratic term such that, once everything has converged, the clients' optima
 are one another's and the federation's. A client remembers g_i, the gradient of its task loss at the model it ended
-with; the server remembers h, the drift that it takes off the mean. Both are kept by client id and per trainable
-parameter; BatchNorm's statistics are averaged as in FedAvg.
+with, whatever rounds it takes part in; the server remembers h, the drift that it takes off the mean. Both cover
+trainable parameters; BatchNorm's statistics are averaged as in FedAvg.
 
 Clients are averaged uniformly, as the derivation wants, whatever ``dapper_args.aggregation_weights`` says. Public code
 clips gradients to norm 10, which is ``train_args.max_grad_norm: 10``.

@@ -19,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.base import Aggregation, Method, MethodParams, RecoverAndAverage, Task
 from fedml_dapper.methods.local_training import ClientContext
 from fedml_dapper.methods.messages import Downlink, Upload
@@ -88,6 +89,11 @@ class FedFA(Method[FedFAParams]):
     cost_note = "every client trains the full model; statistics of its feature maps travel with it."
 
     def build_model(self, backbone: Backbone) -> Backbone:
+        if not backbone.conv_stages():
+            raise ConfigError(
+                "model_args.model: method `fedfa` augments what comes out of convolutional stages, and"
+                f" {type(backbone).__name__} marks none; implement its conv_stages or choose another backbone"
+            )
         augmented, params = copy.deepcopy(backbone), self.params
         channels = stage_channels(backbone, self.task.input_size)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):

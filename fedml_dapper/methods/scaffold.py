@@ -6,12 +6,12 @@ renewed from the path that was walked (option II). c and c_i cover trainable par
 averaged as in FedAvg.
 
 Option II divides the path by K eta, which is right for plain SGD only. ``momentum`` is therefore 0, whatever
-``train_args.momentum`` says; with another value the divisor is what momentum makes of it. A learning rate that was
-chosen for momentum 0.9 is then small: by a factor of up to 10. Weight decay stays as set and
-counts as part of the local objective, so that c and c_i contain it. ``train_args.max_grad_norm`` clips corrected
-gradients; where it bites, c_i is an average of clipped steps. Clients are averaged uniformly, as the derivation wants,
-whatever ``dapper_args.aggregation_weights`` says. Clients send y_i rather than y_i - x: it is the same information, and
-the server's step of 1 is then FedAvg's mean to the bit.
+``train_args.momentum`` says; a learning rate chosen for momentum 0.9 is then up to ten times too small. With another
+value the divisor is what momentum makes of it. Weight decay stays as set and counts as part of the local objective, so
+that c and c_i contain it. ``train_args.max_grad_norm`` clips corrected gradients; where it bites, c_i is an average of
+clipped steps. Clients are averaged uniformly, as the derivation wants, whatever ``dapper_args.aggregation_weights``
+says. They send y_i rather than y_i - x: it is the same information, and the server's step of 1 is then FedAvg's mean to
+the bit.
 """
 
 from __future__ import annotations

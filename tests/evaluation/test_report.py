@@ -110,7 +110,7 @@ def test_notice_when_the_data_are_not_the_papers(make_run, write, suite, shown):
 @pytest.mark.parametrize("note", ["peak memory stays.", ""])
 def test_what_pruning_does_not_save_is_said_where_there_is_something_to_say(make_run, write, note):
     text = _Page(write(make_run(cost_note=note), [])).text
-    assert ("What pruning does not save" in text) == bool(note)
+    assert ("What these figures leave out" in text) == bool(note)
     assert note in text
 
 

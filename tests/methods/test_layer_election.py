@@ -56,7 +56,7 @@ def test_ties_go_to_the_lower_layer_and_are_told() -> None:
 @pytest.mark.parametrize(
     ("rounds", "layer"),
     [
-        ([[1, 3], [1, 3], [4, 0]], 1),  # rounds won count before votes
+        ([[1, 3], [1, 3], [5, 0]], 1),  # rounds won count before votes
         ([[3, 1], [0, 4]], 1),  # 3 to 5 votes
         ([[4, 0], [1, 3]], 0),  # 5 to 3
         ([[3, 1], [1, 3]], 0),  # alike in both

@@ -133,15 +133,18 @@ def test_first_round_loads_everything_and_learns_no_strategy(
 def test_strategy_descends_the_loss_of_the_mixed_model(adaptive: tuple[Experiment, Server, ClientSide]) -> None:
     """One step over the whole data by hand, gradient by central differences along one logit.
 
-    The client kept a layer so far: it is mixed from the global model's and the last one's all the same.
+    The client kept that layer so far: it is mixed from the global model's and the last one's all the same.
     """
     experiment, server, clients = adaptive
     method, data = experiment.method, experiment.clients[0]
     one_batch = replace(data, batch_size=data.num_samples)
     client = ClientContext(experiment.profiles[0], one_batch, copy.deepcopy(clients.memories[0]))
-    downlink, last = server.downlink(0), client.memory.recall("last_model")
+    downlink = server.downlink(0)
+    received = downlink.weights["predictor.weight"]
+    last = {**client.memory.recall("last_model"), "predictor.weight": received + 0.5 * torch.randn(received.shape)}
+    client.memory.keep("last_model", last)
     start = torch.zeros(7, 2)
-    start[3, 1] = 0.1
+    start[6, 1] = 0.1
     client.memory.keep("strategy", {"logits": start})
     logits = method.learn_strategy(client, downlink) - start
     assert logits.shape == (7, 2)
@@ -149,8 +152,8 @@ def test_strategy_descends_the_loss_of_the_mixed_model(adaptive: tuple[Experimen
     images, labels = next(one_batch.batches(2, 1))
     generator = torch_generator(experiment.method.task.seed, Stream.METHOD, 0, 2)
     noise = -torch.empty(7, 2).exponential_(generator=generator).log()
-    names, position = [layer.name for layer in method.candidates], 2
-    assert names[position] == "conv2"
+    names, position = [layer.name for layer in method.candidates], 6
+    assert names[position] == "predictor"
 
     def loss(nudge: float) -> float:
         nudged = start.double()
@@ -166,6 +169,7 @@ def test_strategy_descends_the_loss_of_the_mixed_model(adaptive: tuple[Experimen
 
     gradient = (loss(0.01) - loss(-0.01)) / 0.02
     step = -method.task.training.learning_rate * gradient
+    assert abs(step) > 1e-4
     assert float(logits[position, 0]) == pytest.approx(step, rel=1e-2)
     assert float(logits[position, 1]) == pytest.approx(-step, rel=1e-2)
 
