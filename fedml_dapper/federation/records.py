@@ -53,7 +53,7 @@ class RunRecord(Record):
     settings: dict[str, Any]
     footprints: tuple[LevelFootprint, ...]
     cost_note: str
-    """What the method costs beyond, or does not save of, what the footprints show; empty where there is nothing to say."""
+    """What the method costs beyond, or does not save of, the footprints; empty where there is nothing to say."""
     clients: tuple[ClientSummary, ...]
     notes: tuple[str, ...]
     """What the partition had to do, e.g. let two clients share samples."""
