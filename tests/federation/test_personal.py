@@ -9,8 +9,9 @@ import pytest
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
 from fedml_dapper.federation.scoring import evaluate, summarise
+from fedml_dapper.pruning import slim_model, slim_tensors
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
@@ -35,6 +36,23 @@ def test_of_fedavg_it_is_the_global_model_at_every_client(tiny_settings: Setting
     for client in last.clients:  # before training they held the previous round's global model
         assert client.accuracy_before == records[0].personal.accuracy[client.client]  # type: ignore[union-attr]
         assert client.accuracy_after is not None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dapperfl"])
+def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFactory, method: str) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "personal=true", "epochs=3"))
+    server = Server(experiment)
+    client_id = max(server.round_clients(), key=lambda client: experiment.profiles[client].ratio)
+    upload = ClientSide(experiment).update(server.downlink(client_id), experiment.clients[client_id])
+    layout = experiment.method.task.layout
+    model = slim_model(experiment.method.task.backbone, layout, upload.plan)
+    whole = {name: upload.weights[name] for name in upload.unsliced}
+    model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan)})
+    expected = evaluate(model, experiment.client_tests[client_id].test, experiment.device)[0]
+    assert upload.metrics.accuracy_after == expected
+    initial = evaluate(experiment.method.task.backbone, experiment.client_tests[client_id].test, experiment.device)[0]
+    assert upload.metrics.accuracy_before == initial
+    assert method != "fedavg" or initial != expected
 
 
 def test_unless_asked_for_nothing_personal_is_measured(tiny_settings: SettingsFactory) -> None:

@@ -31,6 +31,21 @@ def test_mistakes_in_method_settings_are_named(tiny_settings: SettingsFactory, o
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("method=moon", "strict=true"), "levels.strict: method `moon` trains the full model on every client"),
+        (("method=fedmp", "scope=official_mask"), "`official_mask` does not go with method `fedmp`"),
+    ],
+)
+def test_slimming_that_a_method_cannot_do_is_refused(
+    tiny_settings: SettingsFactory, overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_experiment(tiny_settings(*overrides))
+    assert message in str(caught.value)
+
+
 def test_same_seed_same_partition_levels_and_start_for_all_methods(tiny_settings: SettingsFactory) -> None:  # F.9
     first, second = (build_experiment(tiny_settings(f"method={name}")) for name in ("dapperfl", "fedavg"))
     assert first.profiles == second.profiles
