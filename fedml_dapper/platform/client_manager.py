@@ -59,10 +59,11 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))
 
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
-        if self.is_queued(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT):
-            LOGGER.info("skipping a round that is over: the next one's model has arrived")
-            return
         downlink, memory = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        waiting = self.queued(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT)
+        if any(self._round_of(message) > downlink.round for message in waiting):
+            LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
+            return
         if memory is not None:
             self._trainer.clients.memories[downlink.client_id] = memory
         self._trainer.set_id(downlink.client_id)
@@ -99,6 +100,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if not isinstance(message, Downlink):
             raise ProtocolError("expected a downlink from the server, got an upload")
         return message, memory
+
+    def _round_of(self, message: Message) -> int:
+        return self._codec.read_header(message.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)).round
 
     def _status(self, status: str) -> Message:
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)

@@ -40,10 +40,10 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
     def on_deadline(self) -> None:
         """The time set by :meth:`set_deadline` has passed."""
 
-    def is_queued(self, message_type: Any) -> bool:
-        """Whether a message of this type waits behind the present one."""
+    def queued(self, message_type: Any) -> list[Any]:
+        """The messages of this type that wait behind the present one."""
         with self._events.mutex:
-            return any(kind == message_type for kind, _ in self._events.queue)
+            return [message for kind, message in self._events.queue if kind == message_type]
 
     def set_deadline(self, seconds: float | None) -> None:
         """Call :meth:`on_deadline` once, that many seconds from now; None cancels."""

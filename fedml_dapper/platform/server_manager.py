@@ -80,7 +80,8 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             return
         self._online.add(process)
         if self._open:
-            self._send_next(process)  # back from a restart, or late
+            if not self._at_work(process):
+                self._send_next(process)  # back from a restart, or late
         elif self._server.state.round == 0 and len(self._online) == self._num_processes:
             self._open_round()
 
@@ -216,6 +217,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             LOGGER.info("rank %s cannot be reached: %s", message.get_receiver_id(), reason_of(error))
             return False
         return True
+
+    def _at_work(self, process: int) -> bool:
+        """Whether the process still owes an upload. A client that is slow to start says twice that it is there."""
+        owed = self._sent - self._server.answered() - self._refused
+        return any(self._process_of(client_id) == process for client_id in owed)
 
     def _process_of(self, client_id: int) -> int:
         if not self._server.holds_memories:

@@ -31,6 +31,25 @@ dataset, model = dapper.load(args)
 dapper.DistributedRunner(args, None, dataset, model, client_trainer=Failing(model, args)).run()
 """
 
+TALKATIVE_PROGRAM = """
+import time
+from fedml.cross_silo.client.message_define import MyMessage
+from fedml_dapper import platform as dapper
+from fedml_dapper.platform.client_manager import DapperClientManager
+
+handle = DapperClientManager.handle_message_receive_model_from_server
+
+def say_hello_again(self, message):
+    self.send_message(self._status(self.ONLINE_STATUS_FLAG))
+    time.sleep(0.5)  # what the server answers is queued by now
+    handle(self, message)
+
+DapperClientManager.handle_message_receive_model_from_server = say_hello_again
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model).run()
+"""
+
 
 def mpirun(ranks: int, folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
@@ -61,6 +80,17 @@ def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_
     finished = mpirun(3, tmp_path, program, "--cf", config)
     assert finished.returncode != 0
     assert "the disk of rank 2 is on fire" in finished.stderr
+
+
+def test_a_rank_that_says_twice_that_it_is_there_misses_no_client(config: Path, tmp_path: Path) -> None:
+    config.write_text(config.read_text().replace("round_timeout_s: 3600.0", "round_timeout_s: 30.0"))
+    program = tmp_path / "talkative.py"
+    program.write_text(TALKATIVE_PROGRAM)
+    finished = mpirun(3, tmp_path, program, "--cf", config)
+    assert finished.returncode == 0, finished.stderr
+    [ledger] = tmp_path.glob("*/ledger.jsonl")
+    _, rounds = read_ledger(ledger)
+    assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
 
 
 def test_a_single_process_is_told_how_to_start(config: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from fedml_dapper.datasets.digits_offline import blended, fonts, scans, segments
@@ -39,7 +40,7 @@ class Rendered:
 
 
 def _domain(name: str, render: Callable[[], Splits]) -> DomainRecipe:
-    return DomainRecipe(name, (Rendered(name, render),))
+    return DomainRecipe(name, (Rendered(name, cache(render)),))  # drawn once a process; nobody writes into images
 
 
 DIGITS_OFFLINE = SuiteRecipe(
