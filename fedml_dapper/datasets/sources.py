@@ -145,17 +145,8 @@ _MEDMNIST_PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
-class MedMnistFile:
+class MedMnistFile(PackedFile):
     """``<root>/<name>``: an ``.npz`` as MedMNIST publishes it; its validation images count as training images."""
-
-    name: str
-
-    @property
-    def place(self) -> str:
-        return self.name
-
-    def exists(self, root: Path) -> bool:
-        return (root / self.name).is_file()
 
     def read(self, request: Request) -> Splits | None:
         if not self.exists(request.root):

@@ -19,8 +19,7 @@ from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.base import Method, MethodParams
 from fedml_dapper.methods.local_training import ClientContext, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
-from fedml_dapper.models import Backbone
-from fedml_dapper.models.backbone import ExtendedBackbone
+from fedml_dapper.models import Backbone, ExtendedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers
 
 
