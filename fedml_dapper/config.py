@@ -20,6 +20,7 @@ from fedml_dapper.errors import ConfigError
 
 Share = Annotated[float, Field(gt=0, le=1)]
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["fp32", "bf16", "fp16"]
 PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet"]
 
 
@@ -54,6 +55,9 @@ class DataArgs(Section):
     client_share: Share | None = None
     """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
     otherwise the share of its training samples that a client uses, all of them when absent."""
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """For ``domain_shares``: the share of each domain's training set that no client gets, so that rounds and settings
+    can be chosen without looking at test images. Clients hold as many samples as without it."""
     client_order: Literal["shuffled", "official"] = "shuffled"
     """``official``: one guaranteed client per domain comes last, in domain order (METHODS A.7, D15)."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
@@ -114,6 +118,15 @@ class DeviceArgs(Section):
     gpu_id: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch; all cores when absent."""
+    precision: Precision = "fp32"
+    """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
+    fp32. ``fp16`` scales the loss, and needs a GPU."""
+
+    @model_validator(mode="after")
+    def _half_on_gpu(self) -> DeviceArgs:
+        if self.precision == "fp16" and not self.using_gpu:
+            raise ValueError("precision fp16 needs using_gpu; on a CPU use bf16")
+        return self
 
 
 class MqttConfig(Section):

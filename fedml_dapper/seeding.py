@@ -19,6 +19,7 @@ class Stream(Enum):
     """What a random stream is for."""
 
     PARTITION = "partition"
+    VALIDATION = "validation samples"
     LEVELS = "levels"
     SAMPLING = "client sampling"
     INITIALISATION = "initialisation"

@@ -18,11 +18,15 @@ from fedml_dapper.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Everyone's data: one entry a client, in client order, and one test set a domain, in the suite's order."""
+    """Everyone's data: one entry a client, in client order, and one test set a domain, in the suite's order.
+
+    ``domain_validations`` are samples that nobody trains on or is tested on, one set a domain, or none at all.
+    """
 
     clients: tuple[ClientData, ...]
     client_tests: tuple[ClientTests, ...]
     domain_tests: tuple[TestData, ...]
+    domain_validations: tuple[TestData, ...] = ()
     notes: tuple[str, ...] = ()
     """What the partition had to do, to be logged."""
 
@@ -52,6 +56,7 @@ def _check(name: PartitionName, args: DataArgs) -> None:
         "dirichlet_alpha": ("dirichlet", args.dirichlet_alpha is not None),
         "client_order": ("domain_shares", args.client_order != "shuffled"),
         "max_clients_per_domain": ("domain_shares", args.max_clients_per_domain is not None),
+        "validation_share": ("domain_shares", args.validation_share is not None),
     }
     for key, (owner, is_set) in belongs.items():
         if is_set and name != owner:
@@ -66,12 +71,21 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
         seed,
         order=args.client_order,
         max_per_domain=args.max_clients_per_domain,
+        validation_share=args.validation_share,
     )
     tests = tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains)
+    validations = tuple(
+        TestData(domain.name, domain.train.take(held_out), suite.preprocessing)
+        for domain, held_out in zip(suite.domains, shares.validation, strict=True)
+        if len(held_out)
+    )
     return Division(
         clients=tuple(client_data(suite, shares, batch_size, seed)),
-        client_tests=tuple(ClientTests(tests[domain]) for domain in shares.domains),
+        client_tests=tuple(
+            ClientTests(tests[domain], validations[domain] if validations else None) for domain in shares.domains
+        ),
         domain_tests=tests,
+        domain_validations=validations,
         notes=shares.notes,
     )
 
@@ -79,14 +93,16 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
 def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, seed: int) -> Division:
     clients: dict[int, ClientData] = {}
     client_tests: dict[int, ClientTests] = {}
-    domain_tests = []
+    domain_tests, domain_validations = [], []
     for index, domain in enumerate(suite.domains):
         pool = domain.merged()
         members = {client: own for client, own in enumerate(owned) if own.domain == index}
         train, _ = _deal(pool, [own.train for own in members.values()])
-        validation, _ = _deal(pool, [own.validation for own in members.values()])
+        validation, all_validation = _deal(pool, [own.validation for own in members.values()])
         test, all_test = _deal(pool, [own.test for own in members.values()])
         domain_tests.append(TestData(domain.name, all_test, suite.preprocessing))
+        if len(all_validation):
+            domain_validations.append(TestData(domain.name, all_validation, suite.preprocessing))
         for client, for_training, for_validation, for_test in zip(members, train, validation, test, strict=True):
             clients[client] = ClientData(client, domain.name, for_training, suite.preprocessing, batch_size, seed)
             client_tests[client] = ClientTests(
@@ -95,7 +111,10 @@ def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, see
             )
     order = range(len(owned))
     return Division(
-        tuple(clients[client] for client in order), tuple(client_tests[client] for client in order), tuple(domain_tests)
+        tuple(clients[client] for client in order),
+        tuple(client_tests[client] for client in order),
+        tuple(domain_tests),
+        tuple(domain_validations) if len(domain_validations) == len(domain_tests) else (),
     )
 
 

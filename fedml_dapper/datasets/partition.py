@@ -26,6 +26,8 @@ class Partition:
 
     domains: tuple[int, ...]
     indices: tuple[Tensor, ...]
+    validation: tuple[Tensor, ...]
+    """For each domain, the int64 indices of the training samples that are kept from all clients."""
     notes: tuple[str, ...]
     """One line for each client that shares samples with earlier ones, to be logged."""
 
@@ -38,31 +40,48 @@ def partition(
     *,
     order: ClientOrder = "shuffled",
     max_per_domain: int | None = None,
+    validation_share: float | None = None,
 ) -> Partition:
     """Divide ``suite`` among ``num_clients`` (METHODS E.1-E.3).
 
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
-    the free samples first, and else also from others'. ``share`` defaults to the suite's own.
+    the free samples first, and else also from others'. ``share`` defaults to the suite's own. ``validation_share`` of
+    each training set is put aside first. Raises :class:`ConfigError` where too little is left for one client.
     """
     share = suite.client_share if share is None else share
     rng = numpy_generator(seed, Stream.PARTITION)
     domains = assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain)
-    pools = [_Pool(domain) for domain in suite.domains]
+    validation = [_hold_out(domain, index, validation_share, seed) for index, domain in enumerate(suite.domains)]
+    pools = [_Pool(domain, held_out) for domain, held_out in zip(suite.domains, validation, strict=True)]
     indices, notes = [], []
     for client, index in enumerate(domains):
         domain, pool = suite.domains[index], pools[index]
-        drawn = pool.draw(size_of_share(share, len(domain.train)), rng)
+        count = size_of_share(share, len(domain.train))
+        if count > len(pool.labels):
+            raise ConfigError(
+                f"data_args.validation_share: {validation_share} and client_share {share} together are more than the"
+                f" {len(domain.train)} training samples of {domain.name}; lower one of them"
+            )
+        drawn = pool.draw(count, rng)
         if suite.swap_in_missing_classes:
             drawn = pool.swap_in_missing_classes(drawn, rng)
-        indices.append(torch.from_numpy(np.sort(drawn)))
+        indices.append(torch.from_numpy(np.sort(pool.places[drawn])))
         overlap = int((pool.holders[drawn] > 1).sum())
         if overlap:
             notes.append(
                 f"client {client} (domain {domain.name}): {overlap} of {len(drawn)} samples are also held by earlier"
                 " clients; a smaller client_share or max_clients_per_domain avoids this"
             )
-    return Partition(tuple(domains), tuple(indices), tuple(notes))
+    return Partition(tuple(domains), tuple(indices), tuple(map(torch.from_numpy, validation)), tuple(notes))
+
+
+def _hold_out(domain: Domain, index: int, share: float | None, seed: int) -> Indices:
+    """Sorted indices of the samples put aside, from a stream of their own: the same whatever the number of clients."""
+    if share is None:
+        return np.empty(0, dtype=np.int64)
+    rng = numpy_generator(seed, Stream.VALIDATION, index)
+    return np.sort(rng.permutation(len(domain.train))[: max(1, size_of_share(share, len(domain.train)))])
 
 
 def assign_domains(
@@ -116,10 +135,14 @@ def size_of_share(share: float, available: int) -> int:
 
 
 class _Pool:
-    """A domain's training set while it is handed out: ``holders[i]`` clients have sample i so far."""
+    """A domain's training set but for ``held_out`` while it is handed out: ``holders[i]`` clients have sample i so far.
 
-    def __init__(self, domain: Domain) -> None:
-        self.labels: Indices = domain.train.labels.cpu().numpy()
+    Samples are counted without those held out; ``places`` says where they are in the training set.
+    """
+
+    def __init__(self, domain: Domain, held_out: Indices) -> None:
+        self.places: Indices = np.setdiff1d(np.arange(len(domain.train)), held_out)
+        self.labels: Indices = domain.train.labels.cpu().numpy()[self.places]
         self.holders: Indices = np.zeros(len(self.labels), dtype=np.int64)
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:

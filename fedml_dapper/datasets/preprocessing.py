@@ -30,13 +30,18 @@ class Preprocessing:
     horizontal_flip: bool = False
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """Normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
+        """Normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W), with the channels last in memory.
+
+        A convolution computes in the order of its input, so this is what lets a network run channels last, which is
+        faster.
+        """
         images = resize(images, self.input_size)
         mean = torch.tensor(self.mean, device=images.device).view(3, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(3, 1, 1)
         # A tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU.
         white = torch.full((1,), 255.0, device=images.device)
-        return images.to(torch.float32).div_(white).sub_(mean).div_(std)
+        pixels = images.to(torch.float32, memory_format=torch.channels_last)
+        return pixels.div_(white).sub_(mean).div_(std)
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Randomly cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""

@@ -3,10 +3,11 @@
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
 from fedml_dapper.evaluation.report import write_report
 from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
-from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
+from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
 
 __all__ = [
     "Accuracy",
+    "ChosenRound",
     "RunSummary",
     "footprint_bars",
     "footprint_table",

@@ -17,18 +17,24 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
     """Top-1 accuracy of the global model in percent: a row per domain, then their mean."""
     table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of the global model"))
     table.add_column("domain")
-    for heading in ("last", "mean of last 5", "best", "in round"):
+    headings = ["last", "mean of last 5", "best", "in round"]
+    chosen = summary.chosen
+    if chosen is not None:
+        headings.append(f"by validation (round {chosen.round})")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for domain, accuracy in summary.domain_accuracy.items():
-        table.add_row(escape(domain), *_cells(accuracy))
+        table.add_row(escape(domain), *_cells(accuracy, chosen.domain_accuracy[domain] if chosen else None))
     if summary.global_accuracy is None:
         table.caption = "no round was tested yet"
     else:
         table.add_section()
-        table.add_row("global (mean)", *_cells(summary.global_accuracy), style="bold")
+        cells = _cells(summary.global_accuracy, chosen.global_accuracy if chosen else None)
+        table.add_row("global (mean)", *cells, style="bold")
         if summary.unseen_accuracy is not None:
             table.add_section()
-            table.add_row(escape(f"{run.unseen_domain} (unseen)"), *_cells(summary.unseen_accuracy))
+            cells = _cells(summary.unseen_accuracy, chosen.unseen_accuracy if chosen else None)
+            table.add_row(escape(f"{run.unseen_domain} (unseen)"), *cells)
         table.caption = "best: maximum over rounds, each row on its own; chosen on test data, hence optimistic"
     return table
 
@@ -44,8 +50,9 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
         table.add_column(heading, justify="right")
     rows = (("ALL (by samples)", "overall"), ("AVG (by clients)", "average"), ("worst client", "worst"))
     for name, field in rows:
-        chosen = () if personal.chosen is None else (f"{getattr(personal.chosen, field):.1f}",)
-        table.add_row(name, *_cells(getattr(personal, field)), *chosen)
+        table.add_row(
+            name, *_cells(getattr(personal, field), getattr(personal.chosen, field) if personal.chosen else None)
+        )
     captions = [f"standard deviation over clients, last: {personal.last.deviation:.1f}"]
     if personal.before_training is not None and personal.after_training is not None:
         captions.append(
@@ -74,6 +81,7 @@ def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
     return table
 
 
-def _cells(accuracy: Accuracy) -> tuple[str, ...]:
+def _cells(accuracy: Accuracy, chosen: float | None) -> tuple[str, ...]:
     values = (accuracy.last, accuracy.mean_last5, accuracy.best)
-    return (*(f"{value:.1f}" for value in values), str(accuracy.best_round))
+    by_validation = () if chosen is None else (f"{chosen:.1f}",)
+    return (*(f"{value:.1f}" for value in values), str(accuracy.best_round), *by_validation)

@@ -44,6 +44,17 @@ class PersonalSummary(Record):
     """Mean over the clients that trained in the last measured round, before and after their local training."""
 
 
+class ChosenRound(Record):
+    """The first round that was best on validation samples, and its scores on test samples: an honest selection."""
+
+    round: int
+    validation_accuracy: float
+    """Unweighted mean over domains, as all global accuracies."""
+    global_accuracy: float
+    domain_accuracy: dict[str, float]
+    unseen_accuracy: float | None
+
+
 class RunSummary(Record):
     """What a run reached and how long it took. Accuracies are those of the global model."""
 
@@ -56,6 +67,8 @@ class RunSummary(Record):
     """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
     same_round: dict[str, float]
     """Percent per domain, all in the round in which the global accuracy was best."""
+    chosen: ChosenRound | None = None
+    """None where the partition keeps no validation samples."""
     unseen_accuracy: Accuracy | None = None
     """On the domain that was left out of training, if one was."""
     personal: PersonalSummary | None = None
@@ -74,6 +87,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
         global_accuracy=overall,
         domain_accuracy={domain: _accuracy(_of_domain(tested, domain)) for domain in run.domains if tested},
         same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},
+        chosen=_choose(rounds),
         unseen_accuracy=_accuracy(unseen) if unseen else None,
         personal=_personal(rounds),
         seconds=sum(record.seconds.total for record in rounds),
@@ -82,6 +96,20 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
 
 def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
     return {number: scores.domain_accuracy[domain] for number, scores in tested.items()}
+
+
+def _choose(rounds: Sequence[RoundRecord]) -> ChosenRound | None:
+    candidates = [(r.round, r.validation_scores, r.scores) for r in rounds if r.validation_scores and r.scores]
+    if not candidates:
+        return None
+    number, validation, scores = max(candidates, key=lambda candidate: candidate[1].global_accuracy)
+    return ChosenRound(
+        round=number,
+        validation_accuracy=validation.global_accuracy,
+        global_accuracy=scores.global_accuracy,
+        domain_accuracy=scores.domain_accuracy,
+        unseen_accuracy=scores.unseen_accuracy,
+    )
 
 
 def _personal(rounds: Sequence[RoundRecord]) -> PersonalSummary | None:

@@ -34,6 +34,7 @@ class ClientSide:
             data=data,
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
+            precision=self._experiment.settings.device_args.precision,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
         if not self._experiment.settings.dapper_args.evaluation.personal:

@@ -28,9 +28,11 @@ class Experiment:
     profiles: tuple[ClientProfile, ...]
     tests: tuple[TestData, ...]
     """One a domain, for the global model."""
+    validations: tuple[TestData, ...]
+    """One a domain, by which a round of the global model is chosen; empty where the partition keeps none."""
     client_tests: tuple[ClientTests, ...]
-    unseen: UnseenDomain | None
     """One a client, for its own model."""
+    unseen: UnseenDomain | None
     suite_label: str
     num_classes: int
     device: torch.device
@@ -101,6 +103,7 @@ def build_experiment(settings: Settings) -> Experiment:
         clients=clients,
         profiles=profiles,
         tests=division.domain_tests,
+        validations=division.domain_validations,
         client_tests=division.client_tests,
         unseen=unseen,
         suite_label=suite.label,

@@ -123,12 +123,14 @@ class RoundRecord(Record):
     round: int
     scores: Scores | None
     """None in rounds that ``frequency_of_the_test`` skips."""
+    validation_scores: Scores | None = None
+    """The same on validation samples, by which a round is chosen; None where the partition keeps none."""
     clients: tuple[ClientRecord, ...]
     """Those whose upload went into the new global model."""
     personal: PersonalScores | None = None
     """On the clients' test samples; None where it is not measured."""
     validation: PersonalScores | None = None
-    """On their validation samples, by which a round is chosen; None where the data has none."""
+    """On their validation samples; None where the partition keeps none."""
     absent: tuple[int, ...] = ()
     """Chosen for the round, but no valid upload came in time."""
     notes: dict[str, JsonValue] = {}

@@ -1,51 +1,136 @@
-"""The global model on every domain's test set, and the best so far (METHODS A.8); clients' own models on their own."""
+"""What is measured after a round: the global model on every domain (METHODS A.8), clients' own models on their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 import torch
 from torch.nn import functional as F
 
 from fedml_dapper.datasets import TestData
+from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import PersonalScores, Scores
+from fedml_dapper.methods import ClientContext, Memory, ServerState
 from fedml_dapper.models import Backbone
 
+Figures = tuple[float, float]
+"""Top-1 accuracy in percent, and mean cross-entropy in nats."""
 
-class Scorer:
-    """Scores models on all domains and remembers the best values."""
 
-    def __init__(self, tests: Sequence[TestData], unseen: TestData | None, device: torch.device) -> None:
-        self._tests = tests
-        self._unseen = unseen
-        self._device = device
-        self._best_global = 0.0
-        self._best_domain = {test.domain: 0.0 for test in tests}
+@dataclass(frozen=True)
+class Measured:
+    """What a tested round's record says of accuracies; see :class:`RoundRecord` for when something is None."""
 
-    def score(self, models_for: Callable[[str], Iterable[Backbone]], newcomers: Backbone | None = None) -> Scores:
-        """Top-1 accuracy and mean cross-entropy per domain; the mean over a domain's models where it has several.
+    scores: Scores | None = None
+    validation_scores: Scores | None = None
+    personal: PersonalScores | None = None
+    validation: PersonalScores | None = None
 
-        ``newcomers`` is the model for the unseen domain.
-        """
-        accuracy, loss = {}, {}
-        for test in self._tests:
-            figures = [evaluate(model, test, self._device) for model in models_for(test.domain)]
-            accuracy[test.domain], loss[test.domain] = (fmean(column) for column in zip(*figures, strict=True))
-            self._best_domain[test.domain] = max(self._best_domain[test.domain], accuracy[test.domain])
-        unseen = None
-        if newcomers is not None and self._unseen is not None:
-            unseen = evaluate(newcomers, self._unseen, self._device)
+
+class Scoring:
+    """Measures a round's models on test and validation samples, and remembers the best values.
+
+    A domain's figures are the global model's on its samples. For a method without a global model they are the mean over
+    the domain's clients, each with its own model on its own samples.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._method = experiment.method
+        self._best, self._best_validation = _Best(), _Best()
+
+    def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
+        """``memories`` are the clients', without which only they have their own models."""
+        experiment, method = self._experiment, self._method
+        wants_personal = experiment.settings.dapper_args.evaluation.personal
+        test, validation = dict[int, Figures](), dict[int, Figures]()
+        if memories is not None and (wants_personal or not method.has_global_model):
+            test, validation = self._own_figures(state, memories)
+        scores = validation_scores = None
+        if method.has_global_model:
+            model = method.global_model(state)
+            scores = self._best.update(self._by_domain(model, experiment.tests), self._unseen(state))
+            if experiment.validations:
+                validation_scores = self._best_validation.update(self._by_domain(model, experiment.validations))
+        elif test:
+            scores = self._best.update(self._mean_by_domain(test), self._unseen(state))
+            if validation:
+                validation_scores = self._best_validation.update(self._mean_by_domain(validation))
+        if not wants_personal:
+            return Measured(scores, validation_scores)
+        tests = experiment.client_tests
+        return Measured(
+            scores,
+            validation_scores,
+            _over_clients(test, [own.test for own in tests]),
+            _over_clients(validation, [own.validation for own in tests if own.validation is not None]),
+        )
+
+    def _own_figures(
+        self, state: ServerState, memories: dict[int, Memory]
+    ) -> tuple[dict[int, Figures], dict[int, Figures]]:
+        """Every client's own model on its test samples, and on its validation samples where all clients have some."""
+        experiment, test, validation = self._experiment, dict[int, Figures](), dict[int, Figures]()
+        for client_id, own in enumerate(experiment.client_tests):
+            context = ClientContext(
+                profile=state.profiles[client_id],
+                data=experiment.clients[client_id],
+                memory=memories.setdefault(client_id, Memory()),
+                device=experiment.device,
+            )
+            model = self._method.personal_model(context, self._method.downlink(state, client_id))
+            test[client_id] = evaluate(model, own.test, experiment.device)
+            if own.validation is not None:
+                validation[client_id] = evaluate(model, own.validation, experiment.device)
+        return test, validation if len(validation) == len(test) else {}
+
+    def _by_domain(self, model: Backbone, samples: Sequence[TestData]) -> dict[str, Figures]:
+        return {one.domain: evaluate(model, one, self._experiment.device) for one in samples}
+
+    def _mean_by_domain(self, own: Mapping[int, Figures]) -> dict[str, Figures]:
+        means = {}
+        for domain in (test.domain for test in self._experiment.tests):
+            members = [own[profile.client_id] for profile in self._experiment.profiles if profile.domain == domain]
+            accuracies, losses = zip(*members, strict=True)
+            means[domain] = (fmean(accuracies), fmean(losses))
+        return means
+
+    def _unseen(self, state: ServerState) -> float | None:
+        """Accuracy on the domain that was left out, with the method's model for newcomers."""
+        unseen, device = self._experiment.unseen, self._experiment.device
+        if unseen is None:
+            return None
+        return evaluate(self._method.adapted_model(state, unseen.data, device), unseen.test, device)[0]
+
+
+class _Best:
+    """The best accuracies so far, overall and per domain."""
+
+    def __init__(self) -> None:
+        self._overall = 0.0
+        self._domain: dict[str, float] = {}
+
+    def update(self, figures: Mapping[str, Figures], unseen: float | None = None) -> Scores:
+        accuracy = {domain: value for domain, (value, _) in figures.items()}
         mean = fmean(accuracy.values())
-        self._best_global = max(self._best_global, mean)
+        self._overall = max(self._overall, mean)
+        self._domain = {domain: max(value, self._domain.get(domain, 0.0)) for domain, value in accuracy.items()}
         return Scores(
             global_accuracy=mean,
             domain_accuracy=accuracy,
-            domain_loss=loss,
-            best_global_accuracy=self._best_global,
-            best_domain_accuracy=dict(self._best_domain),
-            unseen_accuracy=None if unseen is None else unseen[0],
+            domain_loss={domain: loss for domain, (_, loss) in figures.items()},
+            best_global_accuracy=self._overall,
+            best_domain_accuracy=dict(self._domain),
+            unseen_accuracy=unseen,
         )
+
+
+def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData]) -> PersonalScores | None:
+    if not own:
+        return None
+    return summarise([accuracy for accuracy, _ in own.values()], [one.num_samples for one in samples])
 
 
 def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> PersonalScores:

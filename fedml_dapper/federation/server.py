@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.records import ClientRecord, PersonalScores, RoundRecord, RoundSeconds, Scores
-from fedml_dapper.federation.scoring import Scorer, evaluate, summarise
-from fedml_dapper.methods import Aggregation, ClientContext, Downlink, Memory, ServerState, Upload, payload_bytes
-from fedml_dapper.models import Backbone
+from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
+from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.seeding import Stream, numpy_generator
 
 
@@ -25,8 +24,7 @@ class Server:
         self._experiment = experiment
         self._method = experiment.method
         self._layout = experiment.method.task.layout
-        unseen = None if experiment.unseen is None else experiment.unseen.test
-        self._scorer = Scorer(experiment.tests, unseen, experiment.device)
+        self._scoring = Scoring(experiment)
         backbone = experiment.method.task.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
@@ -81,15 +79,16 @@ class Server:
         self._aggregation = None
         self.state.round += 1
         evaluation_started = time.perf_counter()
-        is_tested = self._is_tested(self.state.round)
-        scores = self._score() if is_tested else None
-        personal, validation = self._score_clients() if is_tested else (None, None)
+        measured = Measured()
+        if self._is_tested(self.state.round):
+            measured = self._scoring.measure(self.state, self.memories if self.holds_memories else None)
         now = time.perf_counter()
         self.last_record = RoundRecord(
             round=self.state.round,
-            scores=scores,
-            personal=personal,
-            validation=validation,
+            scores=measured.scores,
+            validation_scores=measured.validation_scores,
+            personal=measured.personal,
+            validation=measured.validation,
             clients=tuple(self._records),
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             notes=dict(self._method.round_notes(self.state)),
@@ -104,47 +103,6 @@ class Server:
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
         return sorted(stream.choice(ids, training.client_num_per_round, replace=False).tolist())
-
-    def _score(self) -> Scores | None:
-        unseen, newcomers = self._experiment.unseen, None
-        if unseen is not None:
-            newcomers = self._method.adapted_model(self.state, unseen.data, self._experiment.device)
-        if self._method.has_global_model:
-            model = self._method.global_model(self.state)
-            return self._scorer.score(lambda domain: [model], newcomers)
-        if not self.holds_memories:
-            return None  # nobody but the clients has their models
-        profiles = self.state.profiles
-        return self._scorer.score(
-            lambda domain: (self._personal_model(p.client_id) for p in profiles if p.domain == domain), newcomers
-        )
-
-    def _score_clients(self) -> tuple[PersonalScores | None, PersonalScores | None]:
-        """Every client's own model on its test and, where there are any, its validation samples."""
-        if not self.holds_memories or not self._experiment.settings.dapper_args.evaluation.personal:
-            return None, None
-        device, test, validation = self._experiment.device, [], []
-        for client_id, own in enumerate(self._experiment.client_tests):
-            model = self._personal_model(client_id)
-            test.append(evaluate(model, own.test, device)[0])
-            if own.validation is not None:
-                validation.append(evaluate(model, own.validation, device)[0])
-        tests = self._experiment.client_tests
-        return (
-            summarise(test, [own.test.num_samples for own in tests]),
-            summarise(validation, [own.validation.num_samples for own in tests if own.validation is not None])
-            if len(validation) == len(tests)
-            else None,
-        )
-
-    def _personal_model(self, client_id: int) -> Backbone:
-        context = ClientContext(
-            profile=self.state.profiles[client_id],
-            data=self._experiment.clients[client_id],
-            memory=self.memories.setdefault(client_id, Memory()),
-            device=self._experiment.device,
-        )
-        return self._method.personal_model(context, self._method.downlink(self.state, client_id))
 
     def _is_tested(self, round_: int) -> bool:
         every = self._experiment.settings.validation_args.frequency_of_the_test

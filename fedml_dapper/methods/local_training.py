@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedml_dapper.config import TrainArgs
+from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.methods.messages import TrainingMetrics
 from fedml_dapper.methods.state import ClientProfile, Memory
@@ -18,6 +18,7 @@ from fedml_dapper.models import Backbone
 
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""
+_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 StepListener = Callable[[int, int], None]
 """Called after each optimizer step with (steps done, steps in all)."""
 
@@ -30,6 +31,7 @@ class ClientContext:
     data: ClientData
     memory: Memory = field(default_factory=Memory)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = "fp32"
     on_step: StepListener = lambda done, total: None
 
 
@@ -47,6 +49,7 @@ class LocalTraining:
         self._epoch = 0
         self._steps = 0
         self._loss = float("nan")
+        self._scaler = torch.GradScaler(client.device.type, enabled=client.precision == "fp16")
         self._started = time.perf_counter()
 
     @property
@@ -83,19 +86,23 @@ class LocalTraining:
         modes they train in.
         """
         self._epoch += 1
+        precision = self._client.precision
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
         for batch in self._client.data.batches(self._round, self._epoch, self._client.device):
             optimizer.zero_grad(set_to_none=True)
-            value = loss(model, batch)
-            value.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):
+                value = loss(model, batch)
+            self._scaler.scale(value).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            self._scaler.unscale_(optimizer)
             if before_step is not None:
                 before_step()
             if self._args.max_grad_norm is not None:
                 stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
                 nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
-            optimizer.step()
+            self._scaler.step(optimizer)
+            self._scaler.update()
             if after_step is not None:
                 after_step()
             total += value.detach() * len(batch.labels)

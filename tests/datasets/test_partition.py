@@ -158,3 +158,28 @@ def test_a_share_of_less_than_two_samples_is_an_error(small_suite: MakeSuite) ->
     suite = small_suite([100, 10])
     with pytest.raises(DataError, match=r"domain d1\) is a client with one sample.*client_share"):
         client_data(suite, partition(suite, 2, 0.1, seed=1), batch_size=4, seed=1)
+
+
+def test_validation_samples_are_nobodys(small_suite: MakeSuite) -> None:
+    plain = partition(small_suite([100, 40]), 6, 0.2, seed=3)
+    division = partition(small_suite([100, 40]), 6, 0.2, seed=3, validation_share=0.25)
+    assert [len(held_out) for held_out in division.validation] == [25, 10]
+    assert [len(held_out) for held_out in plain.validation] == [0, 0]
+    assert division.domains == plain.domains
+    for client, domain in enumerate(division.domains):
+        assert len(division.indices[client]) == len(plain.indices[client])  # as many as without
+        assert not set(division.indices[client].tolist()) & set(division.validation[domain].tolist())
+
+
+def test_validation_samples_do_not_depend_on_the_clients(small_suite: MakeSuite) -> None:
+    few, many, other = (
+        partition(small_suite([50, 60]), clients, 0.1, seed=seed, validation_share=0.3)
+        for clients, seed in ((2, 1), (9, 1), (9, 2))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(few.validation, many.validation, strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(few.validation, other.validation, strict=True))
+
+
+def test_too_little_left_beside_validation(small_suite: MakeSuite) -> None:
+    with pytest.raises(ConfigError, match=r"validation_share: 0.6 and client_share 0.5 together.*100 training.*d0"):
+        partition(small_suite([100]), 1, 0.5, seed=1, validation_share=0.6)

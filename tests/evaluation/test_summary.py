@@ -63,3 +63,17 @@ def test_ledger_file_gives_the_same_summary(tmp_path, make_run, rounds):
     ledger.run_finished()
 
     assert summarise(*read_ledger(ledger.path)) == summarise(make_run(), rounds)
+
+
+def test_round_chosen_by_validation_is_scored_on_test_samples(make_run, rounds, make_round):
+    validation = {1: 40.0, 2: 70.0, 3: 60.0, 4: 70.0, 5: 10.0, 6: 20.0}
+    with_validation = [
+        record.model_copy(update={"validation_scores": make_round(1, *(validation[record.round],) * 2).scores})
+        for record in rounds
+    ]
+
+    chosen = summarise(make_run(), with_validation).chosen
+
+    assert (chosen.round, chosen.validation_accuracy, chosen.global_accuracy) == (2, 70, 55)
+    assert chosen.domain_accuracy == {"mnist": 90, "usps": 20}
+    assert summarise(make_run(), rounds).chosen is None

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
+from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import Aggregation, FedAvg, ServerState
 
 SettingsFactory = Callable[..., Settings]
@@ -80,3 +82,27 @@ def test_uploads_are_folded_in_client_order_whatever_the_arrival(tiny_settings: 
     assert server.answered() == {0, 1, 2, 3, 5, 6, 7, 8, 9}
     assert server.close_round().absent == (4,)
     assert method.order == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("data_args.validation_share=0.2", "comm_round=1"))
+    [record] = simulate(experiment)[1]
+    assert record.scores is not None
+    assert record.validation_scores is not None
+    assert record.validation_scores.domain_accuracy.keys() == record.scores.domain_accuracy.keys()
+    for samples in experiment.validations:
+        assert record.validation_scores.domain_accuracy[samples.domain] == pytest.approx(
+            evaluate(experiment.method.global_model(simulate(experiment)[0].state), samples, experiment.device)[0]
+        )
+    [plain] = simulate(build_experiment(tiny_settings("comm_round=1")))[1]
+    assert plain.validation_scores is None
+
+
+def test_bf16_trains_another_model_from_fp32_weights(tiny_settings: SettingsFactory) -> None:
+    full, half = (
+        simulate(build_experiment(tiny_settings("comm_round=1", f"precision={precision}")))[0].state.weights
+        for precision in ("fp32", "bf16")
+    )
+    assert all(tensor.dtype == full[name].dtype for name, tensor in half.items())
+    assert any(not torch.equal(tensor, full[name]) for name, tensor in half.items())
+    assert all(torch.allclose(tensor, full[name], atol=0.05) for name, tensor in half.items() if "weight" in name)
