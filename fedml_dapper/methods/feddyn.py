@@ -92,7 +92,8 @@ class CorrectedMean:
 
 def dynamic(parameters: Tensors, gradient: Tensors, received: Tensors, alpha: float) -> Tensor:
     """-<g_i, w> + (alpha / 2) ||w - W||^2, a scalar; ``gradient`` is g_i, empty in a client's first round."""
-    linear = sum((gradient[name] * parameters[name]).sum() for name in gradient)
+    # in the model's order: memory that travelled has its names in another one, and float sums depend on it
+    linear = sum((gradient[name] * parameter).sum() for name, parameter in parameters.items() if name in gradient)
     return proximal(parameters, received, alpha) - linear
 
 

@@ -138,3 +138,12 @@ def test_an_upload_that_does_not_fit_changes_nothing(fedavg: Experiment, state: 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"dapper_args\.params\.feddyn"):
         FedDyn.check_params({"alpha": 0})
+
+
+def test_the_order_in_which_memory_comes_back_does_not_matter() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = {f"w{place}": torch.randn(1000, generator=generator) for place in range(8)}
+    gradient = {name: torch.randn(1000, generator=generator) for name in weights}
+    shuffled = {name: gradient[name] for name in reversed(gradient)}
+    received = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    assert dynamic(weights, gradient, received, 0.1).equal(dynamic(weights, shuffled, received, 0.1))
