@@ -273,7 +273,9 @@ class DapperArgs(Section):
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1)
-    """Rounds between two checkpoints of the global model; the last round always makes one."""
+    """Rounds between two checkpoints; the last round always makes one."""
+    checkpoints_kept: int = Field(default=2, ge=1)
+    """How many of the latest checkpoints stay, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0)
     """Seconds after which a round of separate processes closes with those who answered."""
     min_clients_per_round: int = Field(default=1, ge=1)

@@ -1,20 +1,198 @@
-"""The global model on disk, as safetensors: whole or not there at all."""
+"""What a run writes of its models: the global model for whoever uses it, and checkpoints that a run goes on from.
+
+Both are safetensors. A checkpoint's metadata hold a schema version, one JSON document with everything that is not a
+tensor, and a digest over these and every tensor's bytes.
+"""
 
 from __future__ import annotations
 
-import os
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
+import torch
+from pydantic import JsonValue, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.durable import written_whole
+from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.records import Record, RoundRecord
+from fedml_dapper.federation.scoring import Best
+from fedml_dapper.methods import Memory
 from fedml_dapper.pruning import Tensors
+
+SCHEMA = "1"
+"""Version of the checkpoint format; raise it when a reader of the old one would misread the new one."""
+_ROUND, _SCHEMA, _HEADER, _DIGEST = "round", "schema", "header", "sha256"
+_WEIGHTS, _SERVER, _CLIENT = "weights", "server", "client"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that server and clients hold between two rounds. Random streams need no place: they follow from the seed."""
+
+    weights: Tensors
+    """The global model."""
+    memory: Memory
+    """The method's, on the server."""
+    memories: Mapping[int, Memory]
+    """The clients', by client id."""
+    best: Best
+    best_validation: Best
+    last_record: RoundRecord
+
+    @property
+    def round(self) -> int:
+        """The number of completed rounds."""
+        return self.last_record.round
+
+
+class _Header(Record):
+    settings: dict[str, Any]
+    last_record: RoundRecord
+    best: Best
+    best_validation: Best
+    server: dict[str, JsonValue]
+    clients: dict[int, dict[str, JsonValue]]
+    names: tuple[str, ...]
+    """Of all tensors, in the order of their dictionaries; sums over them depend on it."""
+    on_device: tuple[str, ...]
+    """Those that were on the experiment's device, where that is not the CPU."""
 
 
 def save_weights(weights: Tensors, path: Path, round_: int) -> None:
     """Write the global model after ``round_``; an older file at ``path`` stays until the new one is complete."""
-    scratch = path.with_name(f".{path.name}.part")
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    save_file(contiguous, scratch, metadata={"round": str(round_)})
-    with scratch.open("rb") as file:
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    _write(weights, {_ROUND: str(round_)}, path)
+
+
+def round_of_weights(path: Path) -> int | None:
+    """The round after which :func:`save_weights` wrote ``path``; None where it did not."""
+    try:
+        round_ = _metadata(path).get(_ROUND, "")
+    except DataError:
+        return None
+    return int(round_) if round_.isdecimal() else None
+
+
+def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> None:
+    """Write ``checkpoint`` of an experiment with ``settings``, as :func:`save_weights` does."""
+    tensors = _named(checkpoint)
+    header = _Header(
+        settings=shared_settings(settings),
+        last_record=checkpoint.last_record,
+        best=checkpoint.best,
+        best_validation=checkpoint.best_validation,
+        server=cast("dict[str, JsonValue]", checkpoint.memory.values),
+        clients={
+            client_id: cast("dict[str, JsonValue]", memory.values) for client_id, memory in checkpoint.memories.items()
+        },
+        names=tuple(tensors),
+        on_device=tuple(name for name, tensor in tensors.items() if tensor.device.type != "cpu"),
+    ).model_dump_json()
+    tensors = _storable(tensors)
+    _write(tensors, {_SCHEMA: SCHEMA, _HEADER: header, _DIGEST: _digest(header, tensors)}, path)
+
+
+def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Checkpoint:
+    """Read a checkpoint, checked to its last bit.
+
+    Raises :class:`DataError` naming ``path`` where it is damaged, or of other settings or another schema version.
+    """
+    metadata = _metadata(path)
+    if metadata.get(_SCHEMA) != SCHEMA:
+        raise DataError(f"checkpoint {path} is of schema {metadata.get(_SCHEMA)}, this version writes {SCHEMA}")
+    try:
+        with safe_open(path, "pt") as file:
+            found: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"checkpoint {path} is damaged: {error}") from error
+    text = metadata.get(_HEADER, "")
+    if metadata.get(_DIGEST) != _digest(text, found):
+        raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
+    header = _parsed(text, path)
+    difference = settings_difference(header.settings, shared_settings(settings))
+    if difference:
+        raise DataError(f"checkpoint {path} is of another experiment: {difference}")
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name in header.names:
+        group, _, own = name.partition("/")
+        groups.setdefault(group, {})[own] = found[name].to(device) if name in header.on_device else found[name]
+    return Checkpoint(
+        weights=groups[_WEIGHTS],
+        memory=Memory(groups.get(_SERVER, {}), header.server),
+        memories={
+            client_id: Memory(groups.get(f"{_CLIENT}{client_id}", {}), values)
+            for client_id, values in header.clients.items()
+        },
+        best=header.best,
+        best_validation=header.best_validation,
+        last_record=header.last_record,
+    )
+
+
+def accuracy_of(path: Path) -> float | None:
+    """By which checkpoints are compared: the global accuracy in their round, on validation samples where there are any.
+
+    None where that round was not tested, or ``path`` is no checkpoint.
+    """
+    try:
+        record = _parsed(_metadata(path).get(_HEADER, ""), path).last_record
+    except DataError:
+        return None
+    scores = record.validation_scores or record.scores
+    return None if scores is None else scores.global_accuracy
+
+
+def _parsed(text: str, path: Path) -> _Header:
+    try:
+        return _Header.model_validate_json(text)
+    except ValidationError as error:
+        raise DataError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"checkpoint {path} is damaged: {error}") from error
+
+
+def _named(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    groups = {_WEIGHTS: checkpoint.weights, _SERVER: checkpoint.memory.tensors}
+    groups |= {f"{_CLIENT}{client_id}": memory.tensors for client_id, memory in checkpoint.memories.items()}
+    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
+
+def _storable(tensors: Tensors) -> dict[str, Tensor]:
+    """On the CPU, contiguous, and copied where two share memory, which safetensors refuses."""
+    moved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    users = Counter(tensor.untyped_storage().data_ptr() for tensor in moved.values())
+    return {
+        name: tensor.clone() if users[tensor.untyped_storage().data_ptr()] > 1 else tensor
+        for name, tensor in moved.items()
+    }
+
+
+def _digest(header: str, tensors: Tensors) -> str:
+    digest = hashlib.sha256(f"{SCHEMA}\n{header}\n".encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _write(tensors: Tensors, metadata: dict[str, str], path: Path) -> None:
+    with written_whole(path) as scratch:
+        try:
+            save_file(_storable(tensors), scratch, metadata)
+        except SafetensorError as error:
+            raise OSError(str(error)) from error

@@ -21,7 +21,9 @@ _OF_THE_MACHINE: dict[str, Any] = {
     "comm_args": True,
     "tracking_args": True,
     "client_specific_args": True,
-    "dapper_args": {"output_dir", "checkpoint_every", "round_timeout_s", "min_clients_per_round"},
+    "dapper_args": {
+        "output_dir", "checkpoint_every", "checkpoints_kept", "round_timeout_s", "min_clients_per_round",
+    },
 }
 """Settings in which the two sides may differ."""
 

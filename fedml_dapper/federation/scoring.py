@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 import torch
@@ -39,7 +39,7 @@ class Scoring:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._method = experiment.method
-        self._best, self._best_validation = _Best(), _Best()
+        self.best, self.best_validation = Best(), Best()
 
     def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
         """``memories`` are the clients', without which only they have their own models."""
@@ -51,13 +51,13 @@ class Scoring:
         scores = validation_scores = None
         if method.has_global_model:
             model = method.global_model(state)
-            scores = self._best.update(self._by_domain(model, experiment.tests), self._unseen(state))
+            scores = self.best.update(self._by_domain(model, experiment.tests), self._unseen(state))
             if experiment.validations:
-                validation_scores = self._best_validation.update(self._by_domain(model, experiment.validations))
+                validation_scores = self.best_validation.update(self._by_domain(model, experiment.validations))
         elif test:
-            scores = self._best.update(self._mean_by_domain(test), self._unseen(state))
+            scores = self.best.update(self._mean_by_domain(test), self._unseen(state))
             if validation:
-                validation_scores = self._best_validation.update(self._mean_by_domain(validation))
+                validation_scores = self.best_validation.update(self._mean_by_domain(validation))
         if not wants_personal:
             return Measured(scores, validation_scores)
         tests = experiment.client_tests
@@ -105,24 +105,25 @@ class Scoring:
         return evaluate(self._method.adapted_model(state, unseen.data, device), unseen.test, device)[0]
 
 
-class _Best:
+@dataclass
+class Best:
     """The best accuracies so far, overall and per domain."""
 
-    def __init__(self) -> None:
-        self._overall = 0.0
-        self._domain: dict[str, float] = {}
+    overall: float = 0.0
+    domain: dict[str, float] = field(default_factory=dict)
 
     def update(self, figures: Mapping[str, Figures], unseen: float | None = None) -> Scores:
+        """Take a round's ``figures`` in, and say how they compare."""
         accuracy = {domain: value for domain, (value, _) in figures.items()}
         mean = fmean(accuracy.values())
-        self._overall = max(self._overall, mean)
-        self._domain = {domain: max(value, self._domain.get(domain, 0.0)) for domain, value in accuracy.items()}
+        self.overall = max(self.overall, mean)
+        self.domain = {domain: max(value, self.domain.get(domain, 0.0)) for domain, value in accuracy.items()}
         return Scores(
             global_accuracy=mean,
             domain_accuracy=accuracy,
             domain_loss={domain: loss for domain, (_, loss) in figures.items()},
-            best_global_accuracy=self._overall,
-            best_domain_accuracy=dict(self._domain),
+            best_global_accuracy=self.overall,
+            best_domain_accuracy=dict(self.domain),
             unseen_accuracy=unseen,
         )
 

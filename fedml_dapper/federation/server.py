@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
@@ -95,6 +96,28 @@ class Server:
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
         return self.last_record
+
+    def checkpoint(self) -> Checkpoint:
+        """What :meth:`restore` needs. Only between two rounds, after the first."""
+        assert self._aggregation is None and self.last_record is not None, "a round is open, or none was closed"
+        return Checkpoint(
+            weights=self.state.weights,
+            memory=self.state.memory,
+            memories=self.memories,
+            best=self._scoring.best,
+            best_validation=self._scoring.best_validation,
+            last_record=self.last_record,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on as the server that made ``checkpoint`` would; its tensors are used, not copied."""
+        assert self._aggregation is None, "a round is open"
+        self.state.round = checkpoint.round
+        self.state.weights, self.state.memory = dict(checkpoint.weights), checkpoint.memory
+        self.memories.clear()  # the object stays: in simulation the clients' side holds it too
+        self.memories.update(checkpoint.memories)
+        self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
+        self.last_record = checkpoint.last_record
 
     def _choose_clients(self) -> list[int]:
         training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed
