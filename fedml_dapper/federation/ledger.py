@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from pydantic import ValidationError
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.federation.durable import explained, written_whole
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import Record, RoundRecord, RunRecord
 
 
 class LedgerWriter(RunObserver):
-    """Appends each record as it comes and flushes it, so that an interrupted run keeps its finished rounds."""
+    """Appends each record as it comes, onto the disk, so that an interrupted run keeps its finished rounds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,6 +25,16 @@ class LedgerWriter(RunObserver):
     def run_started(self, record: RunRecord) -> None:
         self._file = self.path.open("x", encoding="utf-8")
         self._write(record)
+
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        """Cut what stands after ``rounds``, all at once, to append to the rest."""
+        content = self.path.read_bytes()
+        lines = content.split(b"\n")[: 1 + len(rounds)]
+        kept = b"".join(line + b"\n" for line in lines)
+        if kept != content:
+            with written_whole(self.path) as scratch:
+                scratch.write_bytes(kept)
+        self._file = self.path.open("a", encoding="utf-8")
 
     def round_finished(self, record: RoundRecord) -> None:
         self._write(record)
@@ -32,8 +45,33 @@ class LedgerWriter(RunObserver):
 
     def _write(self, record: Record) -> None:
         assert self._file is not None, "run_started comes first"
-        self._file.write(record.model_dump_json() + "\n")
-        self._file.flush()
+        with explained(self.path):
+            self._file.write(record.model_dump_json() + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
+    """What can be gone on from: a ledger's run, and its rounds up to the first line that is torn, damaged or missing.
+
+    None where there is no ledger, or not even a whole first line. Raises :class:`DataError` where that is whole but
+    no run's.
+    """
+    if not path.is_file():
+        return None
+    first, *lines = path.read_bytes().split(b"\n")
+    if not lines:
+        return None
+    rounds: list[RoundRecord] = []
+    for line in lines[:-1]:
+        try:
+            record = RoundRecord.model_validate_json(line)
+        except ValidationError:
+            break
+        if record.round != len(rounds) + 1:
+            break
+        rounds.append(record)
+    return _run_of(first, path), rounds
 
 
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
@@ -45,10 +83,7 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
     if not path.is_file():
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
     *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
-    try:
-        run = RunRecord.model_validate_json(lines[0] if lines else "")
-    except ValidationError as error:
-        raise DataError(f"{path}: line 1 is not the record of a run; was it written by another version?") from error
+    run = _run_of(lines[0] if lines else "", path)
     rounds = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -56,3 +91,10 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
         except ValidationError as error:
             raise DataError(f"{path}: line {number} is not the record of a round; was the file edited?") from error
     return run, rounds
+
+
+def _run_of(line: str | bytes, path: Path) -> RunRecord:
+    try:
+        return RunRecord.model_validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"{path}: line 1 is not the record of a run; was it written by another version?") from error

@@ -13,6 +13,10 @@ class RunObserver:
     def run_started(self, record: RunRecord) -> None:
         """Before the first round."""
 
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        """In place of :meth:`run_started` where a run goes on after ``rounds``."""
+        self.run_started(record)
+
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
         """Before the clients of a round train."""
 
