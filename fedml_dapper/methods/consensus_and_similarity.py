@@ -23,12 +23,16 @@ from fedml_dapper.pruning import Tensors
 
 
 class ConsensusAndSimilarity:
-    """One round's aggregation. Directions need all updates, so uploads are kept until it closes."""
+    """One round's aggregation. Directions need all updates, so uploads are kept until it closes.
 
-    def __init__(self, server: ServerState, roles: Roles, tau: float) -> None:
+    Without ``tau`` erasers are not mixed; without ``consensus`` the updates of what is shared are averaged.
+    """
+
+    def __init__(self, server: ServerState, roles: Roles, tau: float | None, *, consensus: bool = True) -> None:
         self._server = server
         self._roles = roles
         self._tau = tau
+        self._step = consensus_step if consensus else _mean_step
         self._uploads: dict[int, Tensors] = {}
 
     def add(self, upload: Upload) -> None:
@@ -53,7 +57,7 @@ class ConsensusAndSimilarity:
         before, after = self._server.weights, dict[str, Tensor]()
         for names in self._roles.consensus:
             start = _joined(before, names)
-            after |= _split(start + consensus_step(self._stacked(names) - start), names, before)
+            after |= _split(start + self._step(self._stacked(names) - start), names, before)
         return after
 
     def _mean_statistics(self) -> Tensors:
@@ -69,7 +73,8 @@ class ConsensusAndSimilarity:
     def _remember_erasers(self) -> None:
         erasers: dict[int, dict[str, Tensor]] = {client_id: {} for client_id in self._uploads}
         for names in self._roles.similarity:
-            mixed = mix_by_similarity(self._stacked(names), self._tau)
+            trained = self._stacked(names)
+            mixed = trained if self._tau is None else mix_by_similarity(trained, self._tau)
             for client_id, vector in zip(erasers, mixed, strict=True):
                 erasers[client_id].update(_split(vector, names, self._server.weights))
         for client_id, eraser in erasers.items():
@@ -87,6 +92,11 @@ class ConsensusAndSimilarity:
         device = self._server.weights[names[0]].device
         rows = self._uploads.values() if sets is None else sets
         return torch.stack([_joined(row, names).to(device) for row in rows])
+
+
+def _mean_step(updates: Tensor) -> Tensor:
+    """The mean of ``updates``, a row per client."""
+    return updates.mean(dim=0)
 
 
 def eraser_of(server: ServerState, client_id: int) -> Tensors:

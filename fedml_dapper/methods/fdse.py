@@ -46,6 +46,10 @@ class FDSEParams(MethodParams):
     """Strength of L_Con."""
     tau: float = Field(default=0.5, gt=0)
     """Temperature of the similarity between clients' erasers."""
+    consensus: bool = True
+    """False is the ablation without consensus (Table 3, A): what is shared moves by the mean of the updates."""
+    similarity: bool = True
+    """False is the ablation without similarity (Table 3, B), read as: every client keeps the eraser it trained."""
     beta: float = Field(default=0.001, ge=0)
     """How much more deeper layers weigh in L_Con."""
     keep: float = Field(default=0.9, ge=0, lt=1)
@@ -106,7 +110,10 @@ class FDSE(Method[FDSEParams]):
         return loss
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return ConsensusAndSimilarity(server, self.roles, self.params.tau)
+        params = self.params
+        return ConsensusAndSimilarity(
+            server, self.roles, tau=params.tau if params.similarity else None, consensus=params.consensus
+        )
 
     def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
         """The shared part with the mean eraser, which is adapted to ``data``'s images by L_Con alone."""

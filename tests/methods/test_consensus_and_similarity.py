@@ -39,8 +39,10 @@ def upload(client_id: int, num_samples: int = 10, **values: object) -> Upload:
     return Upload(1, client_id, num_samples, weights, TrainingMetrics(1.0, 1, 0.0))
 
 
-def aggregate(server: ServerState, *uploads: Upload, roles: Roles = ROLES, tau: float = 0.5) -> Mapping[str, Tensor]:
-    aggregation = ConsensusAndSimilarity(server, roles, tau)
+def aggregate(
+    server: ServerState, *uploads: Upload, roles: Roles = ROLES, tau: float | None = 0.5, consensus: bool = True
+) -> Mapping[str, Tensor]:
+    aggregation = ConsensusAndSimilarity(server, roles, tau, consensus=consensus)
     for sent in uploads:
         aggregation.add(sent)
     aggregation.close()
@@ -70,6 +72,15 @@ def test_erasers_are_mixed_by_similarity_and_remembered_per_client() -> None:
     nearly_own = state()
     aggregate(nearly_own, upload(0, v=(1.0, 0.0)), upload(1, v=(0.0, 2.0)), tau=1e-3)
     assert eraser_of(nearly_own, 1)["v"].tolist() == [0, 2]
+
+
+def test_ablations() -> None:
+    server = state()
+    sent = (upload(0, a=13.0, v=(1.0, 0.0)), upload(1, b=21.0, v=(0.0, 2.0)))
+    weights = aggregate(server, *sent, tau=None, consensus=False)
+    assert (weights["a"].tolist(), weights["b"].tolist()) == ([11.5], [[20.5]])  # updates (3, 0) and (0, 1)
+    assert eraser_of(server, 0)["v"].tolist() == [1, 0]
+    assert eraser_of(server, 1)["v"].tolist() == [0, 2]
 
 
 def test_absent_clients_erasers_stay() -> None:
