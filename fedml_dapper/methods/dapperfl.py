@@ -42,6 +42,9 @@ from fedml_dapper.pruning import (
 from fedml_dapper.pruning.official_mask import apply_masks, official_masks
 
 
+_OWN_STATISTICS = "slim_statistics"
+
+
 class DapperFLParams(MethodParams):
     """Settings of DapperFL; defaults are the paper's (Table 4), switches are METHODS A.5, A.7 and A.10."""
 
@@ -123,6 +126,8 @@ class DapperFL(Method[DapperFLParams]):
                 carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
         for _ in range(self.task.training.epochs - 1):
             training.epoch(model, optimizer, loss, after_step)
+        if plan is not DENSE:
+            client.memory.keep(_OWN_STATISTICS, running_statistics(model))
         return Upload(
             round=downlink.round,
             client_id=client.profile.client_id,
@@ -132,6 +137,13 @@ class DapperFL(Method[DapperFLParams]):
             plan=plan,
             unsliced=frozenset(statistics),
         )
+
+    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """A slim model normalises by its own running statistics; those that were sent fit the dense one."""
+        model = self.load(client, downlink)
+        if downlink.plan.kept:
+            model.load_state_dict({**model.state_dict(), **client.memory.recall(_OWN_STATISTICS)})
+        return model
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + gamma * L_DAR (Eq. 5)."""

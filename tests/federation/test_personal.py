@@ -43,16 +43,28 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "personal=true", "epochs=3"))
     server = Server(experiment)
     client_id = max(server.round_clients(), key=lambda client: experiment.profiles[client].ratio)
-    upload = ClientSide(experiment).update(server.downlink(client_id), experiment.clients[client_id])
+    clients = ClientSide(experiment)
+    upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
     layout = experiment.method.task.layout
     model = slim_model(experiment.method.task.backbone, layout, upload.plan)
     whole = {name: upload.weights[name] for name in upload.unsliced}
-    model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan)})
+    own = clients.memories[client_id].recall("slim_statistics")
+    model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan), **own})
     expected = evaluate(model, experiment.client_tests[client_id].test, experiment.device)[0]
     assert upload.metrics.accuracy_after == expected
     initial = evaluate(experiment.method.task.backbone, experiment.client_tests[client_id].test, experiment.device)[0]
     assert upload.metrics.accuracy_before == initial
     assert method != "fedavg" or initial != expected
+
+
+def test_a_slim_models_own_accuracy_does_not_depend_on_the_statistics_it_sends(tiny_settings: SettingsFactory) -> None:
+    after = {}
+    for statistics in ("slim", "dense_epoch", "recalibrate"):
+        chosen = f"dapper_args.params.dapperfl.bn_statistics={statistics}"
+        settings = tiny_settings(*FEW, "method=dapperfl", "personal=true", "comm_round=1", "epochs=3", chosen)
+        [record] = simulate(build_experiment(settings))[1]
+        after[statistics] = [client.accuracy_after for client in record.clients if client.ratio > 0]
+    assert after["slim"] == after["dense_epoch"] == after["recalibrate"]
 
 
 def test_unless_asked_for_nothing_personal_is_measured(tiny_settings: SettingsFactory) -> None:
