@@ -13,7 +13,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["fedml_dapper", "fedml_dapper.*"]),
-    package_data={"fedml_dapper": ["py.typed"], "fedml_dapper.evaluation": ["*.html"]},
+    package_data={
+        "fedml_dapper": ["py.typed"],
+        "fedml_dapper.evaluation": ["*.html"],
+        "fedml_dapper.benches": ["*.html"],
+    },
     install_requires=[
         "fedml>=0.9.6,<0.10",
         "setuptools<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
@@ -31,8 +35,11 @@ setup(
         "scikit-learn>=1.4",
         "scipy>=1.11",
         "matplotlib>=3.8",
+        "optuna>=5",
         "pillow>=10",
         "jinja2>=3.1",
+        "markupsafe>=2.1",
+        "markdown-it-py>=3",
     ],
     extras_require={
         "mpi": ["mpi4py>=4", "mpich>=4"],

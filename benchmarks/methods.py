@@ -20,7 +20,7 @@ from rich.table import Table
 from safetensors.torch import load_file
 
 from benchmarks.machine import describe
-from fedml_dapper.federation import CHECKPOINT_NAME, LEDGER_NAME, RoundRecord, read_ledger
+from fedml_dapper.federation import LEDGER_NAME, MODEL_NAME, RoundRecord, read_ledger
 from fedml_dapper.methods import METHODS
 
 CONFIGS = Path(__file__).parents[1] / "config"
@@ -88,8 +88,8 @@ def _row(output: Path, name: str) -> dict[str, Any]:
         "bytes_down": _per_round(rounds, "bytes_down"),
     }
     mpi = output / f"{name}-mpi"
-    if (mpi / CHECKPOINT_NAME).exists():
-        ours, theirs = load_file(output / name / CHECKPOINT_NAME), load_file(mpi / CHECKPOINT_NAME)
+    if (mpi / MODEL_NAME).exists():
+        ours, theirs = load_file(output / name / MODEL_NAME), load_file(mpi / MODEL_NAME)
         same = ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
         row["same_under_mpi"] = same and _without_seconds(rounds) == _without_seconds(read_ledger(mpi / LEDGER_NAME)[1])
     return row

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.cli import run_experiment
+from fedml_dapper.cli import resume_option, run_experiment
 from fedml_dapper.errors import ConfigError, DapperError
 
 
@@ -24,14 +24,16 @@ from fedml_dapper.errors import ConfigError, DapperError
 @click.option("--role", type=click.Choice(["server", "client"]))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
+@resume_option
 def main(
-    configs: tuple[Path, ...], rank: int, role: str | None, overrides: tuple[str, ...], output: Path | None
-) -> None:
+    configs: tuple[Path, ...], rank: int, role: str | None, overrides: tuple[str, ...], output: Path | None,
+    resume: bool,
+) -> None:  # fmt: skip
     """Run the experiment file that FedML's ``--cf`` names, or one process of it."""
     try:
         if role is not None and (role == "server") != (rank == 0):
             raise ConfigError(f"--role {role} --rank {rank}: the server is rank 0, clients are rank 1 and up")
-        run_experiment(configs, overrides, output=output, rank=rank)
+        run_experiment(configs, overrides, output=output, rank=rank, resume=resume)
     except DapperError as error:
         click.echo(f"fedml_dapper: {error}", err=True)
         sys.exit(2)

@@ -19,6 +19,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from fedml_dapper import __version__
+from fedml_dapper.benches.command import bench
+from fedml_dapper.benches.report import write_bench_report
+from fedml_dapper.benches.results import MANIFEST_NAME
 from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, Settings, TrainArgs, check, load_settings
 from fedml_dapper.console import progress_for
 from fedml_dapper.datasets import SUITES, contact_sheet, data_root, find_domains, load_suite, pack
@@ -32,15 +35,18 @@ from fedml_dapper.evaluation import (
     summarise,
     write_report,
 )
+from fedml_dapper.evaluation.search_command import search
 from fedml_dapper.federation import (
-    CHECKPOINT_NAME,
+    CHECKPOINTS_NAME,
     LEDGER_NAME,
+    MODEL_NAME,
     REPORT_NAME,
     SETTINGS_NAME,
     LevelFootprint,
     build_experiment,
+    is_finished,
     level_footprints,
-    new_run_dir,
+    open_run_dir,
     read_ledger,
 )
 from fedml_dapper.methods import DapperFL, Task
@@ -74,6 +80,10 @@ _config_option = click.option(
 _set_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting, e.g. --set comm_round=5."
 )
+resume_option = click.option(
+    "--resume", is_flag=True,
+    help="Go on with the run in the --output folder after its last checkpoint; start one where there is none.",
+)  # fmt: skip
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 
@@ -84,9 +94,10 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Folder for this run; by default a new one below output_dir."
 )
-def run(configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None) -> None:
+@resume_option
+def run(configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool) -> None:
     """Train the federation of an experiment file through FedML's runner."""
-    run_experiment(configs, overrides, as_json, output)
+    run_experiment(configs, overrides, as_json, output, resume=resume)
 
 
 def run_experiment(
@@ -95,6 +106,7 @@ def run_experiment(
     as_json: bool = False,
     output: Path | None = None,
     rank: int = 0,
+    resume: bool = False,
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
@@ -114,7 +126,11 @@ def run_experiment(
     console.print(footprint_table(footprints, f"{settings.model_args.model} per level"))
     for note in experiment.notes:
         console.print(f"note: {note}", soft_wrap=True)
-    run_dir = new_run_dir(experiment, output)
+    run_dir = open_run_dir(experiment, output, resume)
+    if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
+        console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
+        _finish(run_dir, console, as_json)
+        return
     interrupted = False
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -122,7 +138,7 @@ def run_experiment(
             from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
             _show_log("server")
-            run_federation(configs[0], experiment, rank, run_dir, [progress_for(console, experiment)])
+            run_federation(configs[0], experiment, rank, run_dir, [progress_for(console, experiment)], resume)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -162,7 +178,7 @@ def _show_log(who: str) -> None:
     logger.propagate = False
 
 
-def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool) -> None:
+def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger, report = run_dir / LEDGER_NAME, run_dir / REPORT_NAME
     if not ledger.exists():
         console.print(f"Stopped before the first round. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
@@ -179,10 +195,12 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool) -
             console.print(personal_table(summary.personal, record))
         console.print(f"Report: {report.absolute()}", soft_wrap=True)
     if interrupted:
-        saved = [name for name in (LEDGER_NAME, CHECKPOINT_NAME, REPORT_NAME) if (run_dir / name).exists()]
+        saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
         console.print(
             f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
         )
+        if (run_dir / CHECKPOINTS_NAME).is_dir():
+            console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
         sys.exit(INTERRUPTED)
 
 
@@ -202,15 +220,20 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+main.add_command(bench)
 main.add_command(doctor)
+main.add_command(search)
 
 
 @main.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
-def report(run_dir: Path) -> None:
-    """Write the HTML report of a run's folder from its ledger."""
-    path = run_dir / REPORT_NAME
-    _write_report(run_dir, path)
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Write the HTML report of a run's folder from its ledger, or of a bench's folder from its cells' ledgers."""
+    if (folder / MANIFEST_NAME).exists():
+        path = write_bench_report(folder)
+    else:
+        path = folder / REPORT_NAME
+        _write_report(folder, path)
     click.echo(path.absolute())
 
 

@@ -330,9 +330,9 @@ def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Setti
     """
     merged: dict[str, Any] = {}
     for file in files:
-        merged = _merge(merged, _read(file))
+        merged = merge(merged, read_yaml(file))
     for override in overrides:
-        _apply_override(merged, override)
+        parse_override(merged, override)
     settings = check(Settings, merged, where=", ".join(str(file) for file in files))
     return _with_found_files(settings, [file.parent for file in files])
 
@@ -345,7 +345,7 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
     files = settings.client_specific_args.data_silo_config
     if files is None:
         return None
-    levels = [check(SiloFile, _read(file), where=str(file)).silo_args.capability_level for file in files]
+    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.capability_level for file in files]
     known = len(settings.dapper_args.levels.ratios)
     for file, level in zip(files, levels, strict=True):
         if level > known:
@@ -372,7 +372,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else f"; known: {', '.join(options)}"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
     if not file.is_file():
         raise ConfigError(f"no config file at {file.absolute()}; the shipped ones are in config/, e.g. quickstart.yaml")
     try:
@@ -403,15 +404,17 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
 
 
-def _merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``above`` laid over it, section by section; lists are replaced whole."""
     merged = dict(base)
     for key, value in above.items():
         below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
 
 
-def _apply_override(values: dict[str, Any], override: str) -> None:
+def parse_override(values: dict[str, Any], override: str) -> None:
+    """Put ``override``, a ``key=value`` text as :func:`load_settings` has them, into ``values``."""
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")

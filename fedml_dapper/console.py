@@ -24,10 +24,17 @@ class LogProgress(RunObserver):
     def __init__(self, console: Console, experiment: Experiment) -> None:
         self._console = console
         self._rounds = experiment.settings.train_args.comm_round
+        self._resumed_after = 0
         self._started = time.monotonic()
 
     def run_started(self, record: RunRecord) -> None:
         self._started = time.monotonic()
+
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        self._resumed_after = len(rounds)
+        if rounds:
+            self._console.print(f"going on after round {len(rounds)}/{self._rounds}", highlight=False)
+        self.run_started(record)
 
     def round_finished(self, record: RoundRecord) -> None:
         self._console.print(self._line(record), highlight=False, soft_wrap=True)
@@ -45,7 +52,8 @@ class LogProgress(RunObserver):
 
     def _to_go(self, finished_rounds: float) -> timedelta:
         spent = time.monotonic() - self._started
-        return timedelta(seconds=round(spent / finished_rounds * (self._rounds - finished_rounds)))
+        share = (self._rounds - finished_rounds) / (finished_rounds - self._resumed_after)
+        return timedelta(seconds=round(spent * share))
 
 
 class LiveProgress(LogProgress):

@@ -25,6 +25,7 @@ class Stream(Enum):
     INITIALISATION = "initialisation"
     BATCHES = "batches"
     METHOD = "method"
+    SEARCH = "hyper-parameter search"
 
 
 def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -57,7 +57,7 @@ def test_run_as_json_prints_one_document_and_writes_everything(
     assert Path(document["ledger"]) == folder / "ledger.jsonl"
     assert Path(document["report"]).is_file()
     assert {file.name for file in folder.iterdir()} == {
-        "settings.yaml", "ledger.jsonl", "global_model.safetensors", "report.html"
+        "settings.yaml", "ledger.jsonl", "checkpoints", "global_model.safetensors", "report.html"
     }  # fmt: skip
     assert "round 2/2" in finished.stderr
 
@@ -67,7 +67,8 @@ def test_interrupt_ends_cleanly_and_says_what_was_saved(
 ) -> None:
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        [*COMMAND, "run", "-c", experiment, "--set", "comm_round=500", "--output", folder],
+        [*COMMAND, "run", "-c", experiment, "--set", "comm_round=500", "--set", "checkpoint_every=1",
+         "--output", folder],
         env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -81,6 +82,7 @@ def test_interrupt_ends_cleanly_and_says_what_was_saved(
     finished_rounds = len(read_ledger(folder / "ledger.jsonl")[1])
     assert f"Stopped after {finished_rounds} finished rounds" in stdout
     assert "report.html" in stdout
+    assert f"The same command with --output {folder} --resume goes on from there." in stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,26 @@
-"""Figures of a run. They are built without pyplot, so that drawing one leaves no global state behind."""
+"""Figures of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from fedml_dapper.evaluation.cost import cost_reference
+from fedml_dapper.evaluation.style import HEIGHT, PALETTE, canvas, label_rounds, markers
 from fedml_dapper.evaluation.units import quantity, share
 from fedml_dapper.federation import ClientRecord, LevelFootprint, RoundRecord, RunRecord
-
-# Okabe and Ito's colours, without the black of the global line and the yellow that white paper swallows.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_MARKED_ROUNDS = 20
-_WIDTH, _HEIGHT = 5.6, 4.0  # inches; small enough for 10 pt labels to stay legible on a phone
 
 
 def domain_colours(run: RunRecord) -> dict[str, str]:
     """A colour per domain, the same in every figure and table."""
-    return {domain: _PALETTE[place % len(_PALETTE)] for place, domain in enumerate(run.domains)}
+    return {domain: PALETTE[place % len(PALETTE)] for place, domain in enumerate(run.domains)}
 
 
 def level_colours(run: RunRecord) -> dict[int, str]:
@@ -44,9 +37,9 @@ def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     figure, axes = _canvas("Accuracy of the global model", run)
     for place, (domain, colour) in enumerate(domain_colours(run).items()):
         values = [scores.domain_accuracy[domain] for _, scores in tested]
-        axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **_markers(place, len(numbers)))
+        axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **markers(place, len(numbers)))
     means = [scores.global_accuracy for _, scores in tested]
-    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **_markers(0, len(numbers)))
+    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **markers(0, len(numbers)))
     _label_rounds(axes, rounds, "Top-1 accuracy on test images (%)")
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
@@ -109,8 +102,9 @@ def _per_level(
         numbers, colour = [spread.round for spread in spreads], colours[footprint.level]
         lows, highs = [spread.low for spread in spreads], [spread.high for spread in spreads]
         axes.fill_between(numbers, lows, highs, color=colour, alpha=0.12, linewidth=0)
-        means, markers = [spread.mean for spread in spreads], _markers(place, len(numbers))
-        axes.plot(numbers, means, color=colour, label=_level_name(footprint), linewidth=1.6, **markers)
+        means = [spread.mean for spread in spreads]
+        name, marked = _level_name(footprint), markers(place, len(numbers))
+        axes.plot(numbers, means, color=colour, label=name, linewidth=1.6, **marked)
     _label_rounds(axes, rounds, unit)
     figure.legend(
         loc="outside lower center",
@@ -131,26 +125,12 @@ def _spreads(rounds: Sequence[RoundRecord], level: int, value: Callable[[ClientR
     return spreads
 
 
-def _canvas(heading: str, run: RunRecord, height: float = _HEIGHT) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(heading, loc="left", fontweight="bold", pad=20)
-    axes.annotate(f"{run.method} on {run.suite}, 1 seed", (0, 1), (0, 5), "axes fraction", "offset points", color="0.3")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+def _canvas(heading: str, run: RunRecord, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    return canvas(heading, f"{run.method} on {run.suite}, 1 seed", height)
 
 
 def _label_rounds(axes: Axes, rounds: Sequence[RoundRecord], unit: str) -> None:
-    axes.set_xlim(0.5, max((record.round for record in rounds), default=1) + 0.5)
-    axes.set_xlabel("round")
-    axes.set_ylabel(unit)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    axes.grid(alpha=0.3)
-
-
-def _markers(place: int, count: int) -> dict[str, Any]:
-    every = max(1, count // _MARKED_ROUNDS)
-    return {"marker": _MARKERS[place % len(_MARKERS)], "markersize": 4, "markevery": every}
+    label_rounds(axes, max((record.round for record in rounds), default=1), unit)
 
 
 def _level_name(footprint: LevelFootprint) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_MINUS = "\N{MINUS SIGN}"
 
 
 def quantity(value: float, unit: str = "") -> str:
@@ -18,6 +19,19 @@ def quantity(value: float, unit: str = "") -> str:
 def share(part: float, whole: float, digits: int = 1) -> str:
     """``part`` as percent of ``whole``; a dash where ``whole`` is zero, as with the traffic of clients on their own."""
     return f"{100 * part / whole:.{digits}f}{_NO_BREAK}%" if whole else "\N{EN DASH}"
+
+
+def decimal(value: float, digits: int = 1) -> str:
+    """With a real minus where it is negative."""
+    return f"{value:.{digits}f}".replace("-", _MINUS)
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign, a real minus where it is negative; none where it rounds to zero."""
+    text = f"{abs(value):.{digits}f}"
+    if float(text) == 0:
+        return text
+    return f"{'+' if value > 0 else _MINUS}{text}"
 
 
 def duration(seconds: float) -> str:

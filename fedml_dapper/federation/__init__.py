@@ -1,4 +1,4 @@
-"""What happens in a round: server, client, records, ledger, checkpoint."""
+"""What happens in a round: server, client, records, ledger, checkpoints."""
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
@@ -8,13 +8,22 @@ from fedml_dapper.federation.ledger import LedgerWriter, read_ledger
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.rounds import run_rounds, simulate
-from fedml_dapper.federation.run_dir import CHECKPOINT_NAME, LEDGER_NAME, REPORT_NAME, SETTINGS_NAME, new_run_dir
+from fedml_dapper.federation.run_dir import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    REPORT_NAME,
+    SETTINGS_NAME,
+    is_finished,
+    open_run_dir,
+)
 from fedml_dapper.federation.server import Server
 from fedml_dapper.federation.wire import Codec
 
 __all__ = [
-    "CHECKPOINT_NAME",
+    "CHECKPOINTS_NAME",
     "LEDGER_NAME",
+    "MODEL_NAME",
     "REPORT_NAME",
     "SETTINGS_NAME",
     "ClientRecord",
@@ -31,8 +40,9 @@ __all__ = [
     "Scores",
     "Server",
     "build_experiment",
+    "is_finished",
     "level_footprints",
-    "new_run_dir",
+    "open_run_dir",
     "read_ledger",
     "run_rounds",
     "settings_difference",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import JsonValue, ValidationError
@@ -89,10 +89,8 @@ def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> N
         last_record=checkpoint.last_record,
         best=checkpoint.best,
         best_validation=checkpoint.best_validation,
-        server=cast("dict[str, JsonValue]", checkpoint.memory.values),
-        clients={
-            client_id: cast("dict[str, JsonValue]", memory.values) for client_id, memory in checkpoint.memories.items()
-        },
+        server=checkpoint.memory.values,
+        clients={client_id: memory.values for client_id, memory in checkpoint.memories.items()},
         names=tuple(tensors),
         on_device=tuple(name for name, tensor in tensors.items() if tensor.device.type != "cpu"),
     ).model_dump_json()
@@ -107,7 +105,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
     """
     metadata = _metadata(path)
     if metadata.get(_SCHEMA) != SCHEMA:
-        raise DataError(f"checkpoint {path} is of schema {metadata.get(_SCHEMA)}, this version writes {SCHEMA}")
+        raise DataError(f"checkpoint {path} is of schema {metadata.get(_SCHEMA)}, this version reads {SCHEMA}")
     try:
         with safe_open(path, "pt") as file:
             found: dict[str, Tensor] = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -186,7 +184,7 @@ def _digest(header: str, tensors: Tensors) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

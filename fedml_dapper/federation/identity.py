@@ -22,7 +22,11 @@ _OF_THE_MACHINE: dict[str, Any] = {
     "tracking_args": True,
     "client_specific_args": True,
     "dapper_args": {
-        "output_dir", "checkpoint_every", "checkpoints_kept", "round_timeout_s", "min_clients_per_round",
+        "output_dir",
+        "checkpoint_every",
+        "checkpoints_kept",
+        "round_timeout_s",
+        "min_clients_per_round",
     },
 }
 """Settings in which the two sides may differ."""

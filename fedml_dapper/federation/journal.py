@@ -1,38 +1,56 @@
-"""Everything that is kept of a run while it goes: ledger, checkpoints and global model; observers are told."""
+"""Everyone who is to know of a run's course is told: first the files, then the observers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedml_dapper.federation.checkpoint import save_weights
-from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.ledger import LedgerWriter
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import RoundRecord
-from fedml_dapper.federation.resume import resume
-from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.run_files import RunFiles
 from fedml_dapper.federation.server import Server
 
 
 class RunJournal:
-    """Tells observers of a run's course and writes it down below ``run_dir``, if there is one.
+    """Writes a run down below ``run_dir``, if there is one, and tells observers of it.
 
-    A checkpoint follows its round's line in the ledger, so that a run can always go on from it; the global model comes
-    last. Observers hear of a round that is on the disk.
+    With ``resume`` the run goes on with what is in ``run_dir`` already. Observers hear of a round once it is written.
     """
 
     def __init__(
-        self, experiment: Experiment, server: Server, observers: Sequence[RunObserver], run_dir: Path | None = None,
+        self,
+        experiment: Experiment,
+        server: Server,
+        observers: Sequence[RunObserver],
+        run_dir: Path | None = None,
         resume: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._experiment = experiment
         self._server = server
-        self._observers = observers
-        self._run_dir = run_dir
+        self._files = None if run_dir is None else RunFiles(experiment, server, run_dir)
+        self._observers = [*([] if self._files is None else [self._files]), *observers]
         self._resume = resume
 
     def started(self) -> None:
-        """Open everything; to resume, put the server where it was."""
-        ...
+        """Call before the first round; the server may come out of it with rounds behind it."""
+        record = self._experiment.record()
+        rounds = self._files.resume() if self._files is not None and self._resume else None
+        for observer in self._observers:
+            if rounds is None:
+                observer.run_started(record)
+            else:
+                observer.run_resumed(record, rounds)
+
+    def round_opened(self, client_ids: Sequence[int]) -> None:
+        for observer in self._observers:
+            observer.round_started(self._server.state.round + 1, client_ids)
+
+    def round_closed(self, record: RoundRecord) -> None:
+        for observer in self._observers:
+            observer.round_finished(record)
+
+    def finished(self) -> None:
+        """Call also when the run was cut short."""
+        for observer in self._observers:
+            observer.run_finished()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from pydantic import ValidationError
 
@@ -14,27 +16,37 @@ from fedml_dapper.federation.durable import explained, written_whole
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import Record, RoundRecord, RunRecord
 
+LOGGER = logging.getLogger(__name__)
+
 
 class LedgerWriter(RunObserver):
-    """Appends each record as it comes, onto the disk, so that an interrupted run keeps its finished rounds."""
+    """Appends each record as it comes, onto the disk, so that an interrupted run keeps its finished rounds.
+
+    While it is open no second process can write to the same ledger, where the file system knows locks.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: TextIO | None = None
 
     def run_started(self, record: RunRecord) -> None:
-        self._file = self.path.open("x", encoding="utf-8")
+        self._open("x")
         self._write(record)
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
-        """Cut what stands after ``rounds``, all at once, to append to the rest."""
+        """Cut what stands after ``rounds``, all at once, to append to the rest.
+
+        Raises :class:`DataError` where another process is writing.
+        """
+        self._open("a")
         content = self.path.read_bytes()
         lines = content.split(b"\n")[: 1 + len(rounds)]
         kept = b"".join(line + b"\n" for line in lines)
         if kept != content:
             with written_whole(self.path) as scratch:
                 scratch.write_bytes(kept)
-        self._file = self.path.open("a", encoding="utf-8")
+            self.run_finished()
+            self._open("a")
 
     def round_finished(self, record: RoundRecord) -> None:
         self._write(record)
@@ -42,6 +54,15 @@ class LedgerWriter(RunObserver):
     def run_finished(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _open(self, mode: Literal["x", "a"]) -> None:
+        self._file = self.path.open(mode, encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"{self.path}: another process is at this run; wait for its end, or end it") from error
+        except OSError:
+            LOGGER.info("%s is on a file system without locks", self.path)
 
     def _write(self, record: Record) -> None:
         assert self._file is not None, "run_started comes first"

@@ -11,7 +11,8 @@ from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.observer import RunObserver
-from fedml_dapper.federation.records import RoundRecord
+from fedml_dapper.federation.records import RoundRecord, RunRecord
+from fedml_dapper.federation.run_dir import open_run_dir
 from fedml_dapper.federation.server import Server
 from fedml_dapper.methods import Downlink, Upload
 
@@ -21,19 +22,22 @@ def run_rounds(
     server: Server,
     update: Callable[[Downlink], Upload],
     observers: Sequence[RunObserver],
-    checkpoint_dir: Path | None = None,
+    run_dir: Path | None = None,
+    resume: bool = False,
 ) -> None:
     """Run all rounds: each client in turn, its upload folded in and dropped before the next one trains.
 
-    ``observers`` hear of everything, and of the end also when a round raises or the user interrupts.
+    Ledger, checkpoints and global model go into ``run_dir``, made by :func:`open_run_dir`; with ``resume`` the run goes
+    on after the last checkpoint there. ``observers`` hear of everything, and of the end also when a round raises or the
+    user interrupts.
     """
     threads = experiment.settings.device_args.threads
     if threads is not None:
         torch.set_num_threads(threads)
-    journal = RunJournal(experiment, server, observers, checkpoint_dir)
+    journal = RunJournal(experiment, server, observers, run_dir, resume)
     try:
         journal.started()
-        for _ in range(experiment.settings.train_args.comm_round):
+        while server.state.round < experiment.settings.train_args.comm_round:
             client_ids = server.round_clients()
             journal.round_opened(client_ids)
             for client_id in client_ids:
@@ -43,8 +47,15 @@ def run_rounds(
         journal.finished()
 
 
-def simulate(experiment: Experiment, observers: Sequence[RunObserver] = ()) -> tuple[Server, list[RoundRecord]]:
-    """The whole run without FedML: the server at its end, and every round's record."""
+def simulate(
+    experiment: Experiment, observers: Sequence[RunObserver] = (), run_dir: Path | None = None, resume: bool = False
+) -> tuple[Server, list[RoundRecord]]:
+    """The whole run without FedML: the server at its end, and every round's record.
+
+    Nothing is written without a ``run_dir``; ``resume`` goes on with what it holds, if anything.
+    """
+    if run_dir is not None:
+        open_run_dir(experiment, run_dir, resume)
     server = Server(experiment)
     clients = ClientSide(experiment, server.memories)
     collector = _Collector()
@@ -59,6 +70,8 @@ def simulate(experiment: Experiment, observers: Sequence[RunObserver] = ()) -> t
         server,
         lambda downlink: clients.update(downlink, experiment.clients[downlink.client_id]),
         [*observers, collector],
+        run_dir,
+        resume,
     )
     return server, collector.records
 
@@ -66,6 +79,9 @@ def simulate(experiment: Experiment, observers: Sequence[RunObserver] = ()) -> t
 class _Collector(RunObserver):
     def __init__(self) -> None:
         self.records: list[RoundRecord] = []
+
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        self.records = list(rounds)
 
     def round_finished(self, record: RoundRecord) -> None:
         self.records.append(record)

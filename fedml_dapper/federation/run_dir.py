@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
+from fedml_dapper.config import Settings, check
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.checkpoint import round_of_weights
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.resume import check_same_run
+from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.ledger import read_unfinished
 
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"
@@ -21,24 +24,45 @@ def open_run_dir(experiment: Experiment, path: Path | None = None, resume: bool 
 
     By default a new one below ``dapper_args.output_dir``, named after data, method, seed and time. With ``resume`` the
     folder may hold a run of the same experiment. Raises :class:`ConfigError` where ``path`` holds any other run, cannot
-    be written, or cannot be resumed.
+    be written, or the run cannot be resumed.
     """
     settings = experiment.settings
-    if resume and settings.common_args.training_type == "cross_silo":
-        raise ConfigError("resuming is for runs in one process or under MPI: silos keep what they remember to themselves")
-    if path is None and resume:
-        raise ConfigError("which run is to be resumed? give its folder, e.g. --resume --output runs/FOLDER")
-    if path is None:
+    if resume:
+        path = _resumable(experiment, path)
+    elif path is None:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
         suite, seed = settings.data_args.dataset, settings.common_args.random_seed
         path = settings.dapper_args.output_dir / f"{suite}-{experiment.method.name}-seed{seed}-{stamp}"
-    if resume:
-        check_same_run(experiment, path / LEDGER_NAME)
     elif (path / LEDGER_NAME).exists():
-        raise ConfigError(f"{path} holds a run already; go on with it by --resume, choose another folder or move it away")
+        raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / SETTINGS_NAME).write_text(settings.as_yaml(), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write into {path.absolute()}: {error.strerror}; choose another folder") from error
+    return path
+
+
+def is_finished(run_dir: Path, experiment: Experiment) -> bool:
+    """Whether the run in ``run_dir`` has nothing left to do. The global model of its last round is written last."""
+    found, last = read_unfinished(run_dir / LEDGER_NAME), experiment.settings.train_args.comm_round
+    return found is not None and len(found[1]) == last == round_of_weights(run_dir / MODEL_NAME)
+
+
+def _resumable(experiment: Experiment, path: Path | None) -> Path:
+    """``path``, if it holds no run or one of the same settings on the same data."""
+    if experiment.settings.common_args.training_type == "cross_silo":
+        raise ConfigError("--resume is for one process and MPI: what silos remember, they keep to themselves")
+    if path is None:
+        raise ConfigError("--resume which run? give its folder, e.g. --resume --output runs/FOLDER")
+    found = read_unfinished(path / LEDGER_NAME)
+    if found is None:
+        return path
+    theirs, ours = found[0], experiment.record()
+    settings = check(Settings, theirs.settings, where=str(path / LEDGER_NAME))
+    difference = settings_difference(shared_settings(settings), shared_settings(experiment.settings))
+    if difference:
+        raise ConfigError(f"{path} holds a run with other settings: {difference}; take its own, or another folder")
+    if (theirs.suite, theirs.domains, theirs.clients) != (ours.suite, ours.domains, ours.clients):
+        raise ConfigError(f"{path} holds a run on other data; give it the same, or take another folder")
     return path

@@ -99,7 +99,8 @@ class Server:
 
     def checkpoint(self) -> Checkpoint:
         """What :meth:`restore` needs. Only between two rounds, after the first."""
-        assert self._aggregation is None and self.last_record is not None, "a round is open, or none was closed"
+        assert self._aggregation is None, "a round is open"
+        assert self.last_record is not None, "no round was closed"
         return Checkpoint(
             weights=self.state.weights,
             memory=self.state.memory,

@@ -41,7 +41,6 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.official_mask import apply_masks, official_masks
 
-
 _OWN_STATISTICS = "slim_statistics"
 
 

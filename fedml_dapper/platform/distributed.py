@@ -15,13 +15,11 @@ from fedml.arguments import Arguments
 from torch import nn
 
 from fedml_dapper.federation import (
-    LEDGER_NAME,
     Codec,
     Identity,
-    LedgerWriter,
     RunJournal,
     RunObserver,
-    new_run_dir,
+    open_run_dir,
     shared_settings,
 )
 from fedml_dapper.platform.arguments import experiment_of
@@ -38,7 +36,8 @@ FORWARDING_SECONDS = 1.0
 
 class DistributedRunner:
     """This process's part, by ``args.rank``: 0 serves, the others train. Hand it to ``FedMLRunner`` as
-    ``algorithm_flow``. The server writes settings, ledger and global model into ``run_dir``."""
+    ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into ``run_dir``; under MPI it
+    goes on with the run that is there if told to ``resume``."""
 
     def __init__(
         self,
@@ -50,12 +49,14 @@ class DistributedRunner:
         server_aggregator: DapperServerAggregator | None = None,
         run_dir: Path | None = None,
         observers: Sequence[RunObserver] = (),
+        resume: bool = False,
     ) -> None:
         self.experiment = experiment_of(args)
         self.run_dir = run_dir
         self._args, self._device, self._dataset, self._model = args, device, dataset, model
         self._trainer, self._aggregator = client_trainer, server_aggregator
         self._observers = observers
+        self._resume = resume
         settings = self.experiment.settings
         self._codec = Codec(self.experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
 
@@ -80,11 +81,9 @@ class DistributedRunner:
 
     def _serve(self, comm: Any) -> None:
         aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)
-        if self.run_dir is None:
-            self.run_dir = new_run_dir(self.experiment)
-        sinks = sinks_for(self.experiment.settings, self.run_dir)
-        observers = [LedgerWriter(self.run_dir / LEDGER_NAME), *sinks, *self._observers]
-        journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir)
+        self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
+        observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
+        journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir, self._resume)
         num_processes = self._num_processes(comm)
         self._args.client_id_list = json.dumps(list(range(1, num_processes + 1)))
         DapperServerManager(self._args, aggregator, self.experiment, self._codec, journal, comm, num_processes).run()

@@ -9,7 +9,7 @@ from typing import Any
 from fedml.arguments import Arguments
 from torch import nn
 
-from fedml_dapper.federation import LEDGER_NAME, LedgerWriter, RunObserver, new_run_dir, run_rounds
+from fedml_dapper.federation import RunObserver, open_run_dir, run_rounds
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.platform.arguments import experiment_of
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -22,8 +22,8 @@ class InProcessRunner:
     """All clients one after another in this process; hand it to ``FedMLRunner`` as ``algorithm_flow``.
 
     Calls the same trainer hooks as FedML's cross-silo client. Uploads are folded in one by one and dropped, so memory
-    does not grow with the number of clients. Writes settings, ledger and global model into ``run_dir`` (by default a
-    new folder below ``dapper_args.output_dir``).
+    does not grow with the number of clients. Writes settings, ledger, checkpoints and global model into ``run_dir`` (by
+    default a new folder below ``dapper_args.output_dir``); with ``resume`` it goes on with the run that is there.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class InProcessRunner:
         server_aggregator: DapperServerAggregator,
         run_dir: Path | None = None,
         observers: Sequence[RunObserver] = (),
+        resume: bool = False,
     ) -> None:
         del model  # trainer and aggregator have it
         self.experiment = experiment_of(args)
@@ -44,13 +45,12 @@ class InProcessRunner:
         self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
         self._trainer, self._aggregator = client_trainer, server_aggregator
         self._observers = list(observers)
+        self._resume = resume
 
     def run(self) -> None:
         """Run all rounds."""
-        if self.run_dir is None:
-            self.run_dir = new_run_dir(self.experiment)
-        ledger = LedgerWriter(self.run_dir / LEDGER_NAME)
-        observers = [ledger, *sinks_for(self.experiment.settings, self.run_dir), *self._observers]
+        self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
+        observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
 
         def report_step(client_id: int, done: int, total: int) -> None:
             for observer in observers:
@@ -58,7 +58,7 @@ class InProcessRunner:
 
         self._trainer.clients.on_step = report_step
         self._trainer.clients.memories = self._aggregator.server.memories
-        run_rounds(self.experiment, self._aggregator.server, self._update, observers, self.run_dir)
+        run_rounds(self.experiment, self._aggregator.server, self._update, observers, self.run_dir, self._resume)
 
     def _update(self, downlink: Downlink) -> Upload:
         trainer, client_id = self._trainer, downlink.client_id

@@ -23,10 +23,11 @@ def run_federation(
     rank: int = 0,
     run_dir: Path | None = None,
     observers: Sequence[RunObserver] = (),
+    resume: bool = False,
 ) -> None:
     """Run this process's part of ``experiment``: all of it, or what ``rank`` does where there are several processes.
 
-    ``run_dir`` and ``observers`` are the server's.
+    ``run_dir``, ``observers`` and ``resume`` are the server's.
     """
     command_line = add_args()
     command_line.yaml_config_file, command_line.rank = str(config_file), rank
@@ -39,7 +40,7 @@ def run_federation(
     flow: InProcessRunner | DistributedRunner
     if experiment.settings.comm_args.backend == "sp":
         trainer, aggregator = DapperClientTrainer(model, args), DapperServerAggregator(model, args)
-        flow = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers)
+        flow = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers, resume)
     else:
-        flow = DistributedRunner(args, device, dataset, model, run_dir=run_dir, observers=observers)
+        flow = DistributedRunner(args, device, dataset, model, run_dir=run_dir, observers=observers, resume=resume)
     fedml.FedMLRunner(args, device, dataset, model, trainer, aggregator, algorithm_flow=flow).run()

@@ -82,10 +82,16 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if self._open:
             if not self._at_work(process):
                 self._send_next(process)  # back from a restart, or late
-        elif self._server.state.round == 0 and len(self._online) == self._num_processes:
-            self._open_round()
+        elif not self._leaving and len(self._online) == self._num_processes:
+            self._open_round_or_leave()
 
     # A round
+
+    def _open_round_or_leave(self) -> None:
+        if self._server.state.round < self._experiment.settings.train_args.comm_round:
+            self._open_round()
+        else:
+            self._leave()
 
     def _open_round(self) -> None:
         chosen = list(self._server.round_clients())
@@ -170,7 +176,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
                 f" missing ranks: {missing}. Are they started with the same addresses?"
             )
         LOGGER.warning("starting without ranks %s, which did not come online within %s", missing, self._timeout())
-        self._open_round()
+        self._open_round_or_leave()
 
     def _close_if_complete(self) -> None:
         answered = self._server.answered()
@@ -189,10 +195,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if record.absent:
             LOGGER.warning("round %d closed without clients %s", record.round, list(record.absent))
         self._journal.round_closed(record)
-        if record.round < self._experiment.settings.train_args.comm_round:
-            self._open_round()
-        else:
-            self._leave()
+        self._open_round_or_leave()
 
     # The end
 

@@ -12,15 +12,14 @@ from safetensors.torch import load_file
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import (
-    CHECKPOINT_NAME,
     LEDGER_NAME,
+    MODEL_NAME,
     ClientSide,
     LedgerWriter,
     RoundRecord,
     RunObserver,
     Server,
     build_experiment,
-    new_run_dir,
     read_ledger,
     run_rounds,
     simulate,
@@ -99,26 +98,14 @@ def test_an_interrupted_run_keeps_its_finished_rounds(tiny_settings: SettingsFac
             experiment,
             server,
             lambda downlink: clients.update(downlink, experiment.clients[downlink.client_id]),
-            [LedgerWriter(tmp_path / LEDGER_NAME), interrupt],
+            [interrupt],
             tmp_path,
         )
     assert interrupt.finished
     assert len(read_ledger(tmp_path / LEDGER_NAME)[1]) == 1
-    saved = load_file(tmp_path / CHECKPOINT_NAME)
+    saved = load_file(tmp_path / MODEL_NAME)
     assert all(torch.equal(tensor, server.state.weights[name]) for name, tensor in saved.items())
     assert not list(tmp_path.glob(".*"))
-
-
-def test_run_folders_are_new_and_never_overwritten(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    experiment = build_experiment(tiny_settings())
-    first, second = new_run_dir(experiment), new_run_dir(experiment)
-    assert first != second
-    (first / LEDGER_NAME).touch()
-    with pytest.raises(ConfigError, match="holds a run already"):
-        new_run_dir(experiment, first)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot write into"):
-        new_run_dir(experiment, tmp_path / "file" / "below")
 
 
 @pytest.mark.parametrize(

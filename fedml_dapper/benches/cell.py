@@ -1,0 +1,70 @@
+"""One cell's run, in a process of its own: ``python -m fedml_dapper.benches.cell FOLDER``.
+
+The folder holds the cell's ``settings.yaml``. The run goes on where it was cut short. FedML is not needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
+from fedml_dapper.config import load_settings
+from fedml_dapper.errors import DapperError
+from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
+
+LOCK_NAME = "lock"
+ORPHANED = 3
+"""Exit code of a cell whose queue was killed."""
+_PATIENCE_S = 10.0
+
+
+def run_cell(folder: Path) -> None:
+    """Run or finish the cell in ``folder``: its ledger, then what is measured of the final model.
+
+    Raises :class:`DapperError` where another process is at it.
+    """
+    with (folder / LOCK_NAME).open("w") as lock:
+        _take(lock.fileno(), folder)
+        experiment = build_experiment(load_settings([folder / SETTINGS_NAME]))
+        server, _ = simulate(experiment, run_dir=folder, resume=True)
+        diagnose(experiment, server).save(folder / DIAGNOSIS_NAME)  # its presence means that the cell is finished
+        shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether nothing is left to do in ``folder``."""
+    return (folder / DIAGNOSIS_NAME).exists()
+
+
+def _take(lock: int, folder: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE_S  # a killed queue's cell notices only after a moment
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise DapperError(f"another process is running {folder}; wait for it, or stop it") from None
+            time.sleep(0.2)
+        else:
+            return
+
+
+def _end_with(parent: int) -> None:
+    """Leave at once when ``parent`` is gone: a killed queue cannot stop its cells, and another one may come."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(ORPHANED)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    try:
+        run_cell(Path(sys.argv[1]))
+    except DapperError as error:
+        sys.exit(f"fedml-dapper: {error}")

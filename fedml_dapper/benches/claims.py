@@ -1,0 +1,144 @@
+"""What a bench's numbers say, in sentences that are computed from them; the reference's defeats come first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedml_dapper.benches.results import BenchResults
+from fedml_dapper.benches.statistics import Estimate
+from fedml_dapper.benches.tables import AccuracyRow, Tables, cost_base
+from fedml_dapper.evaluation.units import share
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The reference's lead over one variant, in points; negative where it is behind."""
+
+    row: AccuracyRow
+    lead: Estimate
+
+    @property
+    def label(self) -> str:
+        return self.row.label
+
+
+def claims(results: BenchResults, tables: Tables) -> tuple[str, ...]:
+    """Sentences about the headline column, honestly read, and the costs, in the order of their weight."""
+    comparisons = _comparisons(tables)
+    if tables.honest.row(tables.reference) is None:
+        return (f"No run of {tables.reference} is finished, so nothing is compared with it yet.",)
+    if not comparisons:
+        return (f"No other variant is finished with a seed of {tables.reference}'s, so nothing is compared yet.",)
+    name = _subject(results, comparisons)
+    sentences = (_ranking(name, tables, comparisons), _certainty(name, comparisons))
+    return sentences + _published(name, tables) + _optimism(tables) + _cost(results, tables)
+
+
+def _comparisons(tables: Tables) -> list[_Comparison]:
+    found = []
+    for row in tables.honest.rows:
+        entry = row.entries.get(tables.headline)
+        if entry is not None and entry.difference is not None and not row.same_runs:
+            found.append(_Comparison(row, _negative(entry.difference)))
+    return found
+
+
+def _negative(difference: Estimate) -> Estimate:
+    interval = difference.interval
+    turned = interval and interval.model_copy(update={"low": -interval.high, "high": -interval.low})
+    return difference.model_copy(update={"mean": -difference.mean, "interval": turned})
+
+
+def _ranking(name: str, tables: Tables, comparisons: Sequence[_Comparison]) -> str:
+    others, count = _others(tables, comparisons), len(comparisons)
+    ahead = sum(comparison.lead.mean > 0 for comparison in comparisons)
+    behind = [comparison for comparison in comparisons if comparison.lead.mean < 0]
+    if not behind:
+        rest = "" if ahead == count else " and level with the rest"
+        return f"{name} is ahead of {_part(ahead, count)} {others} on the mean over seeds{rest}."
+    worst = min(behind, key=lambda comparison: comparison.lead.mean)
+    most = f"most behind {worst.label} ({-worst.lead.mean:.1f} points)"
+    if not ahead:
+        return f"{name} is not ahead: on the mean over seeds it is behind {_part(len(behind), count)} {others}, {most}."
+    return (
+        f"{name} is not ahead of all others: on the mean over seeds it is behind {len(behind)} of {others}, {most}, and"
+        f" ahead of {ahead}."
+    )
+
+
+def _part(part: int, whole: int) -> str:
+    return "all" if part == whole > 1 else "the" if part == whole else f"{part} of"
+
+
+def _subject(results: BenchResults, comparisons: Sequence[_Comparison]) -> str:
+    reference = results.reference.variant
+    if all(comparison.row.counterpart == reference.label for comparison in comparisons):
+        return reference.label
+    return reference.series or reference.label
+
+
+def _others(tables: Tables, comparisons: Sequence[_Comparison]) -> str:
+    if all(comparison.row.counterpart == tables.reference for comparison in comparisons):
+        return f"{len(comparisons)} others" if len(comparisons) > 1 else "1 other"
+    return f"{len(comparisons)} results of others under the same conditions"
+
+
+def _certainty(name: str, comparisons: Sequence[_Comparison]) -> str:
+    if all(comparison.lead.interval is None for comparison in comparisons):
+        return "With 1 seed there are no intervals: nothing tells these differences from chance."
+    clear, count = [comparison for comparison in comparisons if comparison.lead.is_clear], len(comparisons)
+    if not clear:
+        return "No difference's paired 95 % interval excludes 0: all are within what seeds do by chance."
+    ahead = "; ".join(comparison.label for comparison in clear if comparison.lead.mean < 0)
+    behind = "; ".join(comparison.label for comparison in clear if comparison.lead.mean > 0)
+    return (
+        f"The paired 95 % interval of the difference excludes 0 for {len(clear)} of {count}."
+        + (f" Ahead of {name}: {ahead}." if ahead else "")
+        + (f" Behind {name}: {behind}." if behind else "")
+        + (" For the others the seeds do not settle it." if len(clear) < count else "")
+    )
+
+
+def _published(name: str, tables: Tables) -> tuple[str, ...]:
+    key = tables.headline
+    ahead = compared = 0
+    for row in tables.best.rows:
+        other = row.counterpart and tables.best.row(row.counterpart)
+        if not other or row.same_runs or key not in row.entries or key not in other.entries:
+            continue
+        theirs, reference = row.entries[key].published, other.entries[key].published
+        if theirs is not None and reference is not None:
+            compared += 1
+            ahead += reference.mean > theirs.mean
+    if not compared:
+        return ()
+    return (f"In the published numbers {name} is ahead in {ahead} of these {compared} comparisons.",)
+
+
+def _optimism(tables: Tables) -> tuple[str, ...]:
+    key = tables.headline
+    gains = [
+        row.entries[key].estimate.mean - honest.entries[key].estimate.mean
+        for row in tables.best.rows
+        if (honest := tables.honest.row(row.label)) and key in row.entries and key in honest.entries
+    ]
+    if not gains:
+        return ()
+    return (
+        f"Taking each run's best round on test images instead raises the means by {min(gains):.1f} to {max(gains):.1f}"
+        " points: so much comes from choosing on the data that are reported.",
+    )
+
+
+def _cost(results: BenchResults, tables: Tables) -> tuple[str, ...]:
+    base = cost_base(tables, results)
+    own = next((row for row in tables.cost if row.label == tables.reference), None)
+    if base is None or own is None or base.label == own.label or results.reference.variant.panel is not None:
+        return ()
+    return (
+        f"Per round a client of {own.label} sends {share(own.bytes_up, base.bytes_up)} and receives"
+        f" {share(own.bytes_down, base.bytes_down)} of {base.label}'s bytes on average; its weakest client trains"
+        f" {share(own.weakest.params, base.weakest.params)} of the parameters and"
+        f" {share(own.weakest.macs, base.weakest.macs)} of the MACs.",
+    )

@@ -1,0 +1,121 @@
+"""``fedml-dapper bench``: one of the papers' tables or figures, from nothing to its report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from fedml_dapper.benches.grid import Device, Manifest, ProfileName, bench_names, cells, load_bench
+from fedml_dapper.benches.queue import Progress, run_queue
+from fedml_dapper.benches.report import write_bench_report
+from fedml_dapper.benches.results import MANIFEST_NAME, load_results
+from fedml_dapper.benches.terminal import terminal_table
+from fedml_dapper.config import Precision, parse_override
+from fedml_dapper.errors import ConfigError
+
+_LINE_EVERY_S = 30.0
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--profile", type=click.Choice(get_args(ProfileName)), default="small", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help="Store of all benches; default: benches/PROFILE.")
+@click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop then; go on another time.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: one per core, on a GPU 4.")
+@click.option("--device", type=click.Choice(get_args(Device)), default="cpu", show_default=True)
+@click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
+@click.option("--seeds", help="Comma-separated; the profile's by default.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
+@click.option("--list", "listing", is_flag=True, help="Say which benches there are.")
+def bench(
+    name: str | None, profile: ProfileName, output: Path | None, max_minutes: float | None, jobs: int | None,
+    device: Device, precision: Precision, seeds: str | None, overrides: Sequence[str], listing: bool,
+) -> None:  # fmt: skip
+    """Run every cell of bench NAME (a shipped one, or a YAML file) that is not finished, and write its report.
+
+    A bench is a grid of methods and seeds on one experiment. Its cells run side by side, each on one thread. Killed or
+    stopped at any moment, the same command goes on where it was; cells that two benches share are run once.
+    """
+    console = Console(stderr=True)
+    if listing or name is None:
+        for known in bench_names():
+            click.echo(f"{known:24} {load_bench(known).title}")
+        return
+    declared = load_bench(name)
+    changes: dict[str, object] = {}
+    for override in overrides:
+        parse_override(changes, override)
+    chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
+    store = output or Path("benches") / profile
+    folder = store / declared.name
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest.of(declared, profile, chosen, changes)
+    (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
+    console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
+    with _Display(console) as display:
+        outcome = run_queue(
+            chosen,
+            store / "cells",
+            jobs=jobs,
+            max_seconds=None if max_minutes is None else max_minutes * 60,
+            tell=display.tell,
+        )
+    Console().print(terminal_table(load_results(folder)))
+    click.echo(f"Report: {write_bench_report(folder).absolute()}")
+    if outcome.stopped:
+        click.echo(f"Stopped after {max_minutes:g} minutes; the same command goes on from here.")
+    for cell, log in outcome.failed.items():
+        click.echo(f"fedml-dapper: {cell} failed; {log} says why", err=True)
+    if outcome.failed:
+        sys.exit(1)
+
+
+class _Display:
+    """A live line on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Bar(
+            BarColumn(), TextColumn("{task.description}"), console=console, transient=True,
+            disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting")
+        self._said = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def tell(self, progress: Progress) -> None:
+        eta = "" if progress.to_go is None else f"  ETA {progress.to_go}"
+        text = f"cells {progress.cells_done}/{progress.cells}  rounds {progress.rounds_done}/{progress.rounds}{eta}"
+        self._bar.update(
+            self._task, total=progress.rounds, completed=progress.rounds_done,
+            description=f"{text}  {'; '.join(progress.running)}",
+        )  # fmt: skip
+        if not self._console.is_terminal and time.monotonic() - self._said >= _LINE_EVERY_S:
+            self._said = time.monotonic()
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    values = yaml.safe_load(f"[{text}]")
+    if not values or not all(isinstance(value, int) and value >= 0 for value in values):
+        raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2,3")
+    return list(values)

@@ -1,0 +1,152 @@
+"""What is measured of a cell's final model besides its accuracy: for figures that say where it errs, and for whom."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import EvaluationArgs
+from fedml_dapper.datasets import TestData
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation import ClientSide, Experiment, Server
+from fedml_dapper.federation.records import Record
+from fedml_dapper.methods import ClientContext, Memory
+from fedml_dapper.models import Backbone
+from fedml_dapper.seeding import Stream, torch_generator
+
+DIAGNOSIS_NAME = "diagnosis.json"
+_POINTS_PER_DOMAIN = 100
+
+
+class LevelScore(Record):
+    """A client's own model on its own test samples, before and after one more local round from the final model."""
+
+    client: int
+    domain: str
+    level: int
+    ratio: float
+    before: float
+    after: float
+
+
+class Embedding(Record):
+    """Representations of test images in two dimensions (t-SNE); one entry an image in every list but ``domains``."""
+
+    domains: tuple[str, ...]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    label: tuple[int, ...]
+    domain: tuple[int, ...]
+    """Index into ``domains``."""
+
+
+class Diagnosis(Record):
+    """A finished cell's final model, looked at more closely."""
+
+    confusion: dict[str, tuple[tuple[int, ...], ...]]
+    """Domain -> numbers of test images, a row per true class and a column per predicted one."""
+    levels: tuple[LevelScore, ...]
+    embedding: Embedding
+
+    def save(self, path: Path) -> None:
+        """Write to ``path``; whole or not at all."""
+        scratch = path.with_name(f".{path.name}.part")
+        scratch.write_text(self.model_dump_json() + "\n", encoding="utf-8")
+        scratch.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Diagnosis:
+        """Raises :class:`DataError` where the file is not one of these."""
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path}: not the diagnosis of a cell; was it written by another version?") from error
+
+
+def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
+    """Look at ``server``'s final model; where there is none, at the model of each domain's first client."""
+    models = _models(experiment, server)
+    device = experiment.device
+    return Diagnosis(
+        confusion={test.domain: _confusion(models[test.domain], test, experiment) for test in experiment.tests},
+        levels=_levels(experiment, server),
+        embedding=_embedding(models, experiment.tests, experiment.settings.common_args.random_seed, device),
+    )
+
+
+def _models(experiment: Experiment, server: Server) -> Mapping[str, Backbone]:
+    method = experiment.method
+    if method.has_global_model:
+        model = method.global_model(server.state)
+        return dict.fromkeys((test.domain for test in experiment.tests), model)
+    models: dict[str, Backbone] = {}
+    for profile in experiment.profiles:
+        if profile.domain not in models:
+            memory = copy.deepcopy(server.memories.get(profile.client_id, Memory()))
+            context = ClientContext(profile, experiment.clients[profile.client_id], memory, experiment.device)
+            models[profile.domain] = method.personal_model(context, method.downlink(server.state, profile.client_id))
+    return models
+
+
+@torch.no_grad()
+def _confusion(model: Backbone, test: TestData, experiment: Experiment) -> tuple[tuple[int, ...], ...]:
+    classes, device = experiment.num_classes, experiment.device
+    counts = torch.zeros(classes * classes, dtype=torch.int64)
+    model.to(device).eval()
+    for batch in test.batches(device):
+        predicted = model(batch.images).argmax(dim=1)
+        counts += torch.bincount((batch.labels * classes + predicted).cpu(), minlength=classes * classes)
+    return tuple(tuple(row) for row in counts.view(classes, classes).tolist())
+
+
+def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:
+    settings = experiment.settings
+    dapper_args = settings.dapper_args.model_copy(update={"evaluation": EvaluationArgs(personal=True)})
+    measuring = replace(experiment, settings=settings.model_copy(update={"dapper_args": dapper_args}))
+    clients, scores = ClientSide(measuring, copy.deepcopy(server.memories)), []
+    for client_id in server.round_clients():
+        metrics = clients.update(server.downlink(client_id), experiment.clients[client_id]).metrics
+        profile = experiment.profiles[client_id]
+        assert metrics.accuracy_before is not None
+        assert metrics.accuracy_after is not None
+        scores.append(
+            LevelScore(
+                client=client_id, domain=profile.domain, level=profile.level, ratio=profile.ratio,
+                before=metrics.accuracy_before, after=metrics.accuracy_after,
+            )
+        )  # fmt: skip
+    return tuple(scores)
+
+
+@torch.no_grad()
+def _embedding(
+    models: Mapping[str, Backbone], tests: tuple[TestData, ...], seed: int, device: torch.device
+) -> Embedding:
+    from sklearn.manifold import TSNE  # noqa: PLC0415  # slow, and most commands do without
+
+    points: list[Tensor] = []
+    labels: list[int] = []
+    domains: list[int] = []
+    for index, test in enumerate(tests):
+        order = torch.randperm(test.num_samples, generator=torch_generator(seed, Stream.VALIDATION, index))
+        few = replace(test, samples=test.samples.take(order[:_POINTS_PER_DOMAIN]))
+        for batch in few.batches(device):
+            points.append(models[test.domain].to(device).eval().encode(batch.images).cpu())
+            labels += batch.labels.tolist()
+            domains += [index] * len(batch.labels)
+    representations = torch.cat(points).double().numpy()
+    perplexity = min(30.0, (len(representations) - 1) / 3)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(np.nan_to_num(representations))
+    return Embedding(
+        domains=tuple(test.domain for test in tests),
+        x=tuple(round(float(value), 3) for value in placed[:, 0]),
+        y=tuple(round(float(value), 3) for value in placed[:, 1]),
+        label=tuple(labels),
+        domain=tuple(domains),
+    )

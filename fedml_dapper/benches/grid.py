@@ -1,0 +1,214 @@
+"""What a bench is: a declared grid of variants and seeds over one experiment, each cell a run of its own.
+
+A bench is a YAML file (``config/benches/table2.yaml`` says all there is to say in one). Every cell has complete
+settings; two cells with the same settings are one run, whatever benches they belong to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, model_validator
+
+from fedml_dapper.config import Precision, Section, Settings, check, did_you_mean, merge, read_yaml
+from fedml_dapper.errors import ConfigError
+
+Statistic = Literal["global", "personal", "unseen"]
+ProfileName = Literal["paper", "small"]
+Device = Literal["cpu", "cuda"]
+
+CONFIGS = Path(__file__).parents[2] / "config"
+"""The project's experiment files, where the package runs from a clone."""
+_NOT_RESULTS = {
+    "dapper_args": ("output_dir", "checkpoint_every", "checkpoints_kept"),
+    "device_args": ("threads", "gpu_id"),
+    "data_args": ("data_cache_dir",),
+}
+"""Settings that do not change what a run computes."""
+
+
+class Published(Section):
+    """A number that a paper prints, in percent; ``std`` is its printed deviation."""
+
+    mean: float
+    std: float | None = None
+
+
+class Variant(Section):
+    """One row of a bench's table."""
+
+    label: str
+    method: str
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Sections laid over the experiment's and the method's own file."""
+    profiles: dict[ProfileName, dict[str, Any]] = Field(default_factory=dict)
+    """Sections for one profile alone, laid over ``settings``."""
+    published: dict[str, Published] = Field(default_factory=dict)
+    """By domain, and ``global``; for personalised benches ``overall`` and ``average``."""
+    panel: str | None = None
+    """In a sweep: what is varied, the name of its axis."""
+    series: str | None = None
+    """In a sweep: the line this point belongs to."""
+    x: float | None = None
+    """In a sweep: the point's place on the axis."""
+
+
+class Profile(Section):
+    """How large the cells are: the paper's protocol, or the same protocol with less of everything."""
+
+    seeds: tuple[int, ...] = Field(min_length=1)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    note: str
+    """What it is, in words; shown wherever its results are."""
+
+
+class Bench(Section):
+    """One of the papers' tables or figures as a grid."""
+
+    name: str
+    title: str
+    source: str
+    """Where the published numbers stand."""
+    experiment: Path
+    """An experiment file, relative to ``config/``."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    profiles: dict[ProfileName, Profile]
+    variants: tuple[Variant, ...] = Field(min_length=1)
+    reference: str
+    """Label of the variant that the others are compared with, seed by seed."""
+    statistic: Statistic = "global"
+
+    @model_validator(mode="after")
+    def _labels(self) -> Bench:
+        labels = [variant.label for variant in self.variants]
+        if len(set(labels)) != len(labels):
+            raise ValueError("two variants have the same label")
+        if self.reference not in labels:
+            raise ValueError(
+                f"reference `{self.reference}` is none of the variants{did_you_mean(self.reference, labels)}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a variant with a seed."""
+
+    variant: Variant
+    seed: int
+    settings: Settings
+
+    @property
+    def folder(self) -> str:
+        """A name that two cells share if and only if they compute the same."""
+        values = self.settings.model_dump(mode="json")
+        for section, keys in _NOT_RESULTS.items():
+            values[section] = {key: value for key, value in values[section].items() if key not in keys}
+        method = values["dapper_args"]["method"]
+        params = values["dapper_args"]["params"]
+        values["dapper_args"]["params"] = {method: params.get(method, {})}
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{values['data_args']['dataset']}-{method}-{digest}-seed{self.seed}"
+
+
+def load_bench(name: str) -> Bench:
+    """The bench of that name in ``config/benches``, or the one in the file that ``name`` is the path of.
+
+    Raises :class:`ConfigError` where there is none, or where it is malformed.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        path = CONFIGS / "benches" / f"{name}.yaml"
+        if not path.is_file():
+            raise ConfigError(f"no bench `{name}` in {path.parent}{did_you_mean(name, bench_names())}")
+    values = read_yaml(path)
+    extended = values.pop("extends", None)
+    if extended is not None:
+        values = merge(read_yaml(path.parent / str(extended)), values)
+    return check(Bench, values | {"name": path.stem}, where=str(path))
+
+
+def bench_names() -> list[str]:
+    """The shipped benches."""
+    return sorted(path.stem for path in (CONFIGS / "benches").glob("*.yaml"))
+
+
+def cells(
+    bench: Bench,
+    profile: ProfileName,
+    *,
+    seeds: Sequence[int] | None = None,
+    device: Device = "cpu",
+    precision: Precision = "fp32",
+    threads: int | None = 1,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """All cells, seed by seed, so that a queue that is cut short has every variant with the first seeds.
+
+    Raises :class:`ConfigError` for a profile the bench lacks and for settings that do not fit.
+    """
+    if profile not in bench.profiles:
+        raise ConfigError(f"bench {bench.name} has no profile `{profile}`{did_you_mean(profile, bench.profiles)}")
+    machine = {"using_gpu": device == "cuda", "precision": precision, "threads": threads}
+    chosen = []
+    for seed in seeds or bench.profiles[profile].seeds:
+        for variant in bench.variants:
+            layers: list[Mapping[str, Any]] = [
+                read_yaml(CONFIGS / bench.experiment),
+                bench.settings,
+                read_yaml(CONFIGS / "methods" / f"{variant.method}.yaml"),
+                bench.profiles[profile].settings,
+                variant.settings,
+                variant.profiles.get(profile, {}),
+                overrides or {},
+                {"common_args": {"random_seed": seed}, "device_args": machine},
+            ]
+            values: dict[str, Any] = {}
+            for layer in layers:
+                values = merge(values, layer)
+            settings = check(Settings, values, where=f"bench {bench.name}, {variant.label}")
+            chosen.append(Cell(variant, seed, settings))
+    return chosen
+
+
+class PlannedCell(Section):
+    """Where a cell's results are."""
+
+    variant: str
+    seed: int
+    folder: str
+    """Below the store's ``cells/``."""
+
+
+class Manifest(Section):
+    """A bench as it was started: ``bench.json`` in its folder, from which the report is written."""
+
+    bench: Bench
+    profile: ProfileName
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Settings that were changed in every cell, by section; the profile's note does not speak of them."""
+    rounds: int
+    cells: tuple[PlannedCell, ...]
+
+    @classmethod
+    def of(
+        cls,
+        bench: Bench,
+        profile: ProfileName,
+        chosen: Sequence[Cell],
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Manifest:
+        planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
+        rounds = max(cell.settings.train_args.comm_round for cell in chosen)
+        return cls(bench=bench, profile=profile, overrides=dict(overrides or {}), rounds=rounds, cells=planned)
+
+
+def settings_text(cell: Cell) -> str:
+    """A cell's settings as YAML."""
+    return yaml.safe_dump(cell.settings.model_dump(mode="json"), sort_keys=False)

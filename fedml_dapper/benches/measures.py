@@ -1,0 +1,124 @@
+"""Which of a run's numbers a bench is about, and in which round they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fedml_dapper.benches.grid import Statistic
+from fedml_dapper.benches.results import BenchResults, FinishedCell
+from fedml_dapper.evaluation import Accuracy, RunSummary
+from fedml_dapper.federation import RoundRecord
+
+
+@dataclass(frozen=True)
+class Column:
+    """One accuracy of a run; ``key`` is also what its published value goes by."""
+
+    key: str
+    heading: str
+
+
+_PERSONAL = (Column("average", "AVG"), Column("overall", "ALL"), Column("worst", "worst client"))
+_GLOBAL = Column("global", "global")
+_UNSEEN = Column("unseen", "unseen domain")
+
+
+def columns(results: BenchResults) -> tuple[Column, ...]:
+    """What the bench's tables show, the headline first."""
+    if results.bench.statistic == "personal":
+        return _PERSONAL
+    if results.bench.statistic == "unseen":
+        return (_UNSEEN, Column("global", "seen domains"))
+    domains = dict.fromkeys(domain for cell in results.cells for domain in cell.run.domains)
+    return (_GLOBAL, *(Column(domain, domain) for domain in domains))
+
+
+def headline(statistic: Statistic) -> Column:
+    """The one column that claims and figures are about."""
+    return {"global": _GLOBAL, "personal": _PERSONAL[0], "unseen": _UNSEEN}[statistic]
+
+
+Reading = Callable[[FinishedCell, str], "float | None"]
+"""A cell's accuracy in a column, in percent; None where it was not measured."""
+
+
+def best(cell: FinishedCell, key: str) -> float | None:
+    """Maximum over rounds, every column in a round of its own."""
+    accuracy = _accuracy(cell.summary, key)
+    return None if accuracy is None else accuracy.best
+
+
+def by_validation(cell: FinishedCell, key: str) -> float | None:
+    """In the round that was best on validation samples, all columns in the same."""
+    if key in _fields(_PERSONAL):
+        personal = cell.summary.personal
+        return None if personal is None or personal.chosen is None else float(getattr(personal.chosen, key))
+    chosen = cell.summary.chosen
+    if chosen is None:
+        return None
+    if key == "unseen":
+        return chosen.unseen_accuracy
+    return chosen.global_accuracy if key == "global" else chosen.domain_accuracy.get(key)
+
+
+def last_five(cell: FinishedCell, key: str) -> float | None:
+    """Mean of the last five tested rounds."""
+    accuracy = _accuracy(cell.summary, key)
+    return None if accuracy is None else accuracy.mean_last5
+
+
+@dataclass(frozen=True)
+class HonestReading:
+    """How rounds are chosen without looking at test images."""
+
+    read: Reading
+    rule: str
+    explanation: str
+
+
+_VALIDATION = HonestReading(
+    by_validation,
+    "round chosen on validation images",
+    "For every run the round that was best on validation images, which are neither trained on nor tested on; all"
+    " columns are that round's test accuracies.",
+)
+_LAST_FIVE = HonestReading(
+    last_five,
+    "mean of the last five tested rounds",
+    "The data keep no validation images that a round could be chosen on, so nothing is chosen: the mean of each run's"
+    " last five tested rounds.",
+)
+
+
+def honest(results: BenchResults) -> HonestReading:
+    """The same for all variants: by validation samples if every run that was measured at all has them."""
+    key = headline(results.bench.statistic).key
+    measured = [cell for cell in results.cells if best(cell, key) is not None]
+    return _VALIDATION if all(by_validation(cell, key) is not None for cell in measured) else _LAST_FIVE
+
+
+def in_round(record: RoundRecord, key: str) -> float | None:
+    """A column's accuracy in one round; None where it was not measured."""
+    if key in _fields(_PERSONAL):
+        return None if record.personal is None else float(getattr(record.personal, key))
+    if record.scores is None:
+        return None
+    if key == "unseen":
+        return record.scores.unseen_accuracy
+    return record.scores.global_accuracy if key == "global" else record.scores.domain_accuracy.get(key)
+
+
+def _accuracy(summary: RunSummary, key: str) -> Accuracy | None:
+    if key in _fields(_PERSONAL):
+        personal = summary.personal
+        if personal is None:
+            return None
+        return {"overall": personal.overall, "average": personal.average, "worst": personal.worst}[key]
+    if key == "unseen":
+        return summary.unseen_accuracy
+    return summary.global_accuracy if key == "global" else summary.domain_accuracy.get(key)
+
+
+def _fields(group: Sequence[Column]) -> tuple[str, ...]:
+    return tuple(column.key for column in group)

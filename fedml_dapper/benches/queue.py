@@ -1,0 +1,115 @@
+"""Cells of a bench, several at a time, each in a process of its own; whatever is finished is never run again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from fedml_dapper.benches.cell import is_finished
+from fedml_dapper.benches.grid import Cell, settings_text
+from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
+
+LOG_NAME = "log.txt"
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the queue is. Rounds are of all cells, those of finished ones included."""
+
+    cells_done: int
+    cells: int
+    rounds_done: int
+    rounds: int
+    running: tuple[str, ...]
+    to_go: timedelta | None
+    """None until a first round is finished."""
+
+
+@dataclass
+class Outcome:
+    """How a queue ended."""
+
+    failed: dict[str, Path] = field(default_factory=dict)
+    """Cell's name -> the log that says why."""
+    stopped: bool = False
+    """The time was up before the last cell was finished."""
+
+
+def run_queue(
+    cells: Sequence[Cell],
+    store: Path,
+    *,
+    jobs: int,
+    max_seconds: float | None,
+    tell: Callable[[Progress], None],
+) -> Outcome:
+    """Run what is not finished of ``cells`` in folders below ``store``, ``jobs`` at a time.
+
+    After ``max_seconds`` running cells are stopped; they go on from their last checkpoint next time. A cell that fails
+    does not stop the others. On KeyboardInterrupt all running cells are stopped before it goes on its way.
+    """
+    started, outcome = time.monotonic(), Outcome()
+    folders = {store / cell.folder: cell for cell in cells}
+    waiting = [folder for folder in folders if not is_finished(folder)]
+    rounds_before = sum(_rounds(folder) for folder in folders)
+    running: dict[Path, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                folder = waiting.pop(0)
+                running[folder] = _start(folder, folders[folder])
+            time.sleep(_POLL_S)
+            for folder in [folder for folder, process in running.items() if process.poll() is not None]:
+                if running.pop(folder).returncode != 0:
+                    outcome.failed[_name(folders[folder])] = folder / LOG_NAME
+            tell(_progress(folders, running, rounds_before, time.monotonic() - started))
+            if max_seconds is not None and time.monotonic() - started > max_seconds:
+                outcome.stopped = bool(waiting or running)
+                break
+    finally:
+        for process in running.values():
+            process.kill()  # a checkpoint is whole or not there, so there is nothing to say goodbye to
+        for process in running.values():
+            process.wait()
+    return outcome
+
+
+def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / SETTINGS_NAME).exists():
+        (folder / SETTINGS_NAME).write_text(settings_text(cell), encoding="utf-8")
+    with (folder / LOG_NAME).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder)], stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def _progress(
+    folders: dict[Path, Cell], running: dict[Path, subprocess.Popen[bytes]], rounds_before: int, seconds: float
+) -> Progress:
+    total = sum(cell.settings.train_args.comm_round for cell in folders.values())
+    done = sum(_rounds(folder) for folder in folders)
+    gained = done - rounds_before
+    return Progress(
+        cells_done=sum(is_finished(folder) for folder in folders),
+        cells=len(folders),
+        rounds_done=done,
+        rounds=total,
+        running=tuple(_name(folders[folder]) for folder in running),
+        to_go=timedelta(seconds=round(seconds / gained * (total - done))) if gained > 0 else None,
+    )
+
+
+def _rounds(folder: Path) -> int:
+    ledger = folder / LEDGER_NAME
+    return max(ledger.read_bytes().count(b"\n") - 1, 0) if ledger.exists() else 0
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.variant.label}, seed {cell.seed}"

@@ -1,0 +1,171 @@
+"""A bench's folder, read: what each variant reached with each seed, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
+from fedml_dapper.benches.grid import Bench, Manifest, Variant
+from fedml_dapper.errors import DataError
+from fedml_dapper.evaluation import RunSummary, summarise
+from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
+
+MANIFEST_NAME = "bench.json"
+CELLS_NAME = "cells"
+"""The cells of all benches of a store, beside the benches' folders."""
+
+
+@dataclass(frozen=True)
+class FinishedCell:
+    """A run that did all its rounds."""
+
+    seed: int
+    folder: str
+    run: RunRecord
+    rounds: tuple[RoundRecord, ...]
+    summary: RunSummary
+    diagnosis: Diagnosis | None
+
+
+@dataclass(frozen=True)
+class OpenCell:
+    """A run that no table may use yet."""
+
+    variant: str
+    seed: int
+    problem: str
+
+
+@dataclass(frozen=True)
+class VariantResults:
+    """One variant's finished cells by seed, which may be none."""
+
+    variant: Variant
+    planned: tuple[int, ...]
+    """Seeds."""
+    cells: Mapping[int, FinishedCell]
+
+    @property
+    def label(self) -> str:
+        return self.variant.label
+
+
+@dataclass(frozen=True)
+class BenchResults:
+    """Everything a bench's report is written from."""
+
+    folder: Path
+    manifest: Manifest
+    variants: tuple[VariantResults, ...]
+    """In the bench's order."""
+    open: tuple[OpenCell, ...]
+    undiagnosed: tuple[OpenCell, ...]
+    """Finished cells whose final model was not looked at; they are in the tables all the same."""
+
+    @property
+    def bench(self) -> Bench:
+        return self.manifest.bench
+
+    @property
+    def finished(self) -> tuple[VariantResults, ...]:
+        """Variants with a finished cell or more."""
+        return tuple(results for results in self.variants if results.cells)
+
+    @property
+    def cells(self) -> tuple[FinishedCell, ...]:
+        return tuple(cell for results in self.variants for cell in results.cells.values())
+
+    @property
+    def reference(self) -> VariantResults:
+        return self[self.bench.reference]
+
+    def __getitem__(self, label: str) -> VariantResults:
+        return next(results for results in self.variants if results.label == label)
+
+    @property
+    def data_label(self) -> str:
+        """The data as the runs name them, "(subset)" included; empty while no cell is finished."""
+        return ", ".join(dict.fromkeys(cell.run.suite for cell in self.cells))
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether this is the paper's protocol on the paper's data, with the settings that the bench declares."""
+        manifest = self.manifest
+        return manifest.profile == "paper" and not manifest.overrides and "(subset)" not in self.data_label
+
+    @property
+    def profile_note(self) -> str:
+        return self.bench.profiles[self.manifest.profile].note
+
+    def counterpart(self, variant: Variant) -> str | None:
+        """Label of the variant that ``variant`` is compared with, seed by seed; None for those that others are.
+
+        That is the bench's reference; but where there are several series, the reference's at the same place.
+        """
+        reference = self.reference.variant
+        if len({other.series for other in self.bench.variants}) == 1:
+            return None if variant.label == reference.label else reference.label
+        if variant.series == reference.series:
+            return None
+        for other in self.bench.variants:
+            if (other.series, other.panel, other.x) == (reference.series, variant.panel, variant.x):
+                return other.label
+        return None
+
+
+def load_results(folder: Path) -> BenchResults:
+    """Read the bench in ``folder`` and its cells' ledgers.
+
+    Raises :class:`DataError` where there is no bench. A cell that cannot be read counts as open, with its reason.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise DataError(f"no bench in {folder.absolute()}: cannot read {MANIFEST_NAME}; run it once more") from error
+    store = folder.parent / CELLS_NAME
+    read = {name: _read(store / name) for name in dict.fromkeys(cell.folder for cell in manifest.cells)}
+    open_, undiagnosed, variants = [], [], []
+    for variant in manifest.bench.variants:
+        planned = [cell for cell in manifest.cells if cell.variant == variant.label]
+        cells = {}
+        for cell in planned:
+            found = read[cell.folder]
+            if isinstance(found, str):
+                open_.append(OpenCell(variant.label, cell.seed, found))
+                continue
+            diagnosis = _diagnosis(store / cell.folder)
+            if isinstance(diagnosis, str):
+                undiagnosed.append(OpenCell(variant.label, cell.seed, diagnosis))
+            run, rounds = found
+            cells[cell.seed] = FinishedCell(
+                cell.seed, cell.folder, run, tuple(rounds), summarise(run, rounds),
+                diagnosis if isinstance(diagnosis, Diagnosis) else None,
+            )  # fmt: skip
+        variants.append(VariantResults(variant, tuple(cell.seed for cell in planned), cells))
+    return BenchResults(folder, manifest, tuple(variants), tuple(open_), tuple(undiagnosed))
+
+
+def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
+    """A finished run, or what keeps it from being one."""
+    if not (folder / LEDGER_NAME).is_file():
+        return "not started"
+    try:
+        run, rounds = read_ledger(folder / LEDGER_NAME)
+    except DataError as error:
+        return str(error)
+    planned = run.settings["train_args"]["comm_round"]
+    return (run, rounds) if len(rounds) >= planned else f"{len(rounds)} of {planned} rounds"
+
+
+def _diagnosis(folder: Path) -> Diagnosis | str:
+    if not (folder / DIAGNOSIS_NAME).is_file():
+        return "no diagnosis"
+    try:
+        return Diagnosis.load(folder / DIAGNOSIS_NAME)
+    except DataError as error:
+        return str(error)

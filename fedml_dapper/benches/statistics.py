@@ -1,0 +1,59 @@
+"""Means over seeds, how sure they are, and differences seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import fmean, stdev
+
+from scipy import stats
+
+from fedml_dapper.federation.records import Record
+
+CONFIDENCE = 0.95
+
+
+class Interval(Record):
+    """Where the mean of ever more seeds would lie, with 95 % confidence, if seeds scatter normally."""
+
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+class Estimate(Record):
+    """A number over seeds. One seed has no spread: ``std`` and ``interval`` are None, not zero."""
+
+    n: int
+    mean: float
+    std: float | None
+    """Sample standard deviation (n - 1)."""
+    interval: Interval | None
+    """Student's t."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval excludes zero; for differences."""
+        return self.interval is not None and self.interval.excludes_zero
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Of one value per seed, at least one."""
+    mean, n = fmean(values), len(values)
+    if n == 1:
+        return Estimate(n=1, mean=mean, std=None, interval=None)
+    std = stdev(values)
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / sqrt(n)
+    return Estimate(n=n, mean=mean, std=std, interval=Interval(low=mean - reach, high=mean + reach))
+
+
+def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
+    """``values - reference``, both by seed, over the seeds that both have; None where they share none.
+
+    Equal seeds mean equal partitions, levels, initial weights and batches, so what these add to both cancels.
+    """
+    shared = sorted(values.keys() & reference.keys())
+    return estimate([values[seed] - reference[seed] for seed in shared]) if shared else None

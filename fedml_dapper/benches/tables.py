@@ -1,0 +1,240 @@
+"""A bench's tables as plain data, from which the report, the terminal's table and the CSV are written."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+from fedml_dapper.benches.grid import Published, Statistic
+from fedml_dapper.benches.measures import Column, Reading, best, columns, headline, honest
+from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, VariantResults
+from fedml_dapper.benches.statistics import Estimate, estimate, paired_difference
+from fedml_dapper.federation import LevelFootprint
+from fedml_dapper.federation.records import Record
+
+
+class Entry(Record):
+    """One variant in one column. Accuracies are percent Top-1, differences points."""
+
+    values: dict[int, float]
+    """By seed."""
+    estimate: Estimate
+    published: Published | None
+    difference: Estimate | None
+    """To the variant's counterpart, over the seeds of both."""
+
+
+class AccuracyRow(Record):
+    """One variant. Columns that were not measured are absent."""
+
+    label: str
+    panel: str | None
+    counterpart: str | None
+    same_runs: bool
+    """The counterpart's settings are these, so there is nothing to compare."""
+    planned_seeds: int
+    entries: dict[str, Entry]
+
+
+class AccuracyTable(Record):
+    """Accuracies read by one rule."""
+
+    rule: str
+    rows: tuple[AccuracyRow, ...]
+
+    def highest(self, key: str, panel: str | None) -> float | None:
+        """The highest mean of a column among the panel's rows; None where nothing was measured."""
+        rows = [row for row in self.rows if row.panel == panel and key in row.entries]
+        return max((row.entries[key].estimate.mean for row in rows), default=None)
+
+    def row(self, label: str) -> AccuracyRow | None:
+        return next((row for row in self.rows if row.label == label), None)
+
+
+class CostRow(Record):
+    """What one variant costs: means over seeds, rounds and clients; the models of the weakest and strongest client."""
+
+    label: str
+    bytes_up: float
+    bytes_down: float
+    weakest: LevelFootprint
+    strongest: LevelFootprint
+    seconds: float
+    """A client's local round, on the machine that ran the bench."""
+    note: str
+
+
+class LevelRow(Record):
+    """The own models of one variant's clients at one capability level, after the last round."""
+
+    label: str
+    level: int
+    ratio: float
+    before: Estimate
+    """Over seeds, of the mean over the level's clients: as they come, and after one more local round."""
+    after: Estimate
+
+
+class Tables(Record):
+    """All of a bench's numbers."""
+
+    bench: str
+    title: str
+    source: str
+    profile: str
+    profile_note: str
+    data: str
+    statistic: Statistic
+    reference: str
+    columns: tuple[str, ...]
+    headings: tuple[str, ...]
+    headline: str
+    best: AccuracyTable
+    honest: AccuracyTable
+    cost: tuple[CostRow, ...]
+    levels: tuple[LevelRow, ...]
+    """By variant, then by level; of the cells that have a diagnosis."""
+    missing: tuple[OpenCell, ...]
+    versions: tuple[str, ...]
+
+    @property
+    def has_published(self) -> bool:
+        return any(entry.published for row in self.best.rows for entry in row.entries.values())
+
+    @property
+    def has_one_counterpart(self) -> bool:
+        """Whether all are compared with the bench's reference, none with another of its series."""
+        return {row.counterpart for row in self.best.rows} <= {None, self.reference}
+
+
+def build_tables(results: BenchResults) -> Tables:
+    """The tables of the finished cells."""
+    shown, chosen = columns(results), honest(results)
+    return Tables(
+        bench=results.bench.name,
+        title=results.bench.title,
+        source=results.bench.source,
+        profile=results.manifest.profile,
+        profile_note=results.profile_note,
+        data=results.data_label,
+        statistic=results.bench.statistic,
+        reference=results.bench.reference,
+        columns=tuple(column.key for column in shown),
+        headings=tuple(column.heading for column in shown),
+        headline=headline(results.bench.statistic).key,
+        best=_accuracies(results, shown, best, "best round on test images"),
+        honest=_accuracies(results, shown, chosen.read, chosen.rule),
+        cost=tuple(_cost(variant) for variant in results.finished),
+        levels=tuple(row for variant in results.finished for row in _levels(variant)),
+        missing=results.open,
+        versions=tuple(sorted({cell.run.version for cell in results.cells})),
+    )
+
+
+def cost_base(tables: Tables, results: BenchResults) -> CostRow | None:
+    """FedAvg's costs, which the others' are measured against, where it is one of the variants."""
+    for row in tables.cost:
+        if results[row.label].variant.method == "fedavg":
+            return row
+    return None
+
+
+def write_csv(path: Path, tables: Tables) -> None:
+    """One line per table, variant and column: what was measured, what is published, the difference."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            [
+                *("table", "rule", "variant", "column", "seeds", "mean", "std", "low", "high", "published_mean"),
+                *("published_std", "counterpart", "pairs", "difference", "difference_low", "difference_high"),
+            ]
+        )
+        for name, table in (("best", tables.best), ("honest", tables.honest)):
+            for row in table.rows:
+                for key, entry in row.entries.items():
+                    published = entry.published
+                    writer.writerow(
+                        [
+                            *(name, table.rule, row.label, key, *_plain(entry.estimate)),
+                            *((published.mean, published.std) if published else (None, None)),
+                            *(row.counterpart, *_plain(entry.difference, with_std=False)),
+                        ]
+                    )
+
+
+def _plain(number: Estimate | None, with_std: bool = True) -> list[float | None]:
+    if number is None:
+        return [None] * (5 if with_std else 4)
+    ends = (number.interval.low, number.interval.high) if number.interval else (None, None)
+    return [number.n, number.mean, *([number.std] if with_std else []), *ends]
+
+
+def _accuracies(results: BenchResults, shown: tuple[Column, ...], read: Reading, rule: str) -> AccuracyTable:
+    rows = []
+    for variant in results.finished:
+        counterpart = results.counterpart(variant.variant)
+        other = None if counterpart is None else results[counterpart]
+        entries = {}
+        for column in shown:
+            values = _by_seed(variant.cells, read, column.key)
+            if values:
+                entries[column.key] = Entry(
+                    values=values,
+                    estimate=estimate(list(values.values())),
+                    published=variant.variant.published.get(column.key),
+                    difference=paired_difference(values, _by_seed(other.cells, read, column.key)) if other else None,
+                )
+        rows.append(
+            AccuracyRow(
+                label=variant.label,
+                panel=variant.variant.panel,
+                counterpart=counterpart,
+                same_runs=other is not None and _same_runs(variant, other),
+                planned_seeds=len(variant.planned),
+                entries=entries,
+            )
+        )
+    panels = list(dict.fromkeys(row.panel for row in rows))
+    rows.sort(key=lambda row: panels.index(row.panel))  # what is compared stands together
+    return AccuracyTable(rule=rule, rows=tuple(rows))
+
+
+def _by_seed(cells: Mapping[int, FinishedCell], read: Reading, key: str) -> dict[int, float]:
+    values = {seed: read(cell, key) for seed, cell in cells.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
+
+
+def _same_runs(variant: VariantResults, other: VariantResults) -> bool:
+    shared = variant.cells.keys() & other.cells.keys()
+    return bool(shared) and all(variant.cells[seed].folder == other.cells[seed].folder for seed in shared)
+
+
+def _cost(variant: VariantResults) -> CostRow:
+    cells = list(variant.cells.values())
+    clients = [client for cell in cells for record in cell.rounds for client in record.clients]
+    levels = {client.level for cell in cells for client in cell.run.clients}
+    taken = [footprint for footprint in cells[0].run.footprints if footprint.level in levels]
+    return CostRow(
+        label=variant.label,
+        bytes_up=fmean(client.bytes_up for client in clients),
+        bytes_down=fmean(client.bytes_down for client in clients),
+        weakest=max(taken, key=lambda footprint: footprint.ratio),
+        strongest=min(taken, key=lambda footprint: footprint.ratio),
+        seconds=fmean(client.seconds for client in clients),
+        note=cells[0].run.cost_note,
+    )
+
+
+def _levels(variant: VariantResults) -> list[LevelRow]:
+    diagnoses = [cell.diagnosis for cell in variant.cells.values() if cell.diagnosis is not None]
+    ratios = {score.level: score.ratio for diagnosis in diagnoses for score in diagnosis.levels}
+    rows = []
+    for level, ratio in sorted(ratios.items()):
+        clients = [[score for score in diagnosis.levels if score.level == level] for diagnosis in diagnoses]
+        by_seed = [scores for scores in clients if scores]
+        before = estimate([fmean(score.before for score in scores) for scores in by_seed])
+        after = estimate([fmean(score.after for score in scores) for scores in by_seed])
+        rows.append(LevelRow(label=variant.label, level=level, ratio=ratio, before=before, after=after))
+    return rows

@@ -1,0 +1,89 @@
+"""How every figure looks: size, colours, markers, headings, the axis of rounds.
+
+Figures are built without pyplot, so that drawing one leaves no global state behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.ticker import MaxNLocator
+
+# Okabe and Ito's colours, without the black of the most important line and the yellow that white paper swallows.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+WIDTH, HEIGHT = 5.6, 4.0
+"""Inches; small enough for 10 pt labels to stay legible on a phone."""
+_MARKED_ROUNDS = 20
+_LEGEND_COLUMNS, _LEGEND_LETTERS, _HANDLE_LETTERS = 5, 64, 7  # what fits side by side below a figure
+
+
+def canvas(heading: str, subtitle: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes below a heading and a line of what it was drawn from."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(heading, loc="left", fontweight="bold", pad=20)
+    axes.annotate(subtitle, (0, 1), (0, 5), "axes fraction", "offset points", color="0.3")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def multiples(
+    heading: str, subtitle: str, count: int, across: int = 2, height: float = 2.4, **subplots: Any
+) -> tuple[Figure, list[Axes]]:
+    """``count`` small axes, ``across`` in a row, each row ``height`` inches; further arguments are ``subplots``'s."""
+    across = min(across, count)
+    down = ceil(count / across)
+    figure = Figure(figsize=(WIDTH, 0.7 + height * down), layout="constrained")
+    title = figure.suptitle(f"{heading}\n ", x=0.02, ha="left", fontsize="large", fontweight="bold")
+    figure.add_artist(Annotation(subtitle, (0, 0), xycoords=title, va="bottom", color="0.3", annotation_clip=False))
+    grid = list(figure.subplots(down, across, squeeze=False, **subplots).flat)
+    for unused in grid[count:]:
+        unused.remove()
+    for axes in grid[:count]:
+        axes.tick_params(labelsize="small")
+        axes.xaxis.label.set_fontsize("small")
+        axes.yaxis.label.set_fontsize("small")
+        if axes.name == "rectilinear":
+            axes.spines[["top", "right"]].set_visible(False)
+    return figure, grid[:count]
+
+
+def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], note: str) -> None:
+    """A legend below everything, under a line that explains it; the figure grows by what it needs."""
+    across = max(1, min(_LEGEND_COLUMNS, _LEGEND_LETTERS // (max(map(len, labels), default=0) + _HANDLE_LETTERS)))
+    down = ceil(len(labels) / across)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.25 + 0.21 * down)
+    figure.legend(
+        handles=handles, labels=labels, loc="outside lower center", ncols=across, frameon=False, title=note,
+        title_fontsize="small", columnspacing=1.2, handletextpad=0.5,
+    )  # fmt: skip
+
+
+def label_once(grid: Sequence[Axes]) -> None:
+    """Leave the unit that all of ``grid`` share to the first axes of each row."""
+    for axes in grid:
+        place = axes.get_subplotspec()
+        if place is not None and not place.is_first_col():
+            axes.set_ylabel("")
+
+
+def label_rounds(axes: Axes, last_round: int, unit: str) -> None:
+    """Rounds across, ``unit`` up."""
+    axes.set_xlim(0.5, last_round + 0.5)
+    axes.set_xlabel("round")
+    axes.set_ylabel(unit)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axes.grid(alpha=0.3)
+
+
+def markers(place: int, count: int) -> dict[str, Any]:
+    """What ``plot`` needs to mark a line of ``count`` points, the ``place``-th of its figure, now and then."""
+    every = max(1, count // _MARKED_ROUNDS)
+    return {"marker": MARKERS[place % len(MARKERS)], "markersize": 4, "markevery": every}

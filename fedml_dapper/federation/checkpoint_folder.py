@@ -1,0 +1,59 @@
+"""A run's checkpoints: one file each, of which the latest and the best stay."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.checkpoint import Checkpoint, accuracy_of, load_checkpoint, save_checkpoint
+from fedml_dapper.federation.experiment import Experiment
+
+LOGGER = logging.getLogger(__name__)
+
+
+class CheckpointFolder:
+    """The checkpoints of a run of ``experiment``, below ``path``; the folder is made when the first one is saved."""
+
+    def __init__(self, path: Path, experiment: Experiment) -> None:
+        self._path = path
+        self._settings = experiment.settings
+        self._device = experiment.device
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
+        save_checkpoint(checkpoint, self._settings, self._path / f"round_{checkpoint.round:05d}.safetensors")
+        files = [path for path in self._newest_first() if _round_of(path) <= checkpoint.round]
+        accuracies = {path: accuracy_of(path) for path in reversed(files)}
+        tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
+        best = max(tested, key=tested.__getitem__, default=None)  # of equals the earliest
+        for path in files[self._settings.dapper_args.checkpoints_kept :]:
+            if path != best:
+                path.unlink()
+
+    def latest(self, finished_rounds: int) -> Checkpoint | None:
+        """The latest checkpoint that can be used, after ``finished_rounds`` or fewer; None where there is none.
+
+        Each one passed over is renamed to ``*.refused``, with a warning that says why.
+        """
+        for path in self._newest_first():
+            try:
+                checkpoint = load_checkpoint(path, self._settings, self._device)
+            except DataError as error:
+                problem = str(error)
+            else:
+                if checkpoint.round <= finished_rounds:
+                    return checkpoint
+                problem = f"checkpoint {path} is of round {checkpoint.round}, the ledger ends with {finished_rounds}"
+            LOGGER.warning("%s; looking for an earlier one", problem)
+            path.replace(path.with_name(f"{path.name}.refused"))
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        files = (path for path in self._path.glob("round_*") if re.fullmatch(r"round_\d+\.safetensors", path.name))
+        return sorted(files, key=_round_of, reverse=True)
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.removeprefix("round_"))

@@ -1,0 +1,72 @@
+"""What a run writes below its folder, and how it goes on from there after an interruption."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedml_dapper.federation.checkpoint import save_weights
+from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.ledger import LedgerWriter, read_unfinished
+from fedml_dapper.federation.observer import RunObserver
+from fedml_dapper.federation.records import RoundRecord, RunRecord
+from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.server import Server
+
+LOGGER = logging.getLogger(__name__)
+
+
+class RunFiles(RunObserver):
+    """Ledger, checkpoints and global model of the run that ``server`` drives.
+
+    They are written in this order, so that a checkpoint's rounds are all in the ledger, and a run whose last global
+    model is there has nothing left to do.
+    """
+
+    def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
+        self._settings = experiment.settings
+        self._server = server
+        self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
+        self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
+        self._model = run_dir / MODEL_NAME
+
+    def resume(self) -> list[RoundRecord] | None:
+        """Put the server, which is new, where the latest usable checkpoint left it; returns the rounds up to there.
+
+        None where nothing was begun, so that there is nothing to go on with.
+        """
+        found = read_unfinished(self._ledger.path)
+        if found is None:
+            self._ledger.path.unlink(missing_ok=True)
+            return None
+        _, rounds = found
+        checkpoint = self._checkpoints.latest(len(rounds))
+        if checkpoint is None:
+            LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
+            return []
+        self._server.restore(checkpoint)
+        return rounds[: checkpoint.round]
+
+    def run_started(self, record: RunRecord) -> None:
+        self._ledger.run_started(record)
+
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        self._ledger.run_resumed(record, rounds)
+        if rounds:
+            self._save_weights()
+
+    def round_finished(self, record: RoundRecord) -> None:
+        self._ledger.round_finished(record)
+        every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
+        if record.round % every == 0 or record.round == last:
+            if self._server.holds_memories:  # silos keep theirs, so that nothing could go on from here
+                self._checkpoints.save(self._server.checkpoint())
+            self._save_weights()
+
+    def run_finished(self) -> None:
+        self._ledger.run_finished()
+
+    def _save_weights(self) -> None:
+        save_weights(self._server.state.weights, self._model, self._server.state.round)

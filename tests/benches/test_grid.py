@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedml_dapper.benches.grid import CONFIGS, Cell, Manifest, bench_names, cells, load_bench, settings_text
+from fedml_dapper.config import load_settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods import METHODS
+
+WriteBench = Callable[..., str]
+
+
+@pytest.fixture
+def write_bench(tmp_path: Path) -> WriteBench:
+    def write(**changes: Any) -> str:
+        values = {
+            "title": "a bench",
+            "source": "nowhere",
+            "experiment": "quickstart.yaml",
+            "profiles": {
+                "small": {"seeds": [1, 2], "note": "two rounds", "settings": {"train_args": {"comm_round": 2}}}
+            },
+            "reference": "FedAvg",
+            "variants": [{"label": "FedAvg", "method": "fedavg"}, {"label": "DapperFL", "method": "dapperfl"}],
+        }
+        path = tmp_path / "mine.yaml"
+        path.write_text(yaml.safe_dump(values | changes))
+        return str(path)
+
+    return write
+
+
+def only(chosen: list[Cell], label: str, seed: int) -> Cell:
+    [cell] = [cell for cell in chosen if (cell.variant.label, cell.seed) == (label, seed)]
+    return cell
+
+
+@pytest.mark.parametrize("name", bench_names())
+def test_every_shipped_bench_has_valid_cells_in_every_profile(name: str) -> None:
+    bench = load_bench(name)
+    assert bench.profiles.keys() == {"paper", "small"}
+    for profile in bench.profiles:
+        for cell in cells(bench, profile):
+            assert cell.variant.method in METHODS
+            METHODS[cell.variant.method].check_params(cell.settings.dapper_args.params.get(cell.variant.method, {}))
+
+
+def test_every_table_and_figure_has_a_bench() -> None:
+    wanted = {"table1", "table2", "table3", "table5", "table6", "fig3", "fig4", "fig5", "fig6", "appendix_e"}
+    assert wanted | {f"fdse_table{n}" for n in (1, 2)} | {f"fedcmd_table{n}" for n in (6, 7, 8, 9)} <= set(
+        bench_names()
+    )
+
+
+def test_cells_come_seed_by_seed(write_bench: WriteBench) -> None:
+    chosen = cells(load_bench(write_bench()), "small")
+    order = [("FedAvg", 1), ("DapperFL", 1), ("FedAvg", 2), ("DapperFL", 2)]
+    assert [(cell.variant.label, cell.seed) for cell in chosen] == order
+    assert all(cell.settings.common_args.random_seed == cell.seed for cell in chosen)
+    assert all(cell.settings.train_args.comm_round == 2 for cell in chosen)
+
+
+def test_later_layers_lie_over_earlier_ones(write_bench: WriteBench) -> None:
+    variant = {
+        "label": "FedAvg",
+        "method": "fedavg",
+        "settings": {"train_args": {"comm_round": 5, "epochs": 3}},
+        "profiles": {"small": {"train_args": {"epochs": 4}}},
+    }
+    [cell] = cells(
+        load_bench(write_bench(variants=[variant])), "small", seeds=[7], overrides={"model_args": {"width": 4}}
+    )
+    assert (cell.settings.train_args.comm_round, cell.settings.train_args.epochs) == (5, 4)
+    assert (cell.settings.model_args.width, cell.seed) == (4, 7)
+
+
+def test_the_same_run_has_the_same_folder_whatever_bench_asks_for_it(write_bench: WriteBench) -> None:
+    plain = only(cells(load_bench(write_bench()), "small"), "DapperFL", 1)
+    renamed = {
+        "label": "other",
+        "method": "dapperfl",
+        "settings": {"dapper_args": {"params": {"nefl": {"mode": "depth"}}}},
+    }
+    spelt_out = {**renamed, "settings": {"dapper_args": {"params": {"dapperfl": {"gamma": 0.02}}}}}
+    bench = load_bench(write_bench(variants=[renamed, {**spelt_out, "label": "gamma"}], reference="other"))
+    assert only(cells(bench, "small", threads=2), "other", 1).folder == plain.folder
+    assert only(cells(bench, "small"), "gamma", 1).folder != plain.folder
+    for changed in (
+        only(cells(bench, "small"), "other", 2),
+        only(cells(bench, "small", precision="bf16"), "other", 1),
+        only(cells(bench, "small", overrides={"train_args": {"comm_round": 3}}), "other", 1),
+    ):
+        assert changed.folder != plain.folder
+
+
+def test_cells_that_benches_share() -> None:
+    nine = {cell.folder for cell in cells(load_bench("table2"), "small")}
+    assert {cell.folder for cell in cells(load_bench("fig6"), "small")} == nine
+    assert len({cell.folder for cell in cells(load_bench("table3"), "small")} & nine) == 3  # DapperFL, three seeds
+
+
+def test_all_variants_of_a_seed_have_the_same_data_and_model() -> None:
+    chosen = cells(load_bench("table2"), "small", seeds=[1])
+    assert len({cell.settings.data_args.model_dump_json() for cell in chosen}) == 1
+    assert len({cell.settings.model_args.model_dump_json() for cell in chosen}) == 1
+    assert len({cell.settings.train_args.model_dump_json() for cell in chosen}) == 1
+
+
+def test_settings_of_a_cell_survive_their_file(write_bench: WriteBench, tmp_path: Path) -> None:
+    [first, *_] = cells(load_bench(write_bench()), "small")
+    (tmp_path / "settings.yaml").write_text(settings_text(first))
+    assert load_settings([tmp_path / "settings.yaml"]) == first.settings
+
+
+def test_manifest_survives_its_file(write_bench: WriteBench) -> None:
+    bench = load_bench(write_bench())
+    manifest = Manifest.of(bench, "small", cells(bench, "small"))
+    assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
+    assert manifest.rounds == 2
+
+
+def test_mistakes(write_bench: WriteBench) -> None:
+    with pytest.raises(ConfigError, match=r"no bench `tabel2`.*did you mean `table2`"):
+        load_bench("tabel2")
+    with pytest.raises(ConfigError, match=r"reference `FedAvgg` is none of the variants; did you mean `FedAvg`"):
+        load_bench(write_bench(reference="FedAvgg"))
+    with pytest.raises(ConfigError, match="two variants have the same label"):
+        load_bench(write_bench(variants=[{"label": "FedAvg", "method": "fedavg"}] * 2))
+    with pytest.raises(ConfigError, match="no profile `paper`"):
+        cells(load_bench(write_bench()), "paper")
+    with pytest.raises(ConfigError, match=r"bench mine, FedAvg: unknown key `comm_rounds` in train_args"):
+        cells(load_bench(write_bench()), "small", overrides={"train_args": {"comm_rounds": 3}})
+    assert CONFIGS.is_dir()

@@ -1,0 +1,125 @@
+"""Cells as real processes: nothing is run twice, and nothing is lost when someone is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedml_dapper.benches.cell import is_finished
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
+from fedml_dapper.benches.grid import Bench, Cell, cells
+from fedml_dapper.benches.queue import Progress, run_queue
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME
+
+TINY = {
+    "model_args": {"width": 8},
+    "data_args": {"client_share": 0.08, "validation_share": 0.1},
+    "train_args": {"comm_round": 3, "epochs": 2, "batch_size": 16, "client_num_in_total": 5, "client_num_per_round": 5},
+    "dapper_args": {"checkpoint_every": 1},
+}
+
+
+def tiny_cells(rounds: int = 3, methods: tuple[str, ...] = ("dapperfl", "fedavg"), **data_args: Any) -> list[Cell]:
+    bench = Bench.model_validate(
+        {
+            "name": "tiny",
+            "title": "tiny",
+            "source": "none",
+            "experiment": "quickstart.yaml",
+            "profiles": {"small": {"seeds": [1], "note": "tiny", "settings": TINY}},
+            "reference": methods[0],
+            "variants": [{"label": method, "method": method} for method in methods],
+        }
+    )
+    return cells(bench, "small", overrides={"train_args": {"comm_round": rounds}, "data_args": data_args})
+
+
+def without_seconds(ledger: Path) -> list[Any]:
+    def strip(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: strip(item) for key, item in value.items() if key != "seconds"}
+        return [strip(item) for item in value] if isinstance(value, list) else value
+
+    return [strip(json.loads(line)) for line in ledger.read_text().splitlines()]
+
+
+def run(chosen: list[Cell], store: Path, **options: Any) -> tuple[Any, list[Progress]]:
+    said: list[Progress] = []
+    return run_queue(chosen, store, **({"jobs": 2, "max_seconds": None, "tell": said.append} | options)), said
+
+
+def test_all_cells_are_run_once(tmp_path: Path) -> None:
+    chosen = tiny_cells()
+    outcome, said = run(chosen, tmp_path)
+    assert (outcome.failed, outcome.stopped) == ({}, False)
+    assert (said[-1].cells_done, said[-1].rounds_done, said[-1].rounds) == (2, 6, 6)
+    for cell in chosen:
+        folder = tmp_path / cell.folder
+        assert is_finished(folder)
+        assert not (folder / CHECKPOINTS_NAME).exists()
+        diagnosis = Diagnosis.load(folder / DIAGNOSIS_NAME)
+        assert len(diagnosis.confusion) == 4
+        assert {score.client for score in diagnosis.levels} == set(range(5))
+        assert len(diagnosis.embedding.x) == len(diagnosis.embedding.label)
+    stamps = [(tmp_path / cell.folder / LEDGER_NAME).stat().st_mtime_ns for cell in chosen]
+    again, said = run(chosen, tmp_path)
+    assert not again.failed
+    assert said == []
+    assert [(tmp_path / cell.folder / LEDGER_NAME).stat().st_mtime_ns for cell in chosen] == stamps
+
+
+def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: Path) -> None:
+    [broken] = tiny_cells(methods=("dapperfl",), dataset="office_caltech10", data_cache_dir=str(tmp_path / "nothing"))
+    [sound] = tiny_cells(rounds=1, methods=("fedavg",))
+    outcome, _ = run([broken, sound], tmp_path, jobs=1)
+    assert list(outcome.failed) == ["dapperfl, seed 1"]
+    assert "no images of domain" in outcome.failed["dapperfl, seed 1"].read_text()
+    assert is_finished(tmp_path / sound.folder)
+    assert not is_finished(tmp_path / broken.folder)
+
+
+def test_a_queue_killed_at_any_time_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    chosen = tiny_cells(rounds=6, methods=("dapperfl",))
+    ledger = tmp_path / "killed" / chosen[0].folder / LEDGER_NAME
+    queue_of_its_own = f"""
+from pathlib import Path
+from {Path(__file__).stem} import run, tiny_cells
+run(tiny_cells(rounds=6, methods=("dapperfl",)), Path({str(tmp_path / "killed")!r}))
+"""
+    for rounds in (1, 3):
+        queue = subprocess.Popen([sys.executable, "-c", queue_of_its_own], cwd=Path(__file__).parent)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (ledger.exists() and ledger.read_bytes().count(b"\n") > rounds):
+            time.sleep(0.05)
+        queue.send_signal(signal.SIGKILL)
+        queue.wait()
+    assert not is_finished(ledger.parent)
+    run(chosen, tmp_path / "killed")
+    run(chosen, tmp_path / "whole")
+    whole = tmp_path / "whole" / chosen[0].folder
+    assert without_seconds(ledger) == without_seconds(whole / LEDGER_NAME)
+    assert (ledger.parent / DIAGNOSIS_NAME).read_text() == (whole / DIAGNOSIS_NAME).read_text()
+
+
+def test_when_the_time_is_up_running_cells_stop_and_go_on_later(tmp_path: Path) -> None:
+    chosen = tiny_cells(rounds=400, methods=("fedavg",))
+    outcome, _ = run(chosen, tmp_path, max_seconds=8)
+    assert outcome.stopped
+    assert not is_finished(tmp_path / chosen[0].folder)
+    [shorter] = tiny_cells(rounds=1, methods=("fedavg",))
+    assert shorter.folder != chosen[0].folder
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"confusion": 1}'])
+def test_a_foreign_diagnosis_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / DIAGNOSIS_NAME).write_text(text)
+    with pytest.raises(DataError, match="not the diagnosis of a cell"):
+        Diagnosis.load(tmp_path / DIAGNOSIS_NAME)

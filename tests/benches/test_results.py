@@ -1,0 +1,93 @@
+import pytest
+
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
+from fedml_dapper.benches.grid import Variant
+from fedml_dapper.benches.results import load_results
+from fedml_dapper.errors import DataError
+
+
+def test_finished_cells_are_read_with_their_summaries(store):
+    folder = store.bench(["Ours", "FedAvg"], rounds=3)
+    store.cell("Ours", 2, [10, 40, 30], diagnosed=True)
+
+    results = load_results(folder)
+
+    cell = results["Ours"].cells[2]
+    assert (cell.run.suite, len(cell.rounds), cell.summary.global_accuracy.best) == ("digits", 3, 40)
+    assert len(cell.diagnosis.levels) == 3
+    assert [variant.label for variant in results.finished] == ["Ours"]
+
+
+def test_missing_cut_short_and_damaged_cells_are_open_and_say_why(store):
+    folder = store.bench(["Ours", "FedAvg"], seeds=(1, 2))
+    store.cell("Ours", 1, [10, 20], planned=3)
+    ledger = store.cell("FedAvg", 1, [10, 20, 30]) / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"record":"round"', '"record":"raund"'))
+    store.cell("FedAvg", 2, [10, 20, 30])
+
+    results = load_results(folder)
+
+    problems = {(cell.variant, cell.seed): cell.problem for cell in results.open}
+    assert problems.pop(("FedAvg", 1)).endswith("line 2 is not the record of a round; was the file edited?")
+    assert problems == {("Ours", 1): "2 of 3 rounds", ("Ours", 2): "not started"}
+    assert [len(variant.cells) for variant in results.variants] == [0, 1]
+
+
+def test_cells_without_a_usable_diagnosis_count_as_finished(store):
+    folder = store.bench(["Ours"], seeds=(1, 2, 3))
+    store.cell("Ours", 1, [10, 20, 30], diagnosed=True)
+    store.cell("Ours", 2, [10, 20, 30])
+    (store.cell("Ours", 3, [10, 20, 30]) / DIAGNOSIS_NAME).write_text("{}")
+
+    results = load_results(folder)
+
+    assert set(results["Ours"].cells) == {1, 2, 3}
+    assert [seed for seed, cell in results["Ours"].cells.items() if cell.diagnosis] == [1]
+    assert [cell.seed for cell in results.undiagnosed] == [2, 3]
+
+
+def test_no_bench_is_said_so(tmp_path):
+    with pytest.raises(DataError, match=r"no bench in .*cannot read bench\.json"):
+        load_results(tmp_path)
+
+
+@pytest.mark.parametrize("suite", ["digits", "digits (subset)"])
+@pytest.mark.parametrize("profile", ["small", "paper"])
+@pytest.mark.parametrize("overrides", [{}, {"train_args": {"comm_round": 2}}])
+def test_only_the_papers_settings_on_the_papers_data_are_the_papers(store, suite, profile, overrides):
+    folder = store.bench(["Ours"], profiles={profile: {"seeds": (1,), "note": "as it is"}}, overrides=overrides)
+    store.cell("Ours", 1, [10, 20, 30], suite=suite)
+
+    assert load_results(folder).is_papers == ((suite, profile, overrides) == ("digits", "paper", {}))
+
+
+def point(series: str, x: float | None, panel: str = "rho") -> Variant:
+    return Variant(label=f"{series} {panel} {x}", method="fedavg", panel=panel, series=series, x=x)
+
+
+def counterparts(store, variants: list[Variant]) -> dict[str, str | None]:
+    results = load_results(store.bench(variants))
+    return {variant.label: results.counterpart(variant) for variant in variants}
+
+
+def test_methods_and_settings_of_one_method_are_compared_with_the_reference(store):
+    assert counterparts(store, [Variant(label="A", method="a"), Variant(label="B", method="b")]) == {
+        "A": None,
+        "B": "A",
+    }
+    sweep = [point("Ours", 0.2), point("Ours", 0.4), point("Ours", 1.0, "gamma")]
+    assert counterparts(store, sweep) == {
+        "Ours rho 0.2": None, "Ours rho 0.4": "Ours rho 0.2", "Ours gamma 1.0": "Ours rho 0.2"
+    }  # fmt: skip
+
+
+def test_several_series_are_compared_at_the_same_place(store):
+    found = counterparts(store, [point("Ours", 0.2), point("FedMP", 0.2), point("Ours", 0.4), point("FedMP", 0.4)])
+    assert found == {
+        "Ours rho 0.2": None, "FedMP rho 0.2": "Ours rho 0.2", "Ours rho 0.4": None, "FedMP rho 0.4": "Ours rho 0.4"
+    }  # fmt: skip
+    panels = [point(name, None, panel) for name in ("Ours", "FedBN") for panel in ("dslr", "webcam")]
+    assert counterparts(store, panels) == {
+        "Ours dslr None": None, "Ours webcam None": None,
+        "FedBN dslr None": "Ours dslr None", "FedBN webcam None": "Ours webcam None",
+    }  # fmt: skip

@@ -1,0 +1,52 @@
+from math import sqrt
+
+import pytest
+
+from fedml_dapper.benches.statistics import estimate, paired_difference
+
+
+def test_mean_std_and_interval_by_hand():
+    found = estimate([60.0, 62.0, 67.0])
+
+    assert (found.n, found.mean) == (3, 63.0)
+    assert found.std == pytest.approx(sqrt((9 + 1 + 16) / 2))
+    reach = 4.302653 * found.std / sqrt(3)  # t of 2 degrees of freedom, 97.5 %
+    assert (found.interval.low, found.interval.high) == pytest.approx((63 - reach, 63 + reach), abs=1e-4)
+
+
+def test_one_seed_has_no_spread():
+    found = estimate([60.0])
+
+    assert (found.n, found.mean, found.std, found.interval) == (1, 60.0, None, None)
+    assert not found.is_clear
+
+
+def test_equal_values_have_an_interval_of_no_width():
+    found = estimate([60.0, 60.0])
+
+    assert (found.std, found.interval.low, found.interval.high) == (0, 60, 60)
+
+
+def test_differences_are_taken_seed_by_seed():
+    ours, theirs = {1: 50.0, 2: 60.0, 3: 70.0}, {3: 71.0, 2: 61.5, 1: 50.5}
+
+    found = paired_difference(theirs, ours)
+
+    assert (found.n, found.mean) == (3, 1.0)
+    assert found.std == pytest.approx(0.5)  # although the seeds themselves are 10 points apart
+    assert found.interval.low < 0 < found.interval.high  # 4.30 * 0.5 / sqrt(3) is 1.24
+    assert not found.is_clear
+
+
+def test_only_shared_seeds_are_paired():
+    found = paired_difference({1: 5.0, 2: 7.0, 9: 100.0}, {1: 4.0, 2: 5.0, 3: -100.0})
+
+    assert (found.n, found.mean) == (2, 1.5)
+    assert paired_difference({1: 5.0}, {2: 5.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "clear"), [([3.0, 3.2, 2.8], True), ([-3.0, -3.2, -2.8], True), ([3, -1, 1], False)]
+)
+def test_clear_means_that_the_interval_excludes_zero(values, clear):
+    assert estimate(values).is_clear == clear

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.durable import written_whole
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fedml_dapper.federation.durable import written_whole
+
+with written_whole(Path(sys.argv[1])) as scratch:
+    scratch.write_text("half of the ne")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_file_is_replaced_at_the_end_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    with written_whole(path) as scratch:
+        scratch.write_text("one")
+        assert not path.exists()
+    with written_whole(path) as scratch:
+        scratch.write_text("two")
+        assert path.read_text() == "one"
+    assert path.read_text() == "two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_it_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed, fsync = [], os.fsync
+
+    def remember(descriptor: int) -> None:
+        flushed.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")), (tmp_path / "file").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    with written_whole(tmp_path / "file") as scratch:
+        scratch.write_text("text")
+    assert flushed == [(scratch, False), (tmp_path, True)]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError("disk full")])
+def test_what_fails_leaves_the_older_file(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises((KeyboardInterrupt, DataError)) as caught:
+        _write_half(path, error)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    if isinstance(caught.value, DataError):
+        assert str(caught.value) == f"cannot write {path}: disk full; mend that, then go on with --resume"
+
+
+def _write_half(path: Path, error: BaseException) -> None:
+    with written_whole(path) as scratch:
+        scratch.write_text("half")
+        raise error
+
+
+def test_what_a_killed_process_leaves_goes_with_the_next_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 2
+    with written_whole(tmp_path / "other") as scratch:
+        scratch.touch()
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]
+
+
+def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder").touch()
+    with (
+        pytest.raises(DataError, match=r"cannot write .*folder/file: Not a directory"),
+        written_whole(tmp_path / "folder" / "file"),
+    ):
+        pass

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation import (
+    LEDGER_NAME,
+    MODEL_NAME,
+    SETTINGS_NAME,
+    Experiment,
+    build_experiment,
+    is_finished,
+    open_run_dir,
+    simulate,
+)
+
+from .interruptions import FEW, run_until
+
+SettingsFactory = Callable[..., Settings]
+
+
+@pytest.fixture
+def settings(tiny_settings: SettingsFactory) -> Settings:
+    return tiny_settings(*FEW, "method=fedavg", "comm_round=2")
+
+
+@pytest.fixture
+def experiment(settings: Settings) -> Experiment:
+    return build_experiment(settings)
+
+
+def test_run_folders_are_new_and_never_overwritten(experiment: Experiment, tmp_path: Path) -> None:
+    first, second = open_run_dir(experiment), open_run_dir(experiment)
+    assert first != second
+    assert open_run_dir(experiment, first) == first  # no run has begun there
+    (first / LEDGER_NAME).touch()
+    with pytest.raises(ConfigError, match=f"{first} holds a run already; go on with it by --resume"):
+        open_run_dir(experiment, first)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write into"):
+        open_run_dir(experiment, tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "difference"),
+    [
+        (("epochs=3",), "train_args.epochs is 2 there and 3 here"),
+        (("comm_round=3",), "train_args.comm_round is 2 there and 3 here"),
+        (("method=fedprox", "batch_size=8"), "dapper_args.method is fedavg there and fedprox here"),
+    ],
+)
+def test_a_run_is_not_resumed_with_other_settings(
+    tiny_settings: SettingsFactory, settings: Settings, tmp_path: Path, overrides: tuple[str, ...], difference: str
+) -> None:
+    run_dir = tmp_path / "run"
+    run_until(2, settings, run_dir)
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    other = build_experiment(tiny_settings(*FEW, "method=fedavg", "comm_round=2", *overrides))
+    with pytest.raises(ConfigError, match=f"^{run_dir} holds a run with other settings: {difference}"):
+        open_run_dir(other, run_dir, resume=True)
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_is_not_resumed_on_other_data(settings: Settings, experiment: Experiment, tmp_path: Path) -> None:
+    run_until(2, settings, tmp_path / "run")
+    fewer = (replace(experiment.profiles[0], num_samples=3), *experiment.profiles[1:])
+    with pytest.raises(ConfigError, match="holds a run on other data"):
+        open_run_dir(replace(experiment, profiles=fewer), tmp_path / "run", resume=True)
+
+
+def test_settings_of_the_machine_may_be_others(
+    tiny_settings: SettingsFactory, settings: Settings, tmp_path: Path
+) -> None:
+    run_until(2, settings, tmp_path / "run")
+    other = tiny_settings(*FEW, "method=fedavg", "comm_round=2", "checkpoint_every=2", "checkpoints_kept=5")
+    open_run_dir(build_experiment(other), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / SETTINGS_NAME).read_text() == other.as_yaml()
+
+
+def test_what_cannot_be_resumed_is_refused(settings: Settings, experiment: Experiment, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--resume which run"):
+        open_run_dir(experiment, resume=True)
+    silos = settings.model_copy(
+        update={"common_args": settings.common_args.model_copy(update={"training_type": "cross_silo"})}
+    )
+    with pytest.raises(ConfigError, match="--resume is for one process and MPI"):
+        open_run_dir(replace(experiment, settings=silos), tmp_path / "run", resume=True)
+    (tmp_path / LEDGER_NAME).write_text("somebody's results\n")
+    with pytest.raises(DataError, match="line 1 is not the record of a run"):
+        open_run_dir(experiment, tmp_path, resume=True)
+
+
+def test_a_run_is_finished_with_its_last_global_model(
+    settings: Settings, experiment: Experiment, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    assert not is_finished(run_dir, experiment)
+    run_until(2, settings, run_dir)
+    assert not is_finished(run_dir, experiment)
+    simulate(experiment, run_dir=run_dir, resume=True)
+    assert is_finished(run_dir, experiment)
+    model = (run_dir / MODEL_NAME).read_bytes()
+    (run_dir / MODEL_NAME).write_bytes(model[:-1])
+    assert not is_finished(run_dir, experiment)

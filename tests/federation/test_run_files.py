@@ -1,0 +1,264 @@
+"""An interrupted run that is gone on with ends as if it had not been interrupted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    SETTINGS_NAME,
+    ClientSide,
+    RoundRecord,
+    RunObserver,
+    Server,
+    build_experiment,
+    read_ledger,
+    simulate,
+)
+from fedml_dapper.federation.run_files import RunFiles
+from fedml_dapper.methods import METHODS
+
+from .interruptions import FEW, assert_same_end, ledger_of, resumed, run_until, unfinished_in
+
+QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+SettingsFactory = Callable[..., Settings]
+VARIANTS = (
+    ("dapperfl", "personal=true", "validation_share=0.1"),
+    ("fedrep", "personal=true", "frequency_of_the_test=2"),
+    ("fedmp", "dapper_args.params.fedmp.ratio=eucb"),
+    ("fedmp", "dapper_args.params.fedmp.ratio=eucb", "client_num_per_round=4"),
+    ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
+)
+"""Besides every method as it comes: what keeps more in its memories."""
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+import torch
+
+from fedml_dapper.config import load_settings
+from fedml_dapper.federation import build_experiment, simulate
+
+torch.set_num_threads(1)
+simulate(build_experiment(load_settings([Path(sys.argv[1])])), run_dir=Path(sys.argv[2]), resume=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"), [*((name, ()) for name in METHODS), *((name, rest) for name, *rest in VARIANTS)]
+)
+def test_every_method_ends_as_if_it_had_not_been_interrupted(
+    tiny_settings: SettingsFactory, tmp_path: Path, method: str, overrides: tuple[str, ...]
+) -> None:
+    settings = tiny_settings(*FEW, f"method={method}", *overrides)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    server, records = simulate(build_experiment(settings), run_dir=whole)
+    run_until(3, settings, cut)
+    again, all_records = resumed(settings, cut)
+    assert_same_end(server, whole, again, cut)
+    assert [record.round for record in records] == [record.round for record in all_records] == [1, 2, 3, 4]
+    assert unfinished_in(cut) == []
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Of a method that remembers much on both sides."""
+    return load_settings([QUICKSTART], [*FEW, "method=scaffold", f"output_dir={tmp_path_factory.mktemp('runs')}"])
+
+
+@pytest.fixture(scope="module")
+def whole(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[Server, Path]:
+    """The run that was not interrupted; nothing in it may change."""
+    run_dir = tmp_path_factory.mktemp("whole")
+    server, _ = simulate(build_experiment(settings), run_dir=run_dir)
+    return server, run_dir
+
+
+def test_a_run_can_be_interrupted_in_every_round(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    for round_ in (1, 2, 3, 3, 4):
+        run_until(round_, settings, cut)
+        assert len(read_ledger(cut / LEDGER_NAME)[1]) == round_ - 1
+    again, _ = resumed(settings, cut)
+    assert_same_end(*whole, again, cut)
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        b'{"record":"round","round":4,"sco',
+        b"\0" * 500,
+        b"\0" * 500 + b"\n\xff\n",
+        b'{"record":"round"}\n{"record":"round"}\n',
+    ],
+)
+def test_what_the_ledger_holds_beyond_the_checkpoint_is_cut(
+    tiny_settings: SettingsFactory, tmp_path: Path, tail: bytes
+) -> None:
+    whole, cut, settings = tmp_path / "whole", tmp_path / "cut", tiny_settings(*FEW, "checkpoint_every=2")
+    server, _ = simulate(build_experiment(settings), run_dir=whole)
+    run_until(4, settings, cut)
+    ledger = cut / LEDGER_NAME
+    assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == ["round_00002.safetensors"]
+    assert ledger.read_bytes().count(b"\n") == 4
+    with ledger.open("ab") as file:
+        file.write(tail)
+    again, records = resumed(settings, cut)
+    assert [record.round for record in records] == [1, 2, 3, 4]
+    assert_same_end(server, whole, again, cut)
+
+
+@pytest.mark.parametrize("lost", [3, 1])
+def test_rounds_that_the_ledger_lost_are_run_again(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
+) -> None:
+    cut = tmp_path / "cut"
+    run_until(4, settings, cut)
+    lines = (cut / LEDGER_NAME).read_bytes().splitlines(keepends=True)
+    del lines[lost]
+    (cut / LEDGER_NAME).write_bytes(b"".join(lines))
+    again, _ = resumed(settings, cut)
+    assert f"round_00003.safetensors is of round 3, the ledger ends with {lost - 1}" in caplog.messages[0]
+    assert_same_end(*whole, again, cut)
+
+
+def test_with_no_usable_checkpoint_it_starts_over_and_says_so(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cut = tmp_path / "cut"
+    run_until(4, settings, cut)
+    for path in (cut / CHECKPOINTS_NAME).iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    again, _ = resumed(settings, cut)
+    assert len(caplog.messages) >= 3
+    assert caplog.messages[-1] == f"no usable checkpoint below {cut}: the run starts over from round 1"
+    assert_same_end(*whole, again, cut)
+
+
+@pytest.mark.parametrize("left", ["nothing", "empty folder", "settings", "empty ledger", "torn ledger"])
+def test_where_nothing_was_begun_a_run_starts(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, left: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_dir, ledger = tmp_path / "run", (whole[1] / LEDGER_NAME).read_text()
+    if left != "nothing":
+        run_dir.mkdir()
+    match left:
+        case "settings":
+            (run_dir / SETTINGS_NAME).write_text("half of the setti")
+        case "empty ledger":
+            (run_dir / LEDGER_NAME).touch()
+        case "torn ledger":
+            (run_dir / LEDGER_NAME).write_text(ledger[:50])
+    server, _ = resumed(settings, run_dir)
+    assert_same_end(*whole, server, run_dir)
+    assert (run_dir / SETTINGS_NAME).read_text() == settings.as_yaml()
+    assert caplog.messages == []
+
+
+def test_a_finished_run_stays_as_it_is(settings: Settings, whole: tuple[Server, Path]) -> None:
+    server, run_dir = whole
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    again, records = resumed(settings, run_dir)
+    assert records == read_ledger(run_dir / LEDGER_NAME)[1]
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+    assert_same_end(server, run_dir, again, run_dir)
+    assert again.last_record == server.last_record
+
+
+def test_a_run_that_is_still_going_is_not_taken_over(settings: Settings, tmp_path: Path) -> None:
+    class Impatient(RunObserver):
+        def round_finished(self, record: RoundRecord) -> None:
+            before = (tmp_path / LEDGER_NAME).read_bytes()
+            with pytest.raises(DataError, match="another process is at this run"):
+                resumed(settings, tmp_path)
+            assert (tmp_path / LEDGER_NAME).read_bytes() == before
+
+    _, records = simulate(build_experiment(settings), [Impatient()], tmp_path)
+    assert read_ledger(tmp_path / LEDGER_NAME)[1] == records
+
+
+def test_a_run_killed_before_its_last_file_gets_it(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(whole[1], cut)
+    (cut / MODEL_NAME).unlink()
+    again, _ = resumed(settings, cut)
+    assert_same_end(*whole, again, cut)
+
+
+def test_what_comes_later_waits_for_what_comes_first(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / CHECKPOINTS_NAME).touch()
+    with pytest.raises(DataError, match=rf"cannot write {cut}/checkpoints/round_00001.safetensors: .* --resume"):
+        simulate(build_experiment(settings), run_dir=cut)
+    assert [record.round for record in read_ledger(cut / LEDGER_NAME)[1]] == [1]
+    assert not (cut / MODEL_NAME).exists()
+    (cut / CHECKPOINTS_NAME).unlink()
+    again, _ = resumed(settings, cut)
+    assert_same_end(*whole, again, cut)
+
+
+def test_a_server_without_the_clients_memories_saves_its_model_only(settings: Settings, tmp_path: Path) -> None:
+    experiment = build_experiment(settings)
+    server, clients = Server(experiment), ClientSide(experiment)
+    server.holds_memories = False
+    files = RunFiles(experiment, server, tmp_path)
+    files.run_started(experiment.record())
+    for client_id in server.round_clients():
+        server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
+    files.round_finished(server.close_round())
+    files.run_finished()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MODEL_NAME, LEDGER_NAME]
+
+
+def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
+    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
+) -> None:
+    cut, file, kills = tmp_path / "cut", tmp_path / "experiment.yaml", 0
+    file.write_text(settings.as_yaml())
+    command = [sys.executable, "-c", PROGRAM, file, cut]
+    while kills < 2:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        _wait_for_start(process, cut / SETTINGS_NAME, since=time.time())
+        time.sleep(random.uniform(0, 0.5))
+        process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        kills += process.returncode == -signal.SIGKILL
+        assert process.returncode in (-signal.SIGKILL, 0), errors
+        if process.returncode == 0:
+            break
+    subprocess.run(command, check=True, timeout=120)
+    saved = load_file(cut / MODEL_NAME)
+    assert all(tensor.equal(saved[name]) for name, tensor in whole[0].state.weights.items())
+    assert ledger_of(cut) == ledger_of(whole[1])
+    assert unfinished_in(cut) == []
+
+
+def _wait_for_start(process: subprocess.Popen[str], settings_file: Path, since: float) -> None:
+    """Until the run has opened its folder, which is right before its first round."""
+    while not settings_file.exists() or settings_file.stat().st_mtime < since:
+        assert process.poll() is None
+        assert time.time() < since + 60
+        time.sleep(0.01)

@@ -1,0 +1,188 @@
+"""Real runs, killed as the kernel kills, and gone on with by ``--resume``."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    RoundRecord,
+    Server,
+    build_experiment,
+    read_ledger,
+    simulate,
+)
+
+from .test_mpi import MPIEXEC
+from .test_parity import without_seconds
+
+pytest.importorskip("fedml", reason="fedml is not installed")
+
+SettingsFactory = Callable[..., Settings]
+FEW = (
+    "method=scaffold", "client_num_in_total=4", "client_num_per_round=3", "client_share=0.05", "epochs=1", "threads=1",
+    "checkpoint_every=1",
+)  # fmt: skip
+MANY_LIVES = """
+import os, random, signal, sys, time
+from pathlib import Path
+
+import fedml_dapper.platform.launch  # slow, so only once: every life is a fork of this process
+from fedml_dapper.cli import run_experiment
+
+config, run_dir, kills, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+sys.stdout = open(os.devnull, "w")
+
+def live(flushes):
+    fsync = os.fsync
+    def fatal_in_the_end(descriptor):
+        nonlocal flushes
+        flushes -= 1
+        if flushes == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+    os.fsync = fatal_in_the_end
+    run_experiment([config], output=run_dir, resume=True)
+
+def start(flushes=-1):
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            live(flushes)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return process
+
+done = 0
+while done < kills:
+    begun = time.time()
+    at_a_flush = done % 2
+    process = start(random.randint(1, 9) if at_a_flush else -1)
+    if not at_a_flush:
+        settings = run_dir / "settings.yaml"
+        while not settings.exists() or settings.stat().st_mtime < begun:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, seconds))
+        os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, status
+    done += 1
+_, status = os.waitpid(start(), 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def command(config: Path, run_dir: Path) -> list[str | Path]:
+    return [sys.executable, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+def assert_same(run_dir: Path, server: Server, records: list[RoundRecord]) -> None:
+    saved = load_file(run_dir / MODEL_NAME)
+    assert saved.keys() == server.state.weights.keys()
+    assert all(tensor.equal(saved[name]) for name, tensor in server.state.weights.items())
+    assert without_seconds(read_ledger(run_dir / LEDGER_NAME)[1]) == without_seconds(records)
+    assert not [path for path in run_dir.rglob("*") if path.name.startswith(".")]
+
+
+def killed_in_round(round_: int, words: list[str | Path], run_dir: Path) -> None:
+    """Start a run with all its processes, and kill them when ``round_`` is under way."""
+    process = subprocess.Popen(
+        words, cwd=run_dir.parent, env=environment(run_dir.parent), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    ledger, deadline = run_dir / LEDGER_NAME, time.monotonic() + 120
+    while not ledger.exists() or ledger.read_bytes().count(b"\n") < round_:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(random.uniform(0, 0.2))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+
+
+def finished(words: list[str | Path], run_dir: Path) -> subprocess.CompletedProcess[str]:
+    folder = run_dir.parent
+    return subprocess.run(
+        words, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=180, check=True
+    )
+
+
+def test_a_killed_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=6")
+    config.write_text(settings.as_yaml())
+    killed_in_round(3, command(config, run_dir), run_dir)
+    first = finished(command(config, run_dir), run_dir)
+    assert "going on after round 2/6" in first.stderr or "going on after round 3/6" in first.stderr
+    assert "round 6/6" in first.stderr
+    assert_same(run_dir, *simulate(build_experiment(settings)))
+    (run_dir / "report.html").unlink()
+    before = (run_dir / LEDGER_NAME).read_bytes()
+    second = finished(command(config, run_dir), run_dir)
+    assert f"The run in {run_dir} is finished already." in second.stdout
+    assert "round 6/6" not in second.stderr
+    assert (run_dir / "report.html").is_file()
+    assert (run_dir / LEDGER_NAME).read_bytes() == before
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
+    settings = tiny_settings(*FEW, "comm_round=5", "backend=MPI")
+    config.write_text(settings.as_yaml())
+    words = [MPIEXEC, "-n", "3", *command(config, run_dir)]
+    killed_in_round(3, words, run_dir)
+    first = finished(words, run_dir)
+    assert "going on after round" in first.stderr
+    assert_same(run_dir, *simulate(build_experiment(settings)))
+    second = finished(words, run_dir)  # ends at once, with all its ranks
+    assert "Report:" in second.stdout
+    assert_same(run_dir, *simulate(build_experiment(settings)))
+
+
+def test_silos_are_told_that_they_cannot(tmp_path: Path) -> None:
+    overlay = Path(__file__).parents[2] / "config" / "cross_silo.yaml"
+    refused = subprocess.run(
+        command(overlay, tmp_path / "run"), env=environment(tmp_path), capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "--resume is for one process and MPI: what silos remember, they keep to themselves" in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_fifty_kills_at_random_moments_change_nothing(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=60")
+    config.write_text(settings.as_yaml())
+    started = time.monotonic()
+    expected = simulate(build_experiment(settings))
+    two_rounds = (time.monotonic() - started) / 30
+    program = [sys.executable, "-c", MANY_LIVES, config, run_dir, "50", str(two_rounds)]
+    ended = subprocess.run(
+        program, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        timeout=1200, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert_same(run_dir, *expected)
+    assert not list((run_dir / CHECKPOINTS_NAME).glob("*.refused")), ended.stderr[-3000:]
