@@ -66,11 +66,11 @@ def test_interrupt_ends_cleanly_and_says_what_was_saved(
     experiment: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     folder = tmp_path / "run"
+    heeding_interrupts = ["env", "--default-signal=INT"]  # a job in the background would ignore them
     process = subprocess.Popen(
-        [*COMMAND, "run", "-c", experiment, "--set", "comm_round=500", "--set", "checkpoint_every=1",
-         "--output", folder],
+        [*heeding_interrupts, *COMMAND, "run", "-c", experiment, "--set", "comm_round=500",
+         "--set", "checkpoint_every=1", "--output", folder],
         env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells ignore it for background jobs
     )  # fmt: skip
     deadline = time.monotonic() + 120
     while not ((folder / "ledger.jsonl").exists() and len((folder / "ledger.jsonl").read_text().splitlines()) > 2):
