@@ -1,0 +1,79 @@
+"""``fedml-dapper bench``, typed as a user would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from fedml_dapper.benches.report import REPORT_NAME
+from fedml_dapper.cli import main
+
+
+@pytest.fixture
+def tiny_bench(tmp_path: Path) -> Path:
+    bench = {
+        "title": "a tiny bench",
+        "source": "none",
+        "experiment": "quickstart.yaml",
+        "profiles": {
+            "small": {
+                "seeds": [1],
+                "note": "a round of next to nothing",
+                "settings": {
+                    "model_args": {"width": 8},
+                    "data_args": {"client_share": 0.08, "validation_share": 0.1},
+                    "train_args": {"comm_round": 1, "epochs": 1, "batch_size": 16},
+                },
+            }
+        },
+        "reference": "FedAvg",
+        "variants": [{"label": "FedAvg", "method": "fedavg"}],
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(bench))
+    return path
+
+
+def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path) -> None:
+    command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--jobs", "1"]
+    first = CliRunner().invoke(main, command)
+    assert first.exit_code == 0, first.output
+    report = tmp_path / "store" / "tiny" / REPORT_NAME
+    assert str(report) in first.stdout.replace("\n", "")
+    assert "a round of next to nothing" in report.read_text()
+    [ledger] = tmp_path.glob("store/cells/*/ledger.jsonl")
+    written = ledger.stat().st_mtime_ns
+    again = CliRunner().invoke(main, command)
+    assert again.exit_code == 0, again.output
+    assert ledger.stat().st_mtime_ns == written
+    assert CliRunner().invoke(main, ["report", str(report.parent)]).exit_code == 0
+
+
+def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_path: Path) -> None:
+    nowhere = [f"--set=data_cache_dir={tmp_path / 'nowhere'}", "--set=dataset=office_caltech10"]
+    result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), *nowhere])
+    assert result.exit_code == 1
+    assert "FedAvg, seed 1 failed" in result.stderr
+    assert "log.txt" in result.stderr
+
+
+def test_list_names_every_bench() -> None:
+    result = CliRunner().invoke(main, ["bench", "--list"])
+    assert result.exit_code == 0
+    assert "table2" in result.stdout
+    assert "fedcmd_table9" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["tabel2"], "did you mean `table2`"), (["table2", "--seeds", "one"], "--seeds one: expected whole numbers")],
+)
+def test_mistakes_are_one_line(options: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["bench", *options, "--output", str(tmp_path / "store")])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "store").exists()
