@@ -18,10 +18,11 @@ from rich.progress import Progress as Bar
 from fedml_dapper.benches.grid import Device, Manifest, ProfileName, bench_names, cells, load_bench
 from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.benches.report import write_bench_report
-from fedml_dapper.benches.results import MANIFEST_NAME, load_results
+from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
 from fedml_dapper.benches.terminal import terminal_table
 from fedml_dapper.config import Precision, parse_override
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.durable import written_whole
 
 _LINE_EVERY_S = 30.0
 
@@ -58,15 +59,15 @@ def bench(
     chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
     store = output or Path("benches") / profile
     folder = store / declared.name
-    folder.mkdir(parents=True, exist_ok=True)
     manifest = Manifest.of(declared, profile, chosen, changes)
-    (folder / MANIFEST_NAME).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    with written_whole(folder / MANIFEST_NAME) as scratch:
+        scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
     console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
     with _Display(console) as display:
         outcome = run_queue(
             chosen,
-            store / "cells",
+            store / CELLS_NAME,
             jobs=jobs,
             max_seconds=None if max_minutes is None else max_minutes * 60,
             tell=display.tell,

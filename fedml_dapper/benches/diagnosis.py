@@ -15,6 +15,7 @@ from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import ClientSide, Experiment, Server
+from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
 from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.models import Backbone
@@ -56,9 +57,8 @@ class Diagnosis(Record):
 
     def save(self, path: Path) -> None:
         """Write to ``path``; whole or not at all."""
-        scratch = path.with_name(f".{path.name}.part")
-        scratch.write_text(self.model_dump_json() + "\n", encoding="utf-8")
-        scratch.replace(path)
+        with written_whole(path) as scratch:
+            scratch.write_text(self.model_dump_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Diagnosis:

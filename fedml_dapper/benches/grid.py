@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from fedml_dapper.config import Precision, Section, Settings, check, did_you_mean, merge, read_yaml
@@ -207,8 +206,3 @@ class Manifest(Section):
         planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
         rounds = max(cell.settings.train_args.comm_round for cell in chosen)
         return cls(bench=bench, profile=profile, overrides=dict(overrides or {}), rounds=rounds, cells=planned)
-
-
-def settings_text(cell: Cell) -> str:
-    """A cell's settings as YAML."""
-    return yaml.safe_dump(cell.settings.model_dump(mode="json"), sort_keys=False)

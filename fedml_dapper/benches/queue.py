@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from fedml_dapper.benches.cell import is_finished
-from fedml_dapper.benches.grid import Cell, settings_text
+from fedml_dapper.benches.grid import Cell
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
 
 LOG_NAME = "log.txt"
@@ -83,7 +83,7 @@ def run_queue(
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SETTINGS_NAME).exists():
-        (folder / SETTINGS_NAME).write_text(settings_text(cell), encoding="utf-8")
+        (folder / SETTINGS_NAME).write_text(cell.settings.as_yaml(), encoding="utf-8")
     with (folder / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder)], stdout=log, stderr=subprocess.STDOUT

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedml_dapper.evaluation.units import decimal, duration, quantity, share, signed
+from fedml_dapper.federation.durable import written_whole
 
 
 def environment(package: str) -> Environment:
@@ -30,9 +31,8 @@ def environment(package: str) -> Environment:
 
 def write_page(path: Path, html: str) -> None:
     """Write ``html`` to ``path``; an older file there stays until the new one is complete."""
-    scratch = path.with_name(f".{path.name}.part")
-    scratch.write_text(html, encoding="utf-8")
-    scratch.replace(path)
+    with written_whole(path) as scratch:
+        scratch.write_text(html, encoding="utf-8")
 
 
 def svg_uri(figure: Figure) -> str:

@@ -91,7 +91,7 @@ class SearchSpace:
 
     def points(self, seed: int) -> Iterator[Params]:
         """Quasi-random points (Sobol's sequence, scrambled), those left out that are not accepted."""
-        engine = torch.quasirandom.SobolEngine(len(self.ranges), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
+        engine = torch.quasirandom.SobolEngine(len(self.ranges), scramble=True, seed=seed)  # type: ignore[no-untyped-call]  # torch ships it untyped
         for shares in engine.draw(_MAX_POINTS, dtype=torch.float64).tolist():
             point = {name: range_.at(share) for (name, range_), share in zip(self.ranges.items(), shares, strict=True)}
             if self.accepts(point):

@@ -40,7 +40,9 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"cannot write {path.absolute()}: {reason}; mend that, then go on with --resume") from error
+        raise DataError(
+            f"cannot write {path.absolute()}: {reason}; mend that, then start it again, a run with --resume"
+        ) from error
 
 
 def _flush(path: Path) -> None:

@@ -139,7 +139,7 @@ def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | n
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, outputs), 1
     size, stride, padding = layer.kernel_size, layer.stride, layer.padding
-    return nn.Conv2d(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]
+    return nn.Conv2d(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedml_dapper.benches.grid import CONFIGS, Cell, Manifest, bench_names, cells, load_bench, settings_text
+from fedml_dapper.benches.grid import CONFIGS, Cell, Manifest, bench_names, cells, load_bench
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods import METHODS
@@ -113,7 +113,7 @@ def test_all_variants_of_a_seed_have_the_same_data_and_model() -> None:
 
 def test_settings_of_a_cell_survive_their_file(write_bench: WriteBench, tmp_path: Path) -> None:
     [first, *_] = cells(load_bench(write_bench()), "small")
-    (tmp_path / "settings.yaml").write_text(settings_text(first))
+    (tmp_path / "settings.yaml").write_text(first.settings.as_yaml())
     assert load_settings([tmp_path / "settings.yaml"]) == first.settings
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import write_report
 from fedml_dapper.federation import LedgerWriter, read_ledger
 
@@ -173,7 +174,7 @@ def test_failed_report_leaves_the_old_one(tmp_path, make_run, write, monkeypatch
         raise OSError("no space left")
 
     monkeypatch.setattr(Path, "write_text", disk_full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(DataError, match=r"cannot write .*no space"):
         write_report(tmp_path / "report.html", make_run(), [])
 
     assert (tmp_path / "report.html").read_bytes().decode() == before

@@ -56,7 +56,9 @@ def test_what_fails_leaves_the_older_file(tmp_path: Path, error: BaseException) 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     if isinstance(caught.value, DataError):
-        assert str(caught.value) == f"cannot write {path}: disk full; mend that, then go on with --resume"
+        assert (
+            str(caught.value) == f"cannot write {path}: disk full; mend that, then start it again, a run with --resume"
+        )
 
 
 def _write_half(path: Path, error: BaseException) -> None:
