@@ -12,7 +12,8 @@ from fedml_dapper.pruning.plan import (
     plan_by_importance,
     plan_window,
 )
-from fedml_dapper.pruning.recovery import RecoveringMean, Recovery
+from fedml_dapper.pruning.recovery import RecoveringMean
+from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Heterogeneous aggregation: refill what was pruned, then average (DapperFL Eq. 6-7; METHODS A.2, A.10).
 
-Uploads are folded one at a time into two running sums and can be dropped at once, so memory does not grow with the
-number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and the previous global model W:
+Uploads are folded one at a time into running sums (``running_sum``) and can be dropped at once, so memory does not grow
+with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and the previous global model W:
 
 * ``global``  (Eq. 6-7): sum_i p_i (M_i w_i + (1 - M_i) W), computed as (sum_i n_i M_i w_i + (N - sum_i n_i M_i) W) / N
 * ``zero``    (what the authors' public code does by accident): sum_i p_i M_i w_i
@@ -16,17 +16,15 @@ product is exact in float64; only the order of the sums matters, so callers fold
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.pruning.layout import ChannelLayout, TensorSpec
+from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.slim import kept_indices
-
-Recovery = Literal["global", "zero", "holders"]
+from fedml_dapper.pruning.running_sum import Recovery, RunningSum
+from fedml_dapper.pruning.slim import KeptIndices
 
 
 class RecoveringMean:
@@ -38,15 +36,13 @@ class RecoveringMean:
     def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery = "global") -> None:
         self._previous = previous
         self._layout = layout
-        self._recovery = recovery
+        self._recovery: Recovery = recovery
         self._sums = {
-            name: torch.zeros_like(tensor, dtype=torch.float64 if tensor.is_floating_point() else tensor.dtype)
+            name: RunningSum(layout.tensors[name], tensor.device)
             for name, tensor in previous.items()
+            if tensor.is_floating_point()
         }
-        self._held = {
-            name: torch.zeros(_held_shape(layout.tensors[name]), dtype=torch.float64, device=tensor.device)
-            for name, tensor in previous.items()
-        }
+        self._largest = {name: torch.zeros_like(tensor) for name, tensor in previous.items() if name not in self._sums}
         self._total = 0.0
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
@@ -55,62 +51,38 @@ class RecoveringMean:
         Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
         """
         self._check(weights, plan, unsliced)
+        kept = KeptIndices(plan)
         for name, sent in weights.items():
-            spec, total = self._layout.tensors[name], self._sums[name]
-            tensor = sent.to(total.device)
-            if not tensor.is_floating_point():
-                self._sums[name] = torch.maximum(total, tensor)
-                continue
-            cuts = {} if name in unsliced else kept_indices(spec, plan)
-            _add_at(total, cuts, tensor.double() * weight)
-            held = self._held[name]
-            _add_at(held, cuts, torch.full([1] * held.dim(), weight, dtype=held.dtype, device=held.device))
+            if name in self._sums:
+                cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
+                self._sums[name].add(sent, cuts, weight)
+            else:
+                self._largest[name] = torch.maximum(self._largest[name], sent.to(self._largest[name].device))
         self._total += weight
 
     def result(self) -> dict[str, Tensor]:
-        """The new global tensors, in the previous ones' dtypes. Raises :class:`ProtocolError` if nothing was added."""
+        """The new global tensors, in the previous ones' dtypes; the sums are used up, so there is one result.
+
+        Raises :class:`ProtocolError` if nothing was added.
+        """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
-        return {name: self._recovered(name).to(tensor.dtype) for name, tensor in self._previous.items()}
-
-    def _recovered(self, name: str) -> Tensor:
-        total = self._sums[name]
-        if not total.is_floating_point():
-            return total
-        if self._recovery == "zero":
-            return total / self._total
-        previous, held = self._previous[name].double(), self._held[name]
-        if self._recovery == "global":
-            return (total + (self._total - held) * previous) / self._total
-        return torch.where(held > 0, total / held, previous)
+        recovered = {}
+        for name, previous in self._previous.items():
+            if name in self._largest:
+                recovered[name] = self._largest[name]
+            else:  # popped, so that sums and result are never whole in memory together
+                recovered[name] = self._sums.pop(name).mean(previous, self._total, self._recovery)
+        return recovered
 
     def _check(self, weights: Tensors, plan: PruningPlan, unsliced: Collection[str]) -> None:
         plan.check(self._layout)
         odd = sorted(weights.keys() ^ (self._previous.keys() - plan.omitted))
         if odd:
             raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
+        widths = plan.widths
         for name, tensor in weights.items():
             spec = self._layout.tensors[name]
-            expected = spec.shape if name in unsliced else spec.shape_at(plan.widths)
+            expected = spec.shape if name in unsliced else spec.shape_at(widths)
             if tuple(tensor.shape) != expected:
                 raise ProtocolError(f"upload's `{name}` has shape {tuple(tensor.shape)}, its plan says {expected}")
-
-
-def _held_shape(spec: TensorSpec) -> list[int]:
-    cut = {axis.dim for axis in spec.axes}
-    return [size if dim in cut else 1 for dim, size in enumerate(spec.shape)]
-
-
-def _add_at(total: Tensor, cuts: dict[int, Tensor], values: Tensor) -> None:
-    """``total[kept] += values`` where ``cuts`` says per axis which entries are kept."""
-    match list(cuts.items()):
-        case []:
-            total += values
-        case [(dim, indices)]:
-            shape = list(total.shape)
-            shape[dim] = len(indices)
-            total.index_add_(dim, indices.to(total.device), values.expand(shape))
-        case [(0, rows), (1, columns)]:
-            total[rows[:, None].to(total.device), columns.to(total.device)] += values
-        case _:
-            raise ProtocolError(f"cannot recover a tensor cut along axes {sorted(cuts)}")

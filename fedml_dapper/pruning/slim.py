@@ -16,20 +16,27 @@ from fedml_dapper.pruning.plan import PruningPlan, Tensors
 BackboneT = TypeVar("BackboneT", bound=Backbone)
 
 
-def kept_indices(spec: TensorSpec, plan: PruningPlan) -> dict[int, Tensor]:
-    """Axis -> indices that stay, for the axes of a tensor that ``plan`` cuts."""
-    indices = {}
-    for axis in spec.axes:
-        if axis.group in plan.kept:
-            channels = plan.kept[axis.group]
-            blocks = channels[:, None] * axis.repeat + torch.arange(axis.repeat)
-            indices[axis.dim] = blocks.flatten()
-    return indices
+class KeptIndices:
+    """For each tensor, axis -> entries that stay under a plan; found once per axis, since many tensors share theirs."""
+
+    def __init__(self, plan: PruningPlan) -> None:
+        self._plan = plan
+        self._found: dict[tuple[str, int], Tensor] = {}
+
+    def of(self, spec: TensorSpec) -> dict[int, Tensor]:
+        """The axes of a tensor that the plan cuts."""
+        return {axis.dim: self._entries(axis.group, axis.repeat) for axis in spec.axes if axis.group in self._plan.kept}
+
+    def _entries(self, group: str, repeat: int) -> Tensor:
+        if (group, repeat) not in self._found:
+            channels = self._plan.kept[group]
+            self._found[group, repeat] = (channels[:, None] * repeat + torch.arange(repeat)).flatten()
+        return self._found[group, repeat]
 
 
-def slim_tensor(tensor: Tensor, spec: TensorSpec, plan: PruningPlan) -> Tensor:
+def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
     """``tensor`` with only the kept channels; the same object where the plan does not touch it."""
-    for dim, indices in kept_indices(spec, plan).items():
+    for dim, indices in kept.of(spec).items():
         tensor = tensor.index_select(dim, indices.to(tensor.device))
     return tensor
 
@@ -38,8 +45,9 @@ def slim_tensors(
     tensors: Tensors, layout: ChannelLayout, plan: PruningPlan, unsliced: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Every tensor cut to ``plan``, but for those named in ``unsliced``."""
+    kept = KeptIndices(plan)
     return {
-        name: tensor if name in unsliced else slim_tensor(tensor, layout.tensors[name], plan)
+        name: tensor if name in unsliced else slim_tensor(tensor, layout.tensors[name], kept)
         for name, tensor in tensors.items()
     }
 
@@ -48,13 +56,14 @@ def slim_model(model: BackboneT, layout: ChannelLayout, plan: PruningPlan) -> Ba
     """A new, smaller model that holds only the kept channels of ``model``, in the same training mode."""
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
+    kept = KeptIndices(plan)
     for module_name, module in slim.named_modules():
         prefix = f"{module_name}." if module_name else ""
         for name, parameter in module.named_parameters(recurse=False):
-            kept = slim_tensor(parameter.detach(), layout.tensors[prefix + name], plan)
-            setattr(module, name, nn.Parameter(kept.clone(), parameter.requires_grad))
+            cut = slim_tensor(parameter.detach(), layout.tensors[prefix + name], kept)
+            setattr(module, name, nn.Parameter(cut.clone(), parameter.requires_grad))
         for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, slim_tensor(buffer, layout.tensors[prefix + name], plan).clone())
+            setattr(module, name, slim_tensor(buffer, layout.tensors[prefix + name], kept).clone())
         _match_attributes(module)
     return slim
 
@@ -64,12 +73,12 @@ def carry_momentum(
     layout: ChannelLayout, plan: PruningPlan,
 ) -> None:  # fmt: skip
     """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels (METHODS A.7, optimiser note)."""
-    slim_parameters = dict(slim_model.named_parameters())
+    kept, slim_parameters = KeptIndices(plan), dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
         buffer = dense.state.get(parameter, {}).get("momentum_buffer")
         if buffer is not None:
-            kept = slim_tensor(buffer, layout.tensors[name], plan).clone()
-            slim.state[slim_parameters[name]]["momentum_buffer"] = kept
+            cut = slim_tensor(buffer, layout.tensors[name], kept).clone()
+            slim.state[slim_parameters[name]]["momentum_buffer"] = cut
 
 
 def _match_attributes(module: nn.Module) -> None:

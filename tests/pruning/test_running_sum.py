@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from unittest import mock
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedml_dapper.pruning import Axis, Recovery, TensorSpec, running_sum
+from fedml_dapper.pruning.running_sum import RunningSum
+
+SHAPES = [(7,), (6, 5), (4, 6, 3, 3), (4, 0), ()]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[TensorSpec, list[tuple[dict[int, Tensor], int]]]:
+    shape = draw(st.sampled_from(SHAPES))
+    cut = draw(st.sets(st.integers(0, len(shape) - 1), max_size=2)) if shape else set()
+    uploads = []
+    for _ in range(draw(st.integers(1, 4))):
+        kept = {}
+        for dim in cut:
+            entries = draw(st.sets(st.integers(0, max(shape[dim] - 1, 0)), min_size=1))
+            if shape[dim] and draw(st.booleans()):
+                kept[dim] = torch.tensor(sorted(entries))
+        uploads.append((kept, draw(st.integers(1, 500))))
+    return TensorSpec(shape, torch.float32, True, 0, tuple(Axis(dim, f"g{dim}") for dim in sorted(cut))), uploads
+
+
+@settings(max_examples=150, deadline=None)
+@given(case=cases(), recovery=st.sampled_from(["global", "zero", "holders"]), block=st.sampled_from([1, 8, 2**18]))
+def test_the_mean_is_that_of_dense_masks_bit_for_bit(
+    case: tuple[TensorSpec, list[tuple[dict[int, Tensor], int]]], recovery: Recovery, block: int
+) -> None:
+    spec, uploads = case
+    generator = torch.Generator().manual_seed(1)
+    previous = torch.randn(spec.shape, generator=generator)
+    sums, held = torch.zeros(spec.shape, dtype=torch.float64), torch.zeros(spec.shape, dtype=torch.float64)
+    running = RunningSum(spec, torch.device("cpu"))
+    with mock.patch.object(running_sum, "_BLOCK_ENTRIES", block):
+        for kept, weight in uploads:
+            values, mask = torch.randn(spec.shape, generator=generator), torch.ones(spec.shape, dtype=torch.bool)
+            for dim, entries in kept.items():
+                values = values.index_select(dim, entries)
+                axis = torch.zeros(spec.shape[dim], dtype=torch.bool).index_fill_(0, entries, True)
+                mask &= axis.view([-1 if other == dim else 1 for other in range(len(spec.shape))])
+            running.add(values, kept, weight)
+            sums[mask] += weight * values.flatten().double()
+            held[mask] += weight
+        total = sum(weight for _, weight in uploads)
+        found = running.mean(previous, total, recovery)
+    expected = {
+        "zero": sums / total,
+        "global": ((total - held) * previous.double() + sums) / total,
+        "holders": torch.where(held > 0, sums / held, previous.double()),
+    }[recovery]
+    assert torch.equal(found, expected.float())
+    assert found.shape == previous.shape
