@@ -6,7 +6,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from fedml_dapper.evaluation import (
     summarise,
     write_report,
 )
+from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, save_profile
 from fedml_dapper.evaluation.search_command import search
 from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
@@ -51,6 +52,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.methods import DapperFL, Task
 from fedml_dapper.models import BACKBONES, build_backbone
+from fedml_dapper.profiling import Profiler
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM, as shells have it."""
@@ -95,9 +97,16 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
     "--output", type=click.Path(path_type=Path), help="Folder for this run; by default a new one below output_dir."
 )
 @resume_option
-def run(configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool) -> None:
+@click.option(
+    "--profile",
+    is_flag=True,
+    help=f"Say where the rounds' seconds went, and write {PROFILE_NAME}. With several processes: the server's own.",
+)
+def run(
+    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, profile: bool
+) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
-    run_experiment(configs, overrides, as_json, output, resume=resume)
+    run_experiment(configs, overrides, as_json, output, resume=resume, profile=profile)
 
 
 def run_experiment(
@@ -107,6 +116,7 @@ def run_experiment(
     output: Path | None = None,
     rank: int = 0,
     resume: bool = False,
+    profile: bool = False,
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
@@ -132,17 +142,25 @@ def run_experiment(
         _finish(run_dir, console, as_json)
         return
     interrupted = False
+    profiler = Profiler(experiment.device)
+    watcher = RoundProfiler(profiler, experiment.device, settings.device_args.precision)
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with redirect_stdout(sys.stderr):
             from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
             _show_log("server")
-            run_federation(configs[0], experiment, rank, run_dir, [progress_for(console, experiment)], resume)
+            observers = [progress_for(console, experiment), *([watcher] if profile else [])]
+            with profiler.active() if profile else nullcontext():
+                run_federation(configs[0], experiment, rank, run_dir, observers, resume)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         signal.signal(signal.SIGTERM, previous)
+    rounds = watcher.profile()
+    if rounds is not None:
+        save_profile(rounds, run_dir / PROFILE_NAME)
+        console.print(rounds.table())
     _finish(run_dir, console, as_json, interrupted)
 
 

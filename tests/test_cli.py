@@ -41,7 +41,7 @@ def test_run_as_json_prints_one_document_and_writes_everything(
 ) -> None:
     folder = tmp_path / "run"
     finished = subprocess.run(
-        [*COMMAND, "run", "-c", experiment, "--json", "--output", folder],
+        [*COMMAND, "run", "-c", experiment, "--json", "--profile", "--output", folder],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
@@ -57,7 +57,7 @@ def test_run_as_json_prints_one_document_and_writes_everything(
     assert Path(document["ledger"]) == folder / "ledger.jsonl"
     assert Path(document["report"]).is_file()
     assert {file.name for file in folder.iterdir()} == {
-        "settings.yaml", "ledger.jsonl", "checkpoints", "global_model.safetensors", "report.html"
+        "settings.yaml", "ledger.jsonl", "checkpoints", "global_model.safetensors", "report.html", "profile.json"
     }  # fmt: skip
     assert "round 2/2" in finished.stderr
 

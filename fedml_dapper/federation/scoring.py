@@ -14,6 +14,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import PersonalScores, Scores
 from fedml_dapper.methods import ClientContext, Memory, ServerState
 from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import part
 
 Figures = tuple[float, float]
 """Top-1 accuracy in percent, and mean cross-entropy in nats."""
@@ -41,6 +42,7 @@ class Scoring:
         self._method = experiment.method
         self.best, self.best_validation = Best(), Best()
 
+    @part("evaluation")
     def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
         """``memories`` are the clients', without which only they have their own models."""
         experiment, method = self._experiment, self._method
@@ -145,6 +147,7 @@ def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> PersonalScor
     )
 
 
+@part("evaluation")
 @torch.no_grad()
 def evaluate(model: Backbone, test: TestData, device: torch.device) -> tuple[float, float]:
     """Top-1 accuracy (percent) and mean cross-entropy of ``model``, in evaluation mode."""

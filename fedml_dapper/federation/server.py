@@ -11,6 +11,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
+from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
 
 
@@ -76,7 +77,8 @@ class Server:
         assert self._aggregation is not None, "round_clients comes first"
         for client_id in sorted(self._early):
             self._fold(self._early.pop(client_id))
-        self._aggregation.close()
+        with part("aggregation"):
+            self._aggregation.close()
         self._aggregation = None
         self.state.round += 1
         evaluation_started = time.perf_counter()
@@ -134,7 +136,8 @@ class Server:
 
     def _fold(self, upload: Upload) -> None:
         assert self._aggregation is not None, "round_clients comes first"
-        self._aggregation.add(upload)
+        with part("aggregation"):
+            self._aggregation.add(upload)
         profile = self.state.profiles[upload.client_id]
         params, macs = self._method.model_size(upload.plan)
         self._records.append(

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.identity import Identity
 from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
+from fedml_dapper.profiling import part
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
 
 MAGIC = b"FDAP"
@@ -74,6 +75,7 @@ class Codec:
         self._identity = identity
         self._settings = settings
 
+    @part("wire")
     def encode(self, message: Downlink | Upload, memory: Memory | None = None) -> bytes:
         """``message`` as bytes, with the client's ``memory`` where another process will serve it next time."""
         is_upload = isinstance(message, Upload)
@@ -98,6 +100,7 @@ class Codec:
         text = header.model_dump_json(exclude_defaults=True).encode()
         return b"".join((MAGIC, len(text).to_bytes(4, "little"), text, body))
 
+    @part("wire")
     def decode(self, data: bytes) -> tuple[Downlink | Upload, Memory | None]:
         """The message in ``data`` and the memory that travels with it, checked before any value is used.
 
@@ -170,8 +173,8 @@ class Codec:
             if tensor is None or tensor.dtype != _DTYPES[key] or tensor.shape != (sum(sizes),):
                 found = "nothing" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
                 raise ProtocolError(f"message should hold {sum(sizes)} {key} values for its plan, found {found}")
-            for name, part in zip(members, torch.split(tensor, sizes), strict=True):
-                weights[name] = part.view(shapes[name])
+            for name, values in zip(members, torch.split(tensor, sizes), strict=True):
+                weights[name] = values.view(shapes[name])
         if flat:
             raise ProtocolError(f"message holds unexpected tensors: {', '.join(sorted(flat)[:3])}")
         return {name: weights[name] for name in names}

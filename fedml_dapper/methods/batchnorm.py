@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import part
 
 
 def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]:
@@ -21,6 +22,7 @@ def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]
 
 
 @torch.no_grad()
+@part("forward/backward")
 def recalibrate(model: Backbone, data: ClientData, device: torch.device) -> dict[str, Tensor]:
     """Statistics of ``model`` on a client's un-augmented images, as the cumulative average over batches; no labels.
 

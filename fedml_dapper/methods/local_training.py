@@ -15,6 +15,7 @@ from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.methods.messages import TrainingMetrics
 from fedml_dapper.methods.state import ClientProfile, Memory
 from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import fetching, part
 
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""
@@ -57,6 +58,7 @@ class LocalTraining:
         """The present round's."""
         return self._args.learning_rate * self._args.learning_rate_decay ** (self._round - 1)
 
+    @part("optimizer")
     def optimizer(
         self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.SGD:
@@ -90,21 +92,23 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
-        for batch in self._client.data.batches(self._round, self._epoch, self._client.device):
+        for batch in fetching("data", self._client.data.batches(self._round, self._epoch, self._client.device)):
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):
-                value = loss(model, batch)
-            self._scaler.scale(value).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
-            self._scaler.unscale_(optimizer)
-            if before_step is not None:
-                before_step()
-            if self._args.max_grad_norm is not None:
-                stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-                nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
-            self._scaler.step(optimizer)
-            self._scaler.update()
-            if after_step is not None:
-                after_step()
+            with part("forward/backward"):
+                with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):
+                    value = loss(model, batch)
+                self._scaler.scale(value).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            with part("optimizer"):
+                self._scaler.unscale_(optimizer)
+                if before_step is not None:
+                    before_step()
+                if self._args.max_grad_norm is not None:
+                    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                    nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
+                self._scaler.step(optimizer)
+                self._scaler.update()
+                if after_step is not None:
+                    after_step()
             total += value.detach() * len(batch.labels)
             samples += len(batch.labels)
             self._steps += 1

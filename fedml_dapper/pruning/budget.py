@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.profiling import part
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 
@@ -19,6 +20,7 @@ _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
 }
 
 
+@part("pruning")
 def solve_widths(
     layout: ChannelLayout, ratio: float, ratio_of: RatioOf, round_to: int = 1,
     setting: str = "dapper_args.levels.ratios",

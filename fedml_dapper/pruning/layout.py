@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import part
 
 Scope = Literal["internal", "grouped", "official_mask"]
 Widths = Mapping[str, int]
@@ -76,6 +77,7 @@ class ChannelLayout:
         return [name for name, spec in self.tensors.items() if spec.trainable]
 
 
+@part("pruning")
 def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> ChannelLayout:
     """Trace ``model`` on one image of ``input_size`` x ``input_size`` and keep the groups that ``scope`` allows.
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import ChannelGroup, ChannelLayout, Widths
 
 Tensors = Mapping[str, Tensor]
@@ -52,6 +53,7 @@ DENSE = PruningPlan({})
 """The plan that keeps everything."""
 
 
+@part("pruning")
 def plan_by_importance(layout: ChannelLayout, weights: Tensors, widths: Widths) -> PruningPlan:
     """Keep the channels with the largest l1 norm of the filters that produce them."""
     return PruningPlan(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import ChannelLayout, TensorSpec
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 
@@ -41,6 +42,7 @@ def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
     return tensor
 
 
+@part("pruning")
 def slim_tensors(
     tensors: Tensors, layout: ChannelLayout, plan: PruningPlan, unsliced: Collection[str] = ()
 ) -> dict[str, Tensor]:
@@ -52,6 +54,7 @@ def slim_tensors(
     }
 
 
+@part("pruning")
 def slim_model(model: BackboneT, layout: ChannelLayout, plan: PruningPlan) -> BackboneT:
     """A new, smaller model that holds only the kept channels of ``model``, in the same training mode."""
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
@@ -68,6 +71,7 @@ def slim_model(model: BackboneT, layout: ChannelLayout, plan: PruningPlan) -> Ba
     return slim
 
 
+@part("pruning")
 def carry_momentum(
     dense: torch.optim.SGD, dense_model: nn.Module, slim: torch.optim.SGD, slim_model: nn.Module,
     layout: ChannelLayout, plan: PruningPlan,

@@ -1,0 +1,98 @@
+"""A run's profile: the parts of each round in seconds, as a file and as a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table
+
+from fedml_dapper.federation import RoundRecord, RunObserver
+from fedml_dapper.federation.durable import written_whole
+from fedml_dapper.profiling import PARTS, Part, Profiler
+
+OTHER = "other"
+PROFILE_NAME = "profile.json"
+
+
+class ProfiledRound(BaseModel):
+    """Seconds of one round; ``parts`` add up to ``total``, with what has no name under ``other``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round: int
+    total: float
+    parts: dict[str, float]
+
+
+class RunProfile(BaseModel):
+    """Where the rounds of a run went, in this process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: str
+    threads: int
+    torch: str
+    precision: str
+    rounds: tuple[ProfiledRound, ...]
+
+    def table(self) -> Table:
+        """Medians over the rounds but the first, which warms up (that one alone where there is no other)."""
+        rounds = self.rounds[1:] or self.rounds
+        table = Table(
+            title="Where a round went",
+            caption=f"median of {len(rounds)}; {self.device}, {self.threads} threads, {self.precision}",
+        )
+        for heading in ("part", "seconds", "of the round"):
+            table.add_column(heading, justify="left" if heading == "part" else "right")
+        for name in [*PARTS, OTHER]:
+            seconds = median(one.parts[name] for one in rounds)
+            share = median(one.parts[name] / one.total for one in rounds)
+            table.add_row(name, f"{seconds:.3f}", f"{share:.1%}")
+        table.add_row("round", f"{median(one.total for one in rounds):.3f}", "", style="bold")
+        return table
+
+
+class RoundProfiler(RunObserver):
+    """Watches a profiler from round to round."""
+
+    def __init__(self, profiler: Profiler, device: torch.device, precision: str) -> None:
+        self._profiler = profiler
+        self._device, self._precision = device, precision
+        self._rounds: list[ProfiledRound] = []
+        self._opened = 0.0
+        self._before: dict[Part, float] = {}
+
+    def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
+        self._opened, self._before = time.perf_counter(), dict(self._profiler.seconds)
+
+    def round_finished(self, record: RoundRecord) -> None:
+        total = time.perf_counter() - self._opened
+        parts: dict[str, float] = {
+            name: seconds - self._before[name] for name, seconds in self._profiler.seconds.items()
+        }
+        parts[OTHER] = total - sum(parts.values())
+        self._rounds.append(ProfiledRound(round=record.round, total=total, parts=parts))
+
+    def profile(self) -> RunProfile | None:
+        """What was seen; None where no round was finished."""
+        if not self._rounds:
+            return None
+        is_cuda = self._device.type == "cuda"
+        return RunProfile(
+            device=torch.cuda.get_device_name(self._device) if is_cuda else "CPU",
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            precision=self._precision,
+            rounds=tuple(self._rounds),
+        )
+
+
+def save_profile(profile: RunProfile, path: Path) -> None:
+    """Write ``profile`` as JSON."""
+    with written_whole(path) as scratch:
+        scratch.write_text(profile.model_dump_json(indent=1), encoding="utf-8")

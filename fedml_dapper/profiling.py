@@ -1,0 +1,89 @@
+"""Where a round's seconds go: parts of the work say when they begin and end, and a profiler, if one runs, adds up.
+
+Time counts once: while a part runs inside another, only the inner one's clock runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TypeVar, get_args
+
+import torch
+
+Part = Literal["forward/backward", "optimizer", "data", "pruning", "wire", "aggregation", "evaluation"]
+PARTS: tuple[Part, ...] = get_args(Part)
+Item = TypeVar("Item")
+
+
+class Profiler:
+    """Seconds per part, of the thread that made it; a GPU is waited for, so that its work counts where it belongs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+        self._thread = threading.get_ident()
+        self._running: list[Part] = []
+        self._since = 0.0
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Add up what happens in here; one profiler at a time."""
+        global _profiler  # noqa: PLW0603  # parts are everywhere, as their clock has to be
+        assert _profiler is None, "another profiler is active"
+        _profiler = self
+        try:
+            yield
+        finally:
+            _profiler = None
+
+    def enter(self, name: Part) -> None:
+        self._charge()
+        self._running.append(name)
+
+    def leave(self) -> None:
+        self._charge()
+        self._running.pop()
+
+    def hears(self) -> bool:
+        """Whether this is its thread."""
+        return threading.get_ident() == self._thread
+
+    def _charge(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+
+_profiler: Profiler | None = None
+
+
+@contextmanager
+def part(name: Part) -> Iterator[None]:
+    """Say that what happens in here, or in the function so decorated, belongs to ``name``."""
+    profiler = _profiler
+    if profiler is None or not profiler.hears():
+        yield
+        return
+    profiler.enter(name)
+    try:
+        yield
+    finally:
+        profiler.leave()
+
+
+def fetching(name: Part, items: Iterable[Item]) -> Iterator[Item]:
+    """``items``; the time it takes to come by each belongs to ``name``."""
+    iterator = iter(items)
+    while True:
+        with part(name):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, RunProfile, save_profile
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.profiling import Profiler, fetching, part
+
+CPU = torch.device("cpu")
+
+
+def test_time_belongs_to_the_innermost_part() -> None:
+    profiler = Profiler(CPU)
+    with profiler.active(), part("aggregation"):
+        time.sleep(0.02)
+        with part("pruning"):
+            time.sleep(0.05)
+    assert 0.02 <= profiler.seconds["aggregation"] < 0.05
+    assert 0.05 <= profiler.seconds["pruning"] < 0.08
+    assert profiler.seconds["data"] == 0
+
+
+def test_nothing_is_counted_outside_or_in_other_threads() -> None:
+    profiler = Profiler(CPU)
+
+    @part("wire")
+    def work() -> None:
+        time.sleep(0.01)
+
+    work()
+    with profiler.active():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert profiler.seconds["wire"] == 0
+        work()
+    assert profiler.seconds["wire"] >= 0.01
+
+
+def test_fetching_counts_the_source_and_not_its_user() -> None:
+    profiler = Profiler(CPU)
+    with profiler.active():
+        for _ in fetching("data", iter([1, 2])):
+            time.sleep(0.03)
+    assert profiler.seconds["data"] < 0.02
+
+
+def test_a_part_that_raises_is_left() -> None:
+    profiler = Profiler(CPU)
+    with profiler.active():
+        with pytest.raises(ValueError, match="here"), part("data"):
+            raise ValueError("here")
+        time.sleep(0.02)
+        with part("wire"):
+            pass
+    assert profiler.seconds["data"] < 0.02
+
+
+def test_the_parts_of_a_round_add_up(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:
+    profiler = Profiler(CPU)
+    watcher = RoundProfiler(profiler, CPU, "fp32")
+    with profiler.active():
+        simulate(build_experiment(tiny_settings()), [watcher])
+    profile = watcher.profile()
+    assert profile is not None
+    assert len(profile.rounds) == 2
+    for one in profile.rounds:
+        assert sum(one.parts.values()) == pytest.approx(one.total)
+        assert all(one.parts[name] > 0 for name in ("forward/backward", "optimizer", "data", "pruning", "aggregation"))
+    second = profile.rounds[1].parts  # the first one also imports what it needs
+    assert max(second, key=second.__getitem__) == "forward/backward"
+    save_profile(profile, tmp_path / PROFILE_NAME)
+    assert RunProfile.model_validate_json((tmp_path / PROFILE_NAME).read_bytes()) == profile
