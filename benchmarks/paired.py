@@ -1,0 +1,26 @@
+"""Timings of things in turns: what else the machine does falls on all of them, and cancels in a run's ratios."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+
+Work = Callable[[], object]
+
+
+def time_in_turns(work: Mapping[str, Work], runs: int, warm_ups: int = 1) -> dict[str, list[float]]:
+    """Seconds of each thing in each of ``runs`` runs, after ``warm_ups`` that do not count."""
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for run in range(-warm_ups, runs):
+        for name, do in work.items():
+            started = time.perf_counter()
+            do()
+            if run >= 0:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def median_ratio(seconds: list[float], reference: list[float]) -> float:
+    """The median over runs of one thing's time over another's in the same run."""
+    return median(one / other for one, other in zip(seconds, reference, strict=True))
