@@ -24,10 +24,10 @@ Device = Literal["cpu", "cuda"]
 
 CONFIGS = Path(__file__).parents[2] / "config"
 """The project's experiment files, where the package runs from a clone."""
-_NOT_RESULTS = {
-    "dapper_args": ("output_dir", "checkpoint_every", "checkpoints_kept"),
-    "device_args": ("threads", "gpu_id"),
-    "data_args": ("data_cache_dir",),
+_NOT_RESULTS: dict[str, Any] = {
+    "dapper_args": {"output_dir", "checkpoint_every", "checkpoints_kept"},
+    "device_args": {"threads", "gpu_id"},
+    "data_args": {"data_cache_dir"},
 }
 """Settings that do not change what a run computes."""
 
@@ -105,15 +105,21 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """A name that two cells share if and only if they compute the same."""
-        values = self.settings.model_dump(mode="json")
-        for section, keys in _NOT_RESULTS.items():
-            values[section] = {key: value for key, value in values[section].items() if key not in keys}
-        method = values["dapper_args"]["method"]
-        params = values["dapper_args"]["params"]
-        values["dapper_args"]["params"] = {method: params.get(method, {})}
-        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
-        return f"{values['data_args']['dataset']}-{method}-{digest}-seed{self.seed}"
+        """A name that two cells share if and only if they compute the same.
+
+        Made of what differs from the defaults, so that a setting that is new in the package renames no older cell.
+        """
+        return folder_name(self.settings)
+
+
+def folder_name(settings: Settings) -> str:
+    """The name of the folder that holds the run of ``settings``."""
+    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
+    args = settings.dapper_args
+    own = {"method": args.method, "params": args.params.get(args.method, {})}
+    values["dapper_args"] = {**values.get("dapper_args", {}), **own}
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{settings.data_args.dataset}-{args.method}-{digest}-seed{settings.common_args.random_seed}"
 
 
 def load_bench(name: str) -> Bench:

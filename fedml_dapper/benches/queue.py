@@ -11,7 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from fedml_dapper.benches.cell import is_finished
-from fedml_dapper.benches.grid import Cell
+from fedml_dapper.benches.grid import Cell, folder_name
+from fedml_dapper.config import load_settings
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
 
 LOG_NAME = "log.txt"
@@ -52,10 +54,13 @@ def run_queue(
     """Run what is not finished of ``cells`` in folders below ``store``, ``jobs`` at a time.
 
     After ``max_seconds`` running cells are stopped; they go on from their last checkpoint next time. A cell that fails
-    does not stop the others. On KeyboardInterrupt all running cells are stopped before it goes on its way.
+    does not stop the others. On KeyboardInterrupt all running cells are stopped before it goes on its way. Raises
+    :class:`ConfigError` where a folder holds a run of other settings than its name says.
     """
     started, outcome = time.monotonic(), Outcome()
     folders = {store / cell.folder: cell for cell in cells}
+    for folder in folders:
+        _check_settings(folder)
     waiting = [folder for folder in folders if not is_finished(folder)]
     rounds_before = sum(_rounds(folder) for folder in folders)
     running: dict[Path, subprocess.Popen[bytes]] = {}
@@ -78,6 +83,14 @@ def run_queue(
         for process in running.values():
             process.wait()
     return outcome
+
+
+def _check_settings(folder: Path) -> None:
+    saved = folder / SETTINGS_NAME
+    if saved.exists() and folder_name(load_settings([saved])) != folder.name:
+        raise ConfigError(
+            f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
+        )
 
 
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
 from fedml_dapper.benches.grid import CONFIGS, Cell, Manifest, bench_names, cells, load_bench
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
@@ -102,6 +103,13 @@ def test_cells_that_benches_share() -> None:
     nine = {cell.folder for cell in cells(load_bench("table2"), "small")}
     assert {cell.folder for cell in cells(load_bench("fig6"), "small")} == nine
     assert len({cell.folder for cell in cells(load_bench("table3"), "small")} & nine) == 3  # DapperFL, three seeds
+
+
+def test_committed_runs_are_those_that_the_bench_asks_for() -> None:
+    store = Path(__file__).parents[2] / "results" / "small"
+    assert all(
+        (store / "cells" / cell.folder / DIAGNOSIS_NAME).is_file() for cell in cells(load_bench("table2"), "small")
+    )
 
 
 def test_all_variants_of_a_seed_have_the_same_data_and_model() -> None:

@@ -16,8 +16,8 @@ from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
-from fedml_dapper.errors import DataError
-from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME
 
 TINY = {
     "model_args": {"width": 8},
@@ -54,6 +54,16 @@ def without_seconds(ledger: Path) -> list[Any]:
 def run(chosen: list[Cell], store: Path, **options: Any) -> tuple[Any, list[Progress]]:
     said: list[Progress] = []
     return run_queue(chosen, store, **({"jobs": 2, "max_seconds": None, "tell": said.append} | options)), said
+
+
+def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Path) -> None:
+    [cell] = tiny_cells(methods=("fedavg",))
+    folder = tmp_path / cell.folder
+    folder.mkdir()
+    settings = cell.settings.as_yaml().replace("epochs: 2", "epochs: 3")
+    (folder / SETTINGS_NAME).write_text(settings)
+    with pytest.raises(ConfigError, match="belongs to another run"):
+        run([cell], tmp_path)
 
 
 def test_all_cells_are_run_once(tmp_path: Path) -> None:
