@@ -62,7 +62,7 @@ def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Pa
     folder.mkdir()
     settings = cell.settings.as_yaml().replace("epochs: 2", "epochs: 3")
     (folder / SETTINGS_NAME).write_text(settings)
-    with pytest.raises(ConfigError, match="belongs to another run"):
+    with pytest.raises(ConfigError, match="is another run's"):
         run([cell], tmp_path)
 
 
