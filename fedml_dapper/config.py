@@ -21,6 +21,7 @@ from fedml_dapper.errors import ConfigError
 Share = Annotated[float, Field(gt=0, le=1)]
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
+Uplink = Literal["fp32", "fp16", "bf16", "int8"]
 PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet"]
 
 
@@ -270,6 +271,8 @@ class DapperArgs(Section):
     pruning: PruningArgs = PruningArgs()
     evaluation: EvaluationArgs = EvaluationArgs()
     aggregation_weights: Literal["samples", "uniform"] = "samples"
+    uplink: Uplink = "fp32"
+    """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
-from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload
+from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 
 ClientStepListener = Callable[[int, int, int], None]
@@ -37,12 +37,14 @@ class ClientSide:
             precision=self._experiment.settings.device_args.precision,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
+        method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return self._experiment.method.local_update(context, downlink)
+            return as_received(method.local_update(context, downlink), method.task.layout)
         before = self._own_accuracy(context, downlink)
-        upload = self._experiment.method.local_update(context, downlink)
+        upload = method.local_update(context, downlink)
         after = self._own_accuracy(context, self._as_downlink(upload))
-        return replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
+        upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
+        return as_received(upload, method.task.layout)
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)

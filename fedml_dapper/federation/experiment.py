@@ -77,6 +77,7 @@ def build_experiment(settings: Settings) -> Experiment:
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
         seed=seed,
         ratios=settings.dapper_args.levels.ratios,
+        uplink=settings.dapper_args.uplink,
     )
     method = build_method(settings.dapper_args, task)
     level_args = settings.dapper_args.levels

@@ -4,15 +4,15 @@
 
 All weights of one dtype travel as one flat tensor, in the order of the layout's names and in the shapes that the
 message's pruning plan implies. So neither names nor shapes of weights are taken from the wire, and the overhead is a
-few hundred bytes. Plans are bitmaps, one bit per channel.
+few hundred bytes. Plans are bitmaps, one bit per channel. Uploads may be in fewer bits (``pruning.uplink``): the codes
+are such flat tensors too, and so are the exponents of int8.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
-from math import prod
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,16 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedml_dapper.config import Uplink
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.identity import Identity
 from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
+from fedml_dapper.pruning.uplink import CODES, is_reduced, reduce, restore
 
 MAGIC = b"FDAP"
 MAX_HEADER_BYTES = 1 << 20
 _EXTRA, _MEMORY = "extra/", "memory/"
-_DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
+_EXPONENTS = "int8 exponents"
 
 
 class _Metrics(BaseModel):
@@ -93,7 +95,7 @@ class Codec:
             memory=None if memory is None else memory.values,
         )
         body = safetensors.torch.save(
-            _flatten(message.weights, self._sent(message.plan))
+            _flatten(message.weights, self._sent(message.plan), self._layout, self._uplink(is_upload))
             | _prefixed(_EXTRA, message.extras)
             | _prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
@@ -163,21 +165,29 @@ class Codec:
         for name in header.unsliced:
             if name not in self._layout.tensors:
                 raise ProtocolError(f"message names tensor `{name}`, which the model does not have")
-        shapes = {
-            name: self._layout.tensors[name].shape_at({} if name in header.unsliced else plan.widths) for name in names
-        }
-        weights: dict[str, Tensor] = {}
-        for key, members in _by_dtype(self._layout, names):
-            sizes = [prod(shapes[name]) for name in members]
-            tensor = flat.pop(key, None)
-            if tensor is None or tensor.dtype != _DTYPES[key] or tensor.shape != (sum(sizes),):
-                found = "nothing" if tensor is None else f"{tuple(tensor.shape)} {tensor.dtype}"
-                raise ProtocolError(f"message should hold {sum(sizes)} {key} values for its plan, found {found}")
-            for name, values in zip(members, torch.split(tensor, sizes), strict=True):
-                weights[name] = values.view(shapes[name])
+        uplink, parts = self._uplink(header.kind == "upload"), dict[str, _Part]()
+        for name in names:
+            spec = self._layout.tensors[name]
+            shape = torch.Size(spec.shape_at({} if name in header.unsliced else plan.widths))
+            reduced = is_reduced(spec, uplink)
+            dtype = CODES[uplink] if reduced else spec.dtype
+            parts.setdefault(_key(dtype), _Part(dtype)).shapes[name] = shape
+            if reduced and uplink == "int8":
+                parts.setdefault(_EXPONENTS, _Part(torch.int8)).shapes[name] = shape[:1]
+        found = {key: expected.cut(flat.pop(key, None)) for key, expected in parts.items()}
         if flat:
             raise ProtocolError(f"message holds unexpected tensors: {', '.join(sorted(flat)[:3])}")
-        return {name: weights[name] for name in names}
+        exponents = found.pop(_EXPONENTS, {})
+        arrived = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
+        return {
+            name: restore(arrived[name], exponents.get(name))
+            if is_reduced(self._layout.tensors[name], uplink)
+            else arrived[name]
+            for name in names
+        }
+
+    def _uplink(self, is_upload: bool) -> Uplink:
+        return self._layout.uplink if is_upload else "fp32"
 
     def _to_bitmap(self, group: str, kept: Tensor) -> str:
         mask = np.zeros(self._layout.groups[group].channels, dtype=bool)
@@ -197,11 +207,34 @@ class Codec:
         return torch.from_numpy(np.flatnonzero(bits))
 
 
-def _flatten(weights: Tensors, names: tuple[str, ...]) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class _Part:
+    """What one flat tensor of a message should hold."""
+
+    dtype: torch.dtype
+    shapes: dict[str, torch.Size] = field(default_factory=dict)
+
+    def cut(self, flat: Tensor | None) -> dict[str, Tensor]:
+        """``flat`` as the tensors it is made of."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        if flat is None or flat.dtype != self.dtype or flat.shape != (sum(sizes),):
+            found = "nothing" if flat is None else f"{tuple(flat.shape)} {flat.dtype}"
+            raise ProtocolError(
+                f"message should hold {sum(sizes)} {_key(self.dtype)} values for its plan, found {found}"
+            )
+        pieces = torch.split(flat, sizes)
+        return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+
+def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, uplink: Uplink) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for name in names:
-        tensor = weights[name].detach().cpu()
+        tensor, exponents = weights[name].detach().cpu(), None
+        if is_reduced(layout.tensors[name], uplink):
+            tensor, exponents = reduce(tensor, uplink)
         parts.setdefault(_key(tensor.dtype), []).append(tensor.flatten())
+        if exponents is not None:
+            parts.setdefault(_EXPONENTS, []).append(exponents)
     return {key: torch.cat(tensors) for key, tensors in parts.items()}
 
 
@@ -212,13 +245,6 @@ def _prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
 def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     names = [name for name in tensors if name.startswith(prefix)]
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}
-
-
-def _by_dtype(layout: ChannelLayout, names: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
-    members: dict[str, list[str]] = {}
-    for name in names:
-        members.setdefault(_key(layout.tensors[name].dtype), []).append(name)
-    yield from members.items()
 
 
 def _key(dtype: torch.dtype) -> str:

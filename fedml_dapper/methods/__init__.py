@@ -32,7 +32,7 @@ from fedml_dapper.methods.heterofl import HeteroFL
 from fedml_dapper.methods.lg_fedavg import LGFedAvg
 from fedml_dapper.methods.local import Local
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining
-from fedml_dapper.methods.messages import Downlink, TrainingMetrics, Upload, payload_bytes
+from fedml_dapper.methods.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.moon import MOON
 from fedml_dapper.methods.nefl import NeFL
 from fedml_dapper.methods.partialfed import PartialFed
@@ -92,6 +92,7 @@ __all__ = [
     "Task",
     "TrainingMetrics",
     "Upload",
+    "as_received",
     "build_method",
     "payload_bytes",
 ]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
-from fedml_dapper.config import PruningArgs, Section, TrainArgs, check
+from fedml_dapper.config import PruningArgs, Section, TrainArgs, Uplink, check
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
@@ -54,11 +54,14 @@ class Task:
     """Pruning ratio of each capability level, strongest first."""
     slims: bool = True
     """Whether the method slims; otherwise no channels are traced, so that any network will do."""
+    uplink: Uplink = "fp32"
+    """In what uploads travel."""
 
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        return trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
+        layout = trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
+        return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
         """Channels that a client of pruning ratio ``ratio`` keeps, solved once per ratio.

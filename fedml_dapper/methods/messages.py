@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fedml_dapper.config import Uplink
 from fedml_dapper.pruning import DENSE, ChannelLayout, PruningPlan, Tensors, bitmap_bytes
+from fedml_dapper.pruning.uplink import is_reduced, rounded, travelling_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,5 +50,23 @@ class Upload:
 
 def payload_bytes(message: Downlink | Upload, layout: ChannelLayout) -> int:
     """Bytes of a message's tensors, and one bit per channel of each group its plan cuts."""
-    tensors = [*message.weights.values(), *message.extras.values()]
-    return sum(tensor.nbytes for tensor in tensors) + bitmap_bytes(layout, message.plan.widths)
+    uplink: Uplink = layout.uplink if isinstance(message, Upload) else "fp32"
+    weights = sum(
+        travelling_bytes(tensor.shape, layout.tensors[name], uplink) for name, tensor in message.weights.items()
+    )
+    extras = sum(tensor.nbytes for tensor in message.extras.values())
+    return weights + extras + bitmap_bytes(layout, message.plan.widths)
+
+
+def as_received(upload: Upload, layout: ChannelLayout) -> Upload:
+    """``upload`` with its weights rounded to what ``layout.uplink`` can carry; the same object where that is all.
+
+    Raises :class:`ProtocolError` for weights that it cannot.
+    """
+    if layout.uplink == "fp32":
+        return upload
+    weights = {
+        name: rounded(tensor, layout.uplink) if is_reduced(layout.tensors[name], layout.uplink) else tensor
+        for name, tensor in upload.weights.items()
+    }
+    return replace(upload, weights=weights)

@@ -6,7 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil, prod
 
+from fedml_dapper.config import Uplink
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
+from fedml_dapper.pruning.uplink import travelling_bytes
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,13 @@ def footprint(
     """
     unsent = {*skipped, *personal}
     bitmap = bitmap_bytes(layout, widths)
-    slim = count_bytes(layout, widths, unsliced, unsent) + bitmap
     return Footprint(
         parameters=count_parameters(layout, widths, skipped),
         macs=count_macs(layout, widths, skipped),
-        bytes_up=slim,
-        bytes_down=slim if slim_downlink else count_bytes(layout, {}, (), personal),
+        bytes_up=count_bytes(layout, widths, unsliced, unsent, layout.uplink) + bitmap,
+        bytes_down=count_bytes(layout, widths, unsliced, unsent) + bitmap
+        if slim_downlink
+        else count_bytes(layout, {}, (), personal),
     )
 
 
@@ -62,11 +65,12 @@ def count_macs(layout: ChannelLayout, widths: Widths, skipped: Collection[str] =
 
 
 def count_bytes(
-    layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = (), skipped: Collection[str] = ()
-) -> int:
+    layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = (), skipped: Collection[str] = (),
+    uplink: Uplink = "fp32",
+) -> int:  # fmt: skip
     """Bytes of the state dict, buffers included, without the tensors named in ``skipped``."""
     return sum(
-        prod(spec.shape if name in unsliced else spec.shape_at(widths)) * spec.dtype.itemsize
+        travelling_bytes(spec.shape if name in unsliced else spec.shape_at(widths), spec, uplink)
         for name, spec in layout.tensors.items()
         if name not in skipped
     )

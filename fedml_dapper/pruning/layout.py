@@ -15,6 +15,7 @@ import torch
 import torch_pruning
 from torch import Tensor, nn
 
+from fedml_dapper.config import Uplink
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
@@ -70,6 +71,8 @@ class ChannelLayout:
 
     groups: Mapping[str, ChannelGroup]
     tensors: Mapping[str, TensorSpec]
+    uplink: Uplink = "fp32"
+    """In what the tensors travel to the server."""
 
     @property
     def trainable(self) -> list[str]:

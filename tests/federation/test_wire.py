@@ -74,6 +74,22 @@ def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
         assert accounted <= len(codec.encode(message)) <= 1.02 * accounted
 
 
+@pytest.mark.parametrize("uplink", ["fp16", "bf16", "int8"])
+def test_uploads_in_fewer_bits_arrive_as_the_client_rounded_them(tiny_settings: SettingsFactory, uplink: str) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1", f"uplink={uplink}", "width=16"))
+    codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
+    layout = experiment.method.task.layout
+    for upload, profile in zip(uploads, experiment.profiles, strict=True):
+        data = codec.encode(upload)
+        assert same(upload, codec.decode(data)[0])
+        accounted = payload_bytes(upload, layout)
+        assert accounted == experiment.method.footprint(profile.ratio).bytes_up
+        assert accounted <= len(data) <= accounted + 2500
+    whole = server.downlink(0)
+    assert same(whole, codec.decode(codec.encode(whole))[0])
+    assert payload_bytes(uploads[0], layout) < 0.55 * payload_bytes(whole, layout)
+
+
 def test_parts_of_a_model_and_extras_travel_too(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("epochs=1"))
     codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
