@@ -1,83 +1,103 @@
-"""One training step: the dense model against each capability level's slim model, paired in one process.
-
-Each run times one step of every model in turn, so that whatever else the machine does falls on all of them; printed
-are medians and the median of the per-run ratios to dense.
-"""
+"""One training step: each capability level's slim model against the dense one, per precision."""
 
 from __future__ import annotations
 
-import json
-import time
+from collections.abc import Callable
 from statistics import median
+from typing import get_args
 
 import click
 import torch
-from rich.console import Console
-from rich.table import Table
+from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.machine import describe
-from fedml_dapper.config import ModelArgs
+from benchmarks.output import Figure, Findings, json_option
+from benchmarks.paired import median_ratio, time_in_turns
+from benchmarks.uploads import RATIOS
+from fedml_dapper.config import ModelArgs, Precision
 from fedml_dapper.models import BACKBONES, Backbone, build_backbone
 from fedml_dapper.pruning import footprint, plan_by_importance, slim_model, solve_widths, trace_layout
 
-RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8)
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FIRST_CHANNELS = "fp32, channels first"
+"""How PyTorch lays images out by itself; we put the channels last."""
 
 
 @click.command()
 @click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
-@click.option("--input", "input_size", default=32, show_default=True)
+@click.option("--width", type=int, help="Channels of the first layer; as published when absent.")
+@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
 @click.option("--batch", default=64, show_default=True)
+@click.option("--round-to", default=1, show_default=True, help="Widths in multiples of this.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option(
+    "--precision", "precisions", multiple=True, type=click.Choice(get_args(Precision)), default=["fp32", "bf16"]
+)
 @click.option("--runs", default=7, show_default=True)
 @click.option("--threads", default=torch.get_num_threads(), show_default=True)
-@click.option("--json", "as_json", is_flag=True)
-def main(model: str, input_size: int, batch: int, runs: int, threads: int, as_json: bool) -> None:
+@json_option
+def main(
+    model: str, width: int | None, input_size: int, batch: int, round_to: int, device: str,
+    precisions: tuple[Precision, ...], runs: int, threads: int, as_json: bool,
+) -> None:  # fmt: skip
     """Seconds of one SGD step per pruning ratio (of parameters, internal scope)."""
     torch.set_num_threads(threads)
-    dense = build_backbone(ModelArgs(model=model), 10, 1, input_size)
+    where = torch.device(device)
+    dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size)
     layout = trace_layout(dense, input_size, "internal")
-    widths = [solve_widths(layout, ratio, "parameters") for ratio in RATIOS]
-    models = [slim_model(dense, layout, plan_by_importance(layout, dense.state_dict(), w)) for w in widths]
-    images, labels = torch.randn(batch, 3, input_size, input_size), torch.arange(batch) % 10
-    seconds = _time_in_turns(models, images, labels, runs)
-    costs = [footprint(layout, w) for w in widths]
-    rows = [
-        {
-            "ratio": ratio,
-            "params_share": cost.parameters / costs[0].parameters,
-            "macs_share": cost.macs / costs[0].macs,
-            "seconds": median(times),
-            "ratio_to_dense": median(slim / full for slim, full in zip(times, seconds[0], strict=True)),
-        }
-        for ratio, cost, times in zip(RATIOS, costs, seconds, strict=True)
-    ]
-    if as_json:
-        name = f"step of {model}, batch {batch}, {input_size}x{input_size}"
-        click.echo(json.dumps({"name": name, "machine": describe(), "runs": runs, "levels": rows}))
-        return
-    table = Table(
-        title=f"One SGD step of {model}, batch {batch}, {input_size}x{input_size}; medians of {runs} paired runs"
-    )
-    for column in ("ratio", "parameters", "MACs", "seconds", "of dense"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        shares = (f"{row['params_share']:.1%}", f"{row['macs_share']:.1%}")
-        table.add_row(f"{row['ratio']:g}", *shares, f"{row['seconds']:.3f}", f"{row['ratio_to_dense']:.2f}")
-    Console().print(table, describe())
+    widths = {ratio: solve_widths(layout, ratio, "parameters", round_to) for ratio in RATIOS}
+    images = torch.randn(batch, 3, input_size, input_size, device=where)
+    labels = torch.arange(batch, device=where) % 10
+    work: dict[str, Callable[[], None]] = {}
+    for precision in precisions:
+        for ratio in RATIOS:
+            plan = plan_by_importance(layout, dense.state_dict(), widths[ratio])
+            slim = slim_model(dense, layout, plan).to(where)
+            last = images.to(memory_format=torch.channels_last)
+            work[f"{precision} {ratio}"] = _step(slim, last, labels, precision)
+    whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size).to(where)
+    work[FIRST_CHANNELS] = _step(whole, images, labels, "fp32")
+    seconds = time_in_turns(work, runs, warm_ups=2)
+    macs = {ratio: footprint(layout, widths[ratio]).macs for ratio in RATIOS}
+    rows: list[dict[str, Figure]] = []
+    for precision in precisions:
+        for ratio in RATIOS:
+            times, share = seconds[f"{precision} {ratio}"], macs[ratio] / macs[0.0]
+            of_dense = median_ratio(times, seconds[f"{precision} 0.0"])
+            rows.append(
+                {
+                    "precision": precision,
+                    "ratio": ratio,
+                    "MACs of dense": share,
+                    "seconds": median(times),
+                    "time of dense": of_dense,
+                    "time above MACs": of_dense - share,
+                    "time of fp32": median_ratio(times, seconds[f"{precisions[0]} {ratio}"]),
+                }
+            )
+    figures = {
+        f"{FIRST_CHANNELS}, dense, of {precisions[0]} channels last": median_ratio(
+            seconds[FIRST_CHANNELS], seconds[f"{precisions[0]} 0.0"]
+        )
+    }
+    shape = f"{model}, width {width or BACKBONES[model].width}, batch {batch}, {input_size}x{input_size}"
+    Findings(f"One SGD step of {shape}, on {device}", runs, rows, figures).show(as_json)
 
 
-def _time_in_turns(models: list[Backbone], images: torch.Tensor, labels: torch.Tensor, runs: int) -> list[list[float]]:
-    optimizers = [torch.optim.SGD(model.parameters(), 0.01, momentum=0.9) for model in models]
-    seconds: list[list[float]] = [[] for _ in models]
-    for run in range(runs + 1):
-        for model, optimizer, times in zip(models, optimizers, seconds, strict=True):
-            started = time.perf_counter()
-            optimizer.zero_grad()
-            F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
-            optimizer.step()
-            if run > 0:  # the first is warm-up
-                times.append(time.perf_counter() - started)
-    return seconds
+def _step(model: Backbone, images: Tensor, labels: Tensor, precision: Precision) -> Callable[[], None]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-5)
+    on = images.device.type
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(on, DTYPES[precision], enabled=precision != "fp32"):
+            loss = F.cross_entropy(model(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        optimizer.step()
+        if on == "cuda":
+            torch.cuda.synchronize()
+
+    return step
 
 
 if __name__ == "__main__":

@@ -1,0 +1,76 @@
+"""How time and memory grow with the number of simulated clients: one process a size, so that peaks are its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import click
+import torch
+
+from benchmarks.memory import peak_bytes
+from benchmarks.output import Figure, Findings, json_option
+from fedml_dapper.config import load_settings
+from fedml_dapper.federation import build_experiment, simulate
+
+QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
+
+
+@click.command()
+@click.option("--sizes", default="10,100,1000", show_default=True, help="Numbers of clients, all in every round.")
+@click.option("--method", default="dapperfl", show_default=True)
+@click.option("--model", default="resnet10", show_default=True)
+@click.option("--width", default=8, show_default=True)
+@click.option("--rounds", default=2, show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option("--of", "single", type=int, hidden=True)
+@json_option
+def main(
+    sizes: str, method: str, model: str, width: int, rounds: int, runs: int, single: int | None, as_json: bool
+) -> None:  # fmt: skip
+    """Rounds of the embedded digits, each client with 1 % of a domain's images and two local epochs.
+
+    Seconds are those of the last round without the server's evaluation, which is the same for any number of clients.
+    """
+    if single is not None:
+        click.echo(json.dumps(_measure(single, method, model, width, rounds)))
+        return
+    numbers = [int(size) for size in sizes.split(",")]
+    found: dict[int, list[dict[str, float]]] = {number: [] for number in numbers}
+    for _ in range(runs):
+        for number in numbers:
+            command = [sys.executable, "-m", "benchmarks.clients", "--of", str(number), "--method", method]
+            command += ["--model", model, "--width", str(width), "--rounds", str(rounds)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise click.ClickException(done.stderr[-2000:])
+            found[number].append(json.loads(done.stdout.splitlines()[-1]))
+    first = numbers[0]
+    rows: list[dict[str, Figure]] = []
+    for number in numbers:
+        row: dict[str, Figure] = {"clients": number}
+        for key in ("s per client", "peak MB"):
+            row[key] = median(run[key] for run in found[number])
+            pairs = zip(found[number], found[first], strict=True)
+            row[f"{key}, of {first}"] = median(one[key] / other[key] for one, other in pairs)
+        rows.append(row)
+    Findings(f"{method}, {model} of width {width}, {rounds} rounds", runs, rows).show(as_json)
+
+
+def _measure(clients: int, method: str, model: str, width: int, rounds: int) -> dict[str, float]:
+    torch.set_num_threads(1)
+    overrides = {
+        "method": method, "model": model, "width": width, "comm_round": rounds, "epochs": 2, "client_share": 0.01,
+        "client_num_in_total": clients, "client_num_per_round": clients, "frequency_of_the_test": rounds,
+    }  # fmt: skip
+    experiment = build_experiment(load_settings([QUICKSTART], [f"{key}={value}" for key, value in overrides.items()]))
+    _, records = simulate(experiment)
+    last = records[-1].seconds
+    return {"s per client": (last.total - last.evaluation) / clients, "peak MB": peak_bytes() / 1e6}
+
+
+if __name__ == "__main__":
+    main()
