@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.layers import modules_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.resnet import SkippingConv
 
 Activation = Literal["none", "relu", "leaky"]
 _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
@@ -139,7 +140,8 @@ def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | n
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, outputs), 1
     size, stride, padding = layer.kernel_size, layer.stride, layer.padding
-    return nn.Conv2d(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair
+    kind = SkippingConv if isinstance(layer, SkippingConv) else nn.Conv2d
+    return kind(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair
 
 
 @torch.no_grad()

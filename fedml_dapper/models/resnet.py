@@ -14,6 +14,18 @@ WIDTH = 64
 """Channels of the first stage as published."""
 
 
+class SkippingConv(nn.Conv2d):
+    """A 1x1 convolution with stride, which leaves out what the stride skips before it computes.
+
+    The same numbers; but oneDNN's own way of skipping, for images with the channels last and fewer input channels than
+    a vector register holds, writes past its memory when it computes gradients on several threads (oneDNN issue 6035).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows, columns = self.stride
+        return F.conv2d(input[:, :, ::rows, ::columns], self.weight, self.bias)
+
+
 class BasicBlock(nn.Module):
     """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU."""
 
@@ -26,7 +38,7 @@ class BasicBlock(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+                SkippingConv(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
             )
 
     def residual(self, x: Tensor) -> Tensor:

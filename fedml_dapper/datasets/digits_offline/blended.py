@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from fedml_dapper.datasets.digits_offline.canvas import SIZE, balanced_labels, generator, image_set, uniform
@@ -22,6 +21,8 @@ _TRAIN_COLUMNS = 160
 
 def render() -> Splits:
     """The domain, from the scans that ``scans`` leaves."""
+    from sklearn.datasets import load_sample_images  # noqa: PLC0415  # slow, and other suites do without
+
     photos = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
     left, right = torch.tensor_split(resize(photos, _PHOTO_SIZE), [_TRAIN_COLUMNS], dim=3)
     train, test = scans(remainder=1)

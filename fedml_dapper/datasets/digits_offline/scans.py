@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedml_dapper.datasets.digits_offline.canvas import (
@@ -31,6 +30,8 @@ def render() -> Splits:
 
 def scans(remainder: int) -> tuple[Tensor, Tensor]:
     """Training and test masks (N, 1, 8, 8), ordered by digit: of each digit, the scans ``remainder`` modulo 2."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415  # slow, and other suites do without
+
     data = load_digits()
     masks, labels = torch.from_numpy(data.images).float() / 16, torch.from_numpy(data.target)
     of_digit = [masks[labels == digit][remainder::2].unsqueeze(1) for digit in range(10)]
