@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.quarantine import Standing
 from fedml_dapper.federation.records import Record, RoundRecord
 from fedml_dapper.federation.scoring import Best
 from fedml_dapper.methods import Memory
@@ -47,6 +48,8 @@ class Checkpoint:
     best: Best
     best_validation: Best
     last_record: RoundRecord
+    standing: Standing = field(default_factory=Standing)
+    """Clients' strikes and quarantines."""
 
     @property
     def round(self) -> int:
@@ -57,6 +60,7 @@ class Checkpoint:
 class _Header(Record):
     settings: dict[str, Any]
     last_record: RoundRecord
+    standing: Standing = Standing()
     best: Best
     best_validation: Best
     server: dict[str, JsonValue]
@@ -87,6 +91,7 @@ def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> N
     header = _Header(
         settings=shared_settings(settings),
         last_record=checkpoint.last_record,
+        standing=checkpoint.standing,
         best=checkpoint.best,
         best_validation=checkpoint.best_validation,
         server=checkpoint.memory.values,
@@ -132,6 +137,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
         best=header.best,
         best_validation=header.best_validation,
         last_record=header.last_record,
+        standing=header.standing,
     )
 
 
