@@ -36,6 +36,8 @@ MAX_HEADER_BYTES = 1 << 20
 """Of the header, and again of the list of tensors with which the safetensors begin."""
 _DIGEST_BYTES, _LENGTH_BYTES = 32, 4
 _START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
+_MAX_CONTAINERS = 10_000
+"""Lists and objects in a header; each takes fifty times the memory of its two brackets."""
 _WHOLE_NUMBERS = 2**31
 _EXTRA, _MEMORY = "extra/", "memory/"
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
@@ -162,8 +164,11 @@ class Codec:
             raise ProtocolError(
                 "message does not fit its checksum: it was damaged on its way, or another version sent it"
             )
+        header = data[_START : _START + size]
+        if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
+            raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
         try:
-            return Header.model_validate_json(data[_START : _START + size]), data[_START + size :]
+            return Header.model_validate_json(header), data[_START + size :]
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(step) for step in first["loc"])

@@ -134,9 +134,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         except ProtocolError as error:
             if self._server.holds_memories:  # a simulation's ranks run our own code: a bug, not a stranger's fault
                 raise
-            LOGGER.warning("message of process %d refused: %.200s", process, error)
-            for client_id in self._owed_by(process):
+            owed = self._owed_by(process)
+            for client_id in owed:
                 self._server.refuse(client_id, error)
+            if not owed:
+                LOGGER.warning("message of process %d dropped: %.200r", process, str(error))
         if self._open:
             self._send_next(process)
             self._close_if_complete()
