@@ -56,5 +56,6 @@ def test_names_and_values_of_a_round() -> None:
 def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losses() -> None:
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     assert set(metrics_of(record)) == {
-        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused", "seconds/round", "seconds/evaluation"
+        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused",
+        "seconds/round", "seconds/evaluation",
     }  # fmt: skip
