@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedml_dapper.config import Settings
-from fedml_dapper.errors import DataError
+from fedml_dapper.config import Settings, check
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.identity import settings_difference, shared_settings
 from fedml_dapper.federation.quarantine import Standing
@@ -120,7 +120,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
     if metadata.get(_DIGEST) != _digest(text, found):
         raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
     header = _parsed(text, path)
-    difference = settings_difference(header.settings, shared_settings(settings))
+    difference = settings_difference(_as_known_today(header.settings, path), shared_settings(settings))
     if difference:
         raise DataError(f"checkpoint {path} is of another experiment: {difference}")
     groups: dict[str, dict[str, Tensor]] = {}
@@ -159,6 +159,14 @@ def _parsed(text: str, path: Path) -> _Header:
         return _Header.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
+
+
+def _as_known_today(shared: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Shared settings of an earlier version, with the defaults of what it did not know."""
+    try:
+        return shared_settings(check(Settings, shared, where=str(path)))
+    except ConfigError as error:
+        raise DataError(f"checkpoint {path} is of another version: {error}") from error
 
 
 def _metadata(path: Path) -> dict[str, str]:
