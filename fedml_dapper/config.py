@@ -96,6 +96,13 @@ class TrainArgs(Section):
     max_grad_norm: float | None = Field(default=None, gt=0)
     """Gradients are clipped to this norm in every step; not at all when absent."""
 
+    @field_validator("federated_optimizer", mode="before")
+    @classmethod
+    def _explain_secure_aggregation(cls, value: Any) -> Any:
+        if value in ("SA", "LSA"):
+            raise ValueError(f"`{value}` is refused: {FEDML_PROTECTIONS['enable_secagg']}; write FedAvg")
+        return value
+
     @model_validator(mode="after")
     def _enough_clients(self) -> TrainArgs:
         if self.client_num_per_round > self.client_num_in_total:
@@ -194,6 +201,22 @@ class SiloFile(Section):
     silo_args: SiloArgs
 
 
+FEDML_PROTECTIONS = {
+    "enable_dp": "FedML's noise covers a client's weights alone, while kept channels, sample count and loss travel as"
+    " they are, and nothing bounds what one client adds; so its epsilon would not hold",
+    "enable_secagg": "secure aggregation adds up masked vectors of one length, and slim models differ in theirs",
+    "enable_fhe": "FedML adds up encrypted vectors of one length, and slim models differ in theirs",
+    "enable_defense": "FedML's defences compare tensors of one shape; use dapper_args.defence",
+    "enable_attack": "FedML's attacks rewrite tensors of one shape",
+}
+"""FedML's switches for protections that slim models do not fit, and why (docs/privacy.md)."""
+
+
+def why_refused(key: str) -> str:
+    """The line for whoever switches one of :data:`FEDML_PROTECTIONS` on."""
+    return f"leave `{key}` out: {FEDML_PROTECTIONS[key]} (docs/privacy.md)"
+
+
 _FEDML_TRACKING_KEYS = {
     "enable_tracking": "FedML's dashboard is switched on by using_mlops here",
     "log_file_dir": "a run writes into its own folder below dapper_args.output_dir",
@@ -260,6 +283,31 @@ class EvaluationArgs(Section):
     method has one."""
 
 
+class DefenceArgs(Section):
+    """``dapper_args.defence``: what the server does about clients that send what they should not
+    (docs/reliability.md).
+
+    The relative change of an upload is ||w - W|| / ||W|| over all it holds, W being what the client was sent.
+    """
+
+    max_change: float | None = Field(default=None, gt=0)
+    """An upload of larger relative change is refused; none is when absent."""
+    strikes: int | None = Field(default=None, ge=1)
+    """After so many refused uploads a client is put in quarantine; never when absent."""
+    quarantine_rounds: int = Field(default=10, ge=1)
+    """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
+    aggregation: Literal["mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
+    """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
+    far. All but ``mean`` go with methods that recover and average only."""
+    trimmed_share: float = Field(default=0.2, gt=0, lt=0.5)
+    """For ``trimmed_mean``: share of a coordinate's holders that is left out at either end, rounded up."""
+    min_holders: int = Field(default=3, ge=1)
+    """For ``trimmed_mean`` and ``median``: a coordinate that fewer clients hold counts as held by nobody, since of two
+    values none can be called the odd one."""
+    clip_change: float = Field(default=1.0, gt=0)
+    """For ``norm_clipping``: uploads of larger relative change are shortened to this."""
+
+
 class DapperArgs(Section):
     """``dapper_args``: everything FedML has no word for."""
 
@@ -270,6 +318,7 @@ class DapperArgs(Section):
     levels: LevelArgs = LevelArgs()
     pruning: PruningArgs = PruningArgs()
     evaluation: EvaluationArgs = EvaluationArgs()
+    defence: DefenceArgs = DefenceArgs()
     aggregation_weights: Literal["samples", "uniform"] = "samples"
     uplink: Uplink = "fp32"
     """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
@@ -299,6 +348,16 @@ class Settings(Section):
     client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
     dapper_args: DapperArgs = DapperArgs()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _explain_protections(cls, values: Any) -> Any:
+        sections = values.values() if isinstance(values, dict) else ()
+        for section in sections:
+            for key in FEDML_PROTECTIONS:
+                if isinstance(section, dict) and key in section:
+                    raise ValueError(why_refused(key))
+        return values
+
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
         kind, backend = self.common_args.training_type, self.comm_args.backend
@@ -314,6 +373,13 @@ class Settings(Section):
             )
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
+        defence = self.dapper_args.defence
+        orders = defence.aggregation in ("trimmed_mean", "median")
+        if orders and defence.min_holders > self.train_args.client_num_per_round:
+            raise ValueError(
+                f"dapper_args.defence.min_holders ({defence.min_holders}) is more than train_args.client_num_per_round"
+                f" ({self.train_args.client_num_per_round}), so that no coordinate would ever change; lower the former"
+            )
         return self
 
     def as_yaml(self) -> str:

@@ -48,6 +48,7 @@ class LogProgress(RunObserver):
         if record.personal is not None:
             text += f"  clients' own {record.personal.overall:.1f} % (worst {record.personal.worst:.1f})"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
+        text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 
     def _to_go(self, finished_rounds: float) -> timedelta:

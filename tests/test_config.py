@@ -117,3 +117,22 @@ def test_files_that_are_not_experiments(tmp_path: Path, content: str, message: s
 def test_missing_file_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=str(tmp_path / "none.yaml")):
         load_settings([tmp_path / "none.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        ("dp_args: {enable_dp: true, dp_solution_type: ldp}", "leave `enable_dp` out: FedML's noise covers"),
+        ("common_args: {enable_secagg: true}", "leave `enable_secagg` out: secure aggregation adds up"),
+        ("fhe_args: {enable_fhe: true}", "leave `enable_fhe` out"),
+        ("defense_args: {enable_defense: true}", "use dapper_args.defence"),
+        ("train_args: {federated_optimizer: LSA}", "`LSA` is refused: secure aggregation adds up"),
+    ],
+)
+def test_protections_that_slim_models_do_not_fit_are_refused_with_the_reason(
+    tmp_path: Path, section: str, reason: str
+) -> None:
+    file = tmp_path / "protected.yaml"
+    file.write_text(section)
+    with pytest.raises(ConfigError, match=reason):
+        load_settings([CONFIG / "quickstart.yaml", file])

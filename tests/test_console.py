@@ -24,6 +24,17 @@ def test_a_methods_notes_stand_in_the_rounds_line(tiny_settings: Callable[..., S
     assert lines.getvalue().startswith("round 1/2  votes (fc1 3, fc2 6)  winner fc2  1.0 s")
 
 
+def test_refused_clients_are_named(tiny_settings: Callable[..., Settings]) -> None:
+    lines = StringIO()
+    progress = LogProgress(Console(file=lines), build_experiment(tiny_settings("method=fedavg")))
+    seconds = RoundSeconds(total=1.0, evaluation=0.0)
+    refused = {3: "not finite", 7: "not finite"}
+    progress.round_finished(
+        RoundRecord(round=1, scores=None, clients=(), absent=(3, 5, 7), refused=refused, seconds=seconds)
+    )
+    assert "refused clients 3, 7" in lines.getvalue()
+
+
 @pytest.mark.parametrize("kind", [LogProgress, LiveProgress])
 def test_a_resumed_run_counts_from_where_it_goes_on(
     tiny_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, kind: type[LogProgress]

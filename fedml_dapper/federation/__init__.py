@@ -18,7 +18,8 @@ from fedml_dapper.federation.run_dir import (
     open_run_dir,
 )
 from fedml_dapper.federation.server import Server
-from fedml_dapper.federation.wire import Codec
+from fedml_dapper.federation.validation import UploadCheck
+from fedml_dapper.federation.wire import Codec, framed
 
 __all__ = [
     "CHECKPOINTS_NAME",
@@ -39,7 +40,9 @@ __all__ = [
     "RunRecord",
     "Scores",
     "Server",
+    "UploadCheck",
     "build_experiment",
+    "framed",
     "is_finished",
     "level_footprints",
     "open_run_dir",

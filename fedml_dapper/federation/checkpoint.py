@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedml_dapper.config import Settings
-from fedml_dapper.errors import DataError
+from fedml_dapper.config import Settings, check
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.quarantine import Standing
 from fedml_dapper.federation.records import Record, RoundRecord
 from fedml_dapper.federation.scoring import Best
 from fedml_dapper.methods import Memory
@@ -47,6 +48,8 @@ class Checkpoint:
     best: Best
     best_validation: Best
     last_record: RoundRecord
+    standing: Standing = field(default_factory=Standing)
+    """Clients' strikes and quarantines."""
 
     @property
     def round(self) -> int:
@@ -57,6 +60,7 @@ class Checkpoint:
 class _Header(Record):
     settings: dict[str, Any]
     last_record: RoundRecord
+    standing: Standing = Standing()
     best: Best
     best_validation: Best
     server: dict[str, JsonValue]
@@ -87,6 +91,7 @@ def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> N
     header = _Header(
         settings=shared_settings(settings),
         last_record=checkpoint.last_record,
+        standing=checkpoint.standing,
         best=checkpoint.best,
         best_validation=checkpoint.best_validation,
         server=checkpoint.memory.values,
@@ -115,7 +120,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
     if metadata.get(_DIGEST) != _digest(text, found):
         raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
     header = _parsed(text, path)
-    difference = settings_difference(header.settings, shared_settings(settings))
+    difference = settings_difference(_as_known_today(header.settings, path), shared_settings(settings))
     if difference:
         raise DataError(f"checkpoint {path} is of another experiment: {difference}")
     groups: dict[str, dict[str, Tensor]] = {}
@@ -132,6 +137,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
         best=header.best,
         best_validation=header.best_validation,
         last_record=header.last_record,
+        standing=header.standing,
     )
 
 
@@ -153,6 +159,14 @@ def _parsed(text: str, path: Path) -> _Header:
         return _Header.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
+
+
+def _as_known_today(shared: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Shared settings of an earlier version, with the defaults of what it did not know."""
+    try:
+        return shared_settings(check(Settings, shared, where=str(path)))
+    except ConfigError as error:
+        raise DataError(f"checkpoint {path} is of another version: {error}") from error
 
 
 def _metadata(path: Path) -> dict[str, str]:

@@ -78,8 +78,15 @@ def build_experiment(settings: Settings) -> Experiment:
         seed=seed,
         ratios=settings.dapper_args.levels.ratios,
         uplink=settings.dapper_args.uplink,
+        defence=settings.dapper_args.defence,
     )
     method = build_method(settings.dapper_args, task)
+    aggregation = settings.dapper_args.defence.aggregation
+    if aggregation != "mean" and not method.takes_robust_means:
+        raise ConfigError(
+            f"dapper_args.defence.aggregation: `{aggregation}` stands in for the mean of methods that recover and"
+            f" average only, and `{method.name}` aggregates in its own way; set it to mean, or choose another method"
+        )
     level_args = settings.dapper_args.levels
     if level_args.strict and not method.slims and any(level_args.ratios):
         raise ConfigError(

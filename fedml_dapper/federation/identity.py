@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedml_dapper.config import Settings
 
-WIRE_SCHEMA = 2
+WIRE_SCHEMA = 3
 """Version of the message format; raise it when a reader of the old one would misread the new one."""
 
 _OF_THE_MACHINE: dict[str, Any] = {

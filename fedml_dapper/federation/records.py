@@ -132,7 +132,11 @@ class RoundRecord(Record):
     validation: PersonalScores | None = None
     """On their validation samples; None where the partition keeps none."""
     absent: tuple[int, ...] = ()
-    """Chosen for the round, but no valid upload came in time."""
+    """Chosen for the round and not in quarantine, but no valid upload came in time."""
+    refused: dict[int, str] = {}
+    """Those of the absent whose upload was refused, and why."""
+    quarantined: tuple[int, ...] = ()
+    """Chosen for the round, but left out for earlier uploads that were refused."""
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
+
+LOGGER = logging.getLogger(__name__)
+_REASON_LENGTH = 200
 
 
 class Server:
@@ -20,6 +26,10 @@ class Server:
 
     Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
     that arrives early waits for its turn, the others are dropped as soon as they are folded.
+
+    An upload that does not fit raises :class:`ProtocolError` before anything has changed. In simulation, where clients
+    run our own code, that is a bug and ends the run. Where clients are other people's, whoever carries messages calls
+    :meth:`refuse`, and the round goes on without that client.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -27,6 +37,8 @@ class Server:
         self._method = experiment.method
         self._layout = experiment.method.task.layout
         self._scoring = Scoring(experiment)
+        self._check = UploadCheck(experiment)
+        self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
         backbone = experiment.method.task.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
@@ -36,6 +48,8 @@ class Server:
         """What each client remembers, by client id."""
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
+        self._left_out: list[int] = []
+        self._refused: dict[int, str] = {}
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
         self._bytes_down: dict[int, int] = {}
@@ -44,9 +58,15 @@ class Server:
         self._opened = 0.0
 
     def round_clients(self) -> Sequence[int]:
-        """The clients of the present round, ascending; opens the round if none is open."""
+        """The clients of the present round, ascending; opens the round if none is open.
+
+        Those in quarantine are chosen like the others, so that samples follow from the seed alone, and then left out.
+        """
         if self._aggregation is None:
-            self._clients = self._choose_clients()
+            chosen, round_ = self._choose_clients(), self.state.round + 1
+            self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
+            self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
+            self._refused = {}
             self._awaited, self._early, self._records, self._bytes_down = list(self._clients), {}, [], {}
             self._aggregation = self._method.aggregation(self.state)
             self._opened = time.perf_counter()
@@ -59,17 +79,42 @@ class Server:
         return message
 
     def receive(self, upload: Upload) -> None:
-        """Take one upload. Raises :class:`ProtocolError`, with nothing changed, if it is not expected now."""
+        """Take one upload.
+
+        Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what its client has to
+        send. One that the defence finds implausible is refused, in simulation as elsewhere.
+        """
         if upload.round != self.state.round + 1:
             raise ProtocolError(f"upload of round {upload.round} arrived in round {self.state.round + 1}")
         if upload.client_id not in self._awaited or upload.client_id in self._early:
             raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
+        self._check.check_form(self.state, upload)
+        try:
+            self._check.check_change(self.state, upload)
+        except ProtocolError as error:
+            self.refuse(upload.client_id, error)
+            return
         self._early[upload.client_id] = upload
-        while self._awaited and self._awaited[0] in self._early:
-            self._fold(self._early.pop(self._awaited.pop(0)))
+        self._fold_in_turn()
+
+    def refuse(self, client_id: int, reason: ProtocolError) -> None:
+        """Go on without ``client_id`` in the open round, and count that against it.
+
+        Nothing happens where its upload was taken or refused before, or where it has no part in the round.
+        """
+        if client_id not in self._awaited or client_id in self._early:
+            return
+        self._awaited.remove(client_id)
+        self._note_refusal(client_id, reason)
+        self._fold_in_turn()
+
+    @property
+    def refused(self) -> Mapping[int, str]:
+        """Clients whose upload was refused in the open round, and why."""
+        return self._refused
 
     def answered(self) -> set[int]:
-        """Clients whose upload of the open round has arrived."""
+        """Clients whose upload of the open round has arrived and was taken."""
         return {record.client for record in self._records} | self._early.keys()
 
     def close_round(self) -> RoundRecord:
@@ -94,6 +139,8 @@ class Server:
             validation=measured.validation,
             clients=tuple(self._records),
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
+            refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
+            quarantined=tuple(self._left_out),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
@@ -110,6 +157,7 @@ class Server:
             best=self._scoring.best,
             best_validation=self._scoring.best_validation,
             last_record=self.last_record,
+            standing=self._quarantine.standing,
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -120,7 +168,7 @@ class Server:
         self.memories.clear()  # the object stays: in simulation the clients' side holds it too
         self.memories.update(checkpoint.memories)
         self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
-        self.last_record = checkpoint.last_record
+        self.last_record, self._quarantine.standing = checkpoint.last_record, checkpoint.standing
 
     def _choose_clients(self) -> list[int]:
         training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed
@@ -134,10 +182,28 @@ class Server:
         every = self._experiment.settings.validation_args.frequency_of_the_test
         return round_ % every == 0 or round_ == self._experiment.settings.train_args.comm_round
 
+    def _note_refusal(self, client_id: int, reason: ProtocolError) -> None:
+        self._refused[client_id] = _one_line(str(reason))
+        round_ = self.state.round + 1
+        LOGGER.warning("round %d: upload of client %d refused: %s", round_, client_id, self._refused[client_id])
+        if self._quarantine.strike(client_id, round_):
+            last = self._quarantine.standing.out_until[client_id]
+            LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
+
+    def _fold_in_turn(self) -> None:
+        while self._awaited and self._awaited[0] in self._early:
+            self._fold(self._early.pop(self._awaited.pop(0)))
+
     def _fold(self, upload: Upload) -> None:
         assert self._aggregation is not None, "round_clients comes first"
-        with part("aggregation"):
-            self._aggregation.add(upload)
+        try:
+            with part("aggregation"):
+                self._aggregation.add(upload)
+        except ProtocolError as error:
+            if self.holds_memories:
+                raise
+            self._note_refusal(upload.client_id, error)
+            return
         profile = self.state.profiles[upload.client_id]
         params, macs = self._method.model_size(upload.plan)
         self._records.append(
@@ -158,3 +224,9 @@ class Server:
                 accuracy_after=upload.metrics.accuracy_after,
             )
         )
+
+
+def _one_line(reason: str) -> str:
+    """A reason as it may stand in logs and ledger: it can quote what a stranger sent."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

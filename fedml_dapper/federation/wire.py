@@ -1,6 +1,9 @@
 """Messages as bytes: a JSON header that says what is meant, and safetensors for the numbers. Nothing is unpickled.
 
-    b"FDAP" | header length, 4 bytes little-endian | header, JSON | safetensors
+    b"FDAP" | checksum, 32 bytes | header length, 4 bytes little-endian | header, JSON | safetensors
+
+The checksum is SHA-256 over all that follows it. It tells a message that was damaged on its way from a whole one;
+whoever forges a message can make the checksum fit, so that content is checked all the same.
 
 All weights of one dtype travel as one flat tensor, in the order of the layout's names and in the shapes that the
 message's pruning plan implies. So neither names nor shapes of weights are taken from the wire, and the overhead is a
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +36,12 @@ from fedml_dapper.pruning.uplink import CODES, is_reduced, reduce, restore
 
 MAGIC = b"FDAP"
 MAX_HEADER_BYTES = 1 << 20
+"""Of the header, and again of the list of tensors with which the safetensors begin."""
+_DIGEST_BYTES, _LENGTH_BYTES = 32, 4
+_START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
+_MAX_CONTAINERS = 10_000
+"""Lists and objects in a header; each takes fifty times the memory of its two brackets."""
+_WHOLE_NUMBERS = 2**31
 _EXTRA, _MEMORY = "extra/", "memory/"
 _EXPONENTS = "int8 exponents"
 
@@ -40,7 +50,7 @@ class _Metrics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     loss: float
-    steps: int = Field(ge=0)
+    steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
     seconds: float = Field(ge=0)
     accuracy_before: float | None = Field(default=None, ge=0, le=100)
     accuracy_after: float | None = Field(default=None, ge=0, le=100)
@@ -53,8 +63,8 @@ class Header(BaseModel):
 
     kind: Literal["downlink", "upload"]
     identity: Identity
-    round: int = Field(ge=1)
-    client_id: int = Field(ge=0)
+    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
+    client_id: int = Field(ge=0, lt=_WHOLE_NUMBERS)
     plan: dict[str, str] = {}
     """Group -> bitmap of kept channels, base64."""
     omitted: tuple[str, ...] = ()
@@ -99,26 +109,30 @@ class Codec:
             | _prefixed(_EXTRA, message.extras)
             | _prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
-        text = header.model_dump_json(exclude_defaults=True).encode()
-        return b"".join((MAGIC, len(text).to_bytes(4, "little"), text, body))
+        return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
 
     @part("wire")
     def decode(self, data: bytes) -> tuple[Downlink | Upload, Memory | None]:
         """The message in ``data`` and the memory that travels with it, checked before any value is used.
 
-        Raises :class:`ProtocolError` for anything that is not a message of this experiment: a foreign identity, names,
-        dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
+        Raises :class:`ProtocolError` for anything that is not a message of this experiment: a damaged one, a foreign
+        identity, names, dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
         """
         header, body = self._split(data)
+        if int.from_bytes(body[:8], "little") > MAX_HEADER_BYTES:
+            raise ProtocolError("message body is not safetensors, or lists too many tensors")
         difference = header.identity.difference(self._identity)
         if difference is not None:
             raise ProtocolError(f"message of another experiment: {difference}")
         kept = {name: self._from_bitmap(name, text) for name, text in header.plan.items()}
         plan = PruningPlan(kept, frozenset(header.omitted))
         plan.check(self._layout)
+        for names in (header.omitted, header.unsliced):
+            if len(set(names)) < len(names):
+                raise ProtocolError("message names a tensor twice")
         try:
             tensors = safetensors.torch.load(body)
-        except (SafetensorError, ValueError, KeyError) as error:
+        except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, AssertionError) as error:
             raise ProtocolError(f"message body is not safetensors: {error}") from error
         extras, remembered = _taken(tensors, _EXTRA), _taken(tensors, _MEMORY)
         memory = None if header.memory is None else Memory(remembered, header.memory)
@@ -147,11 +161,19 @@ class Codec:
         return self._split(data)[0]
 
     def _split(self, data: bytes) -> tuple[Header, bytes]:
-        size = int.from_bytes(data[4:8], "little")
-        if data[:4] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - 8):
+        size = int.from_bytes(data[_START - _LENGTH_BYTES : _START], "little")
+        if data[: len(MAGIC)] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - _START):
             raise ProtocolError("not a fedml_dapper message, or one that was cut off")
+        covered = len(MAGIC) + _DIGEST_BYTES
+        if data[len(MAGIC) : covered] != _digest(memoryview(data)[covered:]):
+            raise ProtocolError(
+                "message does not fit its checksum: it was damaged on its way, or another version sent it"
+            )
+        header = data[_START : _START + size]
+        if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
+            raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
         try:
-            return Header.model_validate_json(data[8 : 8 + size]), data[8 + size :]
+            return Header.model_validate_json(header), data[_START + size :]
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(step) for step in first["loc"])
@@ -224,6 +246,19 @@ class _Part:
             )
         pieces = torch.split(flat, sizes)
         return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+
+def framed(header: bytes, body: bytes) -> bytes:
+    """The message that consists of ``header`` and ``body``."""
+    content = (len(header).to_bytes(_LENGTH_BYTES, "little"), header, body)
+    return b"".join((MAGIC, _digest(*content), *content))
+
+
+def _digest(*pieces: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
 
 
 def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, uplink: Uplink) -> dict[str, Tensor]:

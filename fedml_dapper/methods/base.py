@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
-from fedml_dapper.config import PruningArgs, Section, TrainArgs, Uplink, check
+from fedml_dapper.config import DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
 from fedml_dapper.datasets import ClientData
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
 from fedml_dapper.methods.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     ChannelLayout,
+    ClippedMean,
     Footprint,
     PruningPlan,
     RecoveringMean,
     Recovery,
+    RobustMean,
     Tensors,
     Widths,
     footprint,
@@ -56,6 +58,8 @@ class Task:
     """Whether the method slims; otherwise no channels are traced, so that any network will do."""
     uplink: Uplink = "fp32"
     """In what uploads travel."""
+    defence: DefenceArgs = field(default_factory=DefenceArgs)
+    """What the server takes over the clients that hold a coordinate."""
 
     @cached_property
     def layout(self) -> ChannelLayout:
@@ -142,6 +146,12 @@ class Method(Generic[P]):
         """Names of tensors that never leave a client; it keeps them in its memory between rounds."""
         return frozenset()
 
+    @property
+    def takes_robust_means(self) -> bool:
+        """Whether all that the server learns of clients is :class:`RecoverAndAverage`'s mean, for which a robust
+        statistic can stand in. A method that aggregates in its own way says so itself."""
+        return type(self).aggregation is Method.aggregation
+
     def footprint(self, ratio: float) -> Footprint:
         """What a client of pruning ratio ``ratio`` trains, gets and sends."""
         widths = self.task.widths(ratio) if self.slims else {}
@@ -218,6 +228,23 @@ class Method(Generic[P]):
 
     # Client to server
 
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        """Raises ``ProtocolError`` unless ``upload`` is the part of the model that its client is to send in the open
+        round: by default the part that it was sent."""
+        if upload.unsliced or not upload.plan.equals(self.plan(server, upload.client_id)):
+            raise ProtocolError("upload's plan is not the one that its client was sent")
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        """Raises ``ProtocolError`` unless ``upload`` holds the extras that its client is to send in the open round, in
+        names, shapes and dtypes: by default none."""
+        del server
+        if upload.extras:
+            raise ProtocolError(f"upload holds extras that `{self.name}` knows nothing of: {sorted(upload.extras)[:3]}")
+
+    def trained_samples(self, profile: ClientProfile) -> int:
+        """On how many of its images a client trains, which its uploads have to say: all."""
+        return profile.num_samples
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """Recover what was pruned and average (DapperFL Eq. 6-7); without pruning, FedAvg's weighted mean."""
         return RecoverAndAverage(server, self.task)
@@ -249,13 +276,14 @@ class Method(Generic[P]):
 
 
 class RecoverAndAverage:
-    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly)."""
+    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
+    ``dapper_args.defence.aggregation`` asks for in place of the mean."""
 
     def __init__(self, server: ServerState, task: Task, recovery: Recovery = "global") -> None:
         self._server = server
         self._layout = task.layout
         self._uniform = task.uniform_weights
-        self._mean = RecoveringMean(server.weights, task.layout, recovery)
+        self._mean = _mean(server.weights, task, recovery)
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
@@ -263,3 +291,16 @@ class RecoverAndAverage:
 
     def close(self) -> None:
         self._server.weights = self._mean.result()
+
+
+def _mean(previous: Tensors, task: Task, recovery: Recovery) -> RecoveringMean | ClippedMean | RobustMean:
+    layout, defence = task.layout, task.defence
+    match defence.aggregation:
+        case "mean":
+            return RecoveringMean(previous, layout, recovery)
+        case "norm_clipping":
+            return ClippedMean(previous, layout, recovery, defence.clip_change)
+        case "trimmed_mean":
+            return RobustMean(previous, layout, recovery, defence.trimmed_share, defence.min_holders)
+        case "median":
+            return RobustMean(previous, layout, recovery, None, defence.min_holders)

@@ -78,6 +78,10 @@ class WindowMethod(Method[WindowParams]):
             model.load_state_dict({**model.state_dict(), **statistics})
         return super().upload(client, downlink, model, training, extras)
 
+    @property
+    def takes_robust_means(self) -> bool:
+        return True
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.task, "holders")
 

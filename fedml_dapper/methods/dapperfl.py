@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.base import Aggregation, Method, MethodParams, RecoverAndAverage, Task
 from fedml_dapper.methods.batchnorm import recalibrate, running_statistics
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
@@ -34,6 +34,7 @@ from fedml_dapper.pruning import (
     PruningPlan,
     Recovery,
     Tensors,
+    Widths,
     carry_momentum,
     footprint,
     plan_by_importance,
@@ -95,9 +96,13 @@ class DapperFL(Method[DapperFLParams]):
             )
 
     def footprint(self, ratio: float) -> Footprint:
-        unsliced = () if self.params.bn_statistics == "slim" else running_statistics(self.task.backbone)
         widths = self.task.widths(ratio)
-        return footprint(self.task.layout, widths, unsliced=unsliced if widths else ())
+        return footprint(self.task.layout, widths, unsliced=self._sent_whole(widths) if widths else ())
+
+    def _sent_whole(self, widths: Widths) -> frozenset[str]:
+        """Names of the running statistics that a client of ``widths`` sends of all channels."""
+        whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
+        return frozenset(running_statistics(self.task.backbone)) if whole else frozenset()
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
@@ -157,6 +162,18 @@ class DapperFL(Method[DapperFLParams]):
             return task_loss + params.gamma * dar(representations, params.dar_norm)
 
         return loss
+
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        """Which channels stay is the client's choice; how many, and what is sent whole, follows from its level."""
+        widths = self.task.widths(server.profiles[upload.client_id].ratio)
+        if upload.plan.omitted or upload.plan.widths != widths:
+            raise ProtocolError("upload's widths are not those of its client's capability level")
+        if upload.unsliced != self._sent_whole(widths):
+            raise ProtocolError("upload's tensors sent whole are not those that `bn_statistics` asks for")
+
+    @property
+    def takes_robust_means(self) -> bool:
+        return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.task, self.params.recovery)

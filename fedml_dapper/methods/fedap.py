@@ -110,6 +110,11 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
                     moments[name].add(activation.output.movedim(1, -1).flatten(0, -2))
         return {name: layer.gaussian() for name, layer in moments.items()}
 
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        asked = server.round >= self.first_rounds and _MEASURE in self.instructions(server, upload.client_id)
+        expected = {name: torch.empty(2, width, dtype=torch.float64) for name, width in self.convolutions.items()}
+        check_like(upload.extras, expected if asked else {})
+
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
         """W_ij of every client j measured so far."""
         members = list(ClientModels(server).rounds)

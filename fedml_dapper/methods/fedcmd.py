@@ -33,7 +33,15 @@ from fedml_dapper.methods.activations import observed
 from fedml_dapper.methods.averaging import check_like
 from fedml_dapper.methods.base import Aggregation, MethodParams, RecoverAndAverage, Task
 from fedml_dapper.methods.client_models import ClientModels, KeepLatest
-from fedml_dapper.methods.layer_election import AverageAndElect, LayerMetric, elected, favourite, votes_so_far, winner
+from fedml_dapper.methods.layer_election import (
+    AverageAndElect,
+    LayerMetric,
+    check_vote,
+    elected,
+    favourite,
+    votes_so_far,
+    winner,
+)
 from fedml_dapper.methods.layers import Layer, layers_of, tensors_of
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
@@ -179,6 +187,12 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         model = self.task.backbone
         norms = tensors_of(model, nn.BatchNorm1d, nn.BatchNorm2d) if self.params.local_bn_stats else frozenset[str]()
         return norms - {name for name, _ in model.named_parameters()}
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        if upload.round <= self.first_rounds:
+            check_vote(upload.extras, len(self.candidates))
+        else:
+            super().check_extras(server, upload)
 
     def aggregation(self, server: ServerState) -> Aggregation:
         if server.round < self.first_rounds:

@@ -71,5 +71,9 @@ class FedDrop(Method[FedDropParams]):
         generator = numpy_generator(self.task.seed, Stream.METHOD, *keys)
         return plan_at_random(self.task.layout, self.task.widths(self.ratio), generator)
 
+    @property
+    def takes_robust_means(self) -> bool:
+        return True
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.task, self.params.fill)

@@ -28,7 +28,7 @@ from fedml_dapper.methods.base import Aggregation, Method, MethodParams
 from fedml_dapper.methods.client_models import ClientModels, KeepLatest
 from fedml_dapper.methods.local_training import ClientContext
 from fedml_dapper.methods.messages import Downlink, Upload
-from fedml_dapper.methods.state import ServerState
+from fedml_dapper.methods.state import ClientProfile, ServerState
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.seeding import Stream, torch_generator
@@ -58,20 +58,21 @@ class FedFomo(Method[FedFomoParams]):
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
         for data in clients:
-            if data.num_samples - self._num_validation(data) < 2:
+            if data.num_samples - self._num_validation(data.num_samples) < 2:
                 raise ConfigError(
                     f"dapper_args.params.fedfomo.validation_share: {self.params.validation_share} of the"
                     f" {data.num_samples} images of client {data.client_id} leaves fewer than 2 to train on; lower it"
                     " or raise data_args.client_share"
                 )
 
-    def _num_validation(self, data: ClientData) -> int:
-        return max(1, round(self.params.validation_share * data.num_samples))
+    def _num_validation(self, num_samples: int) -> int:
+        return max(1, round(self.params.validation_share * num_samples))
 
     def split(self, data: ClientData) -> tuple[ClientData, ClientData]:
         """The images to train and to validate on."""
         generator = torch_generator(self.task.seed, Stream.METHOD, data.client_id)
-        order, count = torch.randperm(data.num_samples, generator=generator), self._num_validation(data)
+        order = torch.randperm(data.num_samples, generator=generator)
+        count = self._num_validation(data.num_samples)
         parts = (order[count:].sort().values, order[:count].sort().values)
         training, validation = (data.samples.take(part) for part in parts)
         return replace(data, samples=training), replace(data, samples=validation)
@@ -115,6 +116,13 @@ class FedFomo(Method[FedFomoParams]):
             gains.append(benefit(own_loss, validation_loss(own, validation, device), float(distance.sqrt())))
         own.load_state_dict(before)
         return torch.tensor(gains, dtype=torch.float64).nan_to_num(0.0, 0.0, 0.0)  # diverged: of unknown use
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        check_benefits(upload.extras, len(server.profiles))
+
+    def trained_samples(self, profile: ClientProfile) -> int:
+        """All but those it validates on."""
+        return profile.num_samples - self._num_validation(profile.num_samples)
 
     def aggregation(self, server: ServerState) -> Aggregation:
         return KeepAndPrefer(server)

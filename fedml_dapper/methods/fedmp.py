@@ -89,6 +89,10 @@ class FedMP(Method[FedMPParams]):
         _, macs = self.model_size(upload.plan)
         return macs * upload.num_samples * self.epochs(profile) / (1 - profile.ratio)
 
+    @property
+    def takes_robust_means(self) -> bool:
+        return self.params.ratio == "fixed"  # bandits compare clients' times and losses
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """R2SP, with the bandits' lesson where there are any."""
         return RecoverAndAverage(server, self.task) if self.params.ratio == "fixed" else _LearnAndAverage(server, self)

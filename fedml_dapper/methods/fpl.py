@@ -102,6 +102,9 @@ class FPL(Method[FPLParams]):
             training.epoch(model, optimizer, self.objective(client, downlink, means))
         return self.upload(client, downlink, model, training, means.prototypes())
 
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        check_prototypes(upload.extras, *self.task.backbone.predictor.weight.shape)
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """FedAvg's weighted mean, and FINCH over the prototypes of each class."""
         return AverageAndCluster(server, self.task)

@@ -24,7 +24,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedml_dapper.methods.averaging import WeightedMean
+from fedml_dapper.methods.averaging import WeightedMean, check_like
 from fedml_dapper.methods.base import Aggregation, Method, MethodParams
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining
 from fedml_dapper.methods.messages import Downlink, Upload
@@ -87,6 +87,9 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
         client.memory.keep("control", renewed)
         changes = {name: tensor - own[name] for name, tensor in renewed.items()}
         return self.upload(client, downlink, model, training, changes)
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        check_like(upload.extras, self.control(server))
 
     def aggregation(self, server: ServerState) -> Aggregation:
         return ControlledMean(server, self.control(server), self.params.eta_g)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
+from fedml_dapper.errors import ProtocolError
 from fedml_dapper.methods.base import Method, P
 from fedml_dapper.methods.client_models import ClientModels
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining
@@ -76,6 +77,18 @@ class TwoPhaseMethod(Method[P]):
             weights |= models.mean(self.mixing_weights(server, client_id), previous)
         return replace(message, weights=weights, extras=instructions)
 
+    def sent(self, round_: int, instructions: Tensors) -> PruningPlan:
+        """The part of its model that a client sends in ``round_``."""
+        if round_ <= self.first_rounds or self.sends_kept:
+            return DENSE
+        return PruningPlan({}, self.kept(instructions))
+
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        first = upload.round <= self.first_rounds
+        expected = self.sent(upload.round, {} if first else self.instructions(server, upload.client_id))
+        if upload.unsliced or not upload.plan.equals(expected):
+            raise ProtocolError("upload's plan is not that of its phase")
+
     def upload(
         self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
         extras: Tensors | None = None,
@@ -83,9 +96,7 @@ class TwoPhaseMethod(Method[P]):
         upload = super().upload(client, downlink, model, training, extras)
         if downlink.round <= self.first_rounds:
             return upload
-        kept = self.kept(downlink.extras)
+        kept, plan = self.kept(downlink.extras), self.sent(downlink.round, downlink.extras)
         client.memory.keep("personal", {name: upload.weights[name] for name in sorted(kept)})
-        if self.sends_kept:
-            return replace(upload, plan=DENSE)
-        sent = {name: tensor for name, tensor in upload.weights.items() if name not in kept}
-        return replace(upload, weights=sent, plan=PruningPlan({}, kept))
+        sent = {name: tensor for name, tensor in upload.weights.items() if name not in plan.omitted}
+        return replace(upload, weights=sent, plan=plan)

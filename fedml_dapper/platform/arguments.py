@@ -14,7 +14,7 @@ from typing import Any
 import fedml
 from fedml.arguments import Arguments, add_args
 
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import FEDML_PROTECTIONS, Settings, check, load_settings, why_refused
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.platform.offline import without_platform
@@ -52,6 +52,9 @@ def experiment_of(args: Arguments) -> Experiment:
 
     Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
     """
+    for key in FEDML_PROTECTIONS:
+        if vars(args).get(key):  # set by the program; a file with it was refused before
+            raise ConfigError(why_refused(key))
     experiment = vars(args).get(_EXPERIMENT)
     if experiment is None:
         experiment = build_experiment(_read_settings(args))

@@ -22,8 +22,9 @@ class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is unty
     """
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
+        experiment = experiment_of(args)  # first: it refuses what FedML's base class would switch on
         super().__init__(model, args)
-        self.clients = ClientSide(experiment_of(args))
+        self.clients = ClientSide(experiment)
         self._downlink: Downlink | None = None
         self._upload: Upload | None = None
 

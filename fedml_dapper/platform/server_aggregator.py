@@ -18,8 +18,9 @@ class DapperServerAggregator(ServerAggregator):  # type: ignore[misc]  # fedml i
     """FedML's hooks around :class:`Server`; the model of record is ``server.state.weights``."""
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
+        experiment = experiment_of(args)  # first: it refuses what FedML's base class would switch on
         super().__init__(model, args)
-        self.server = Server(experiment_of(args))
+        self.server = Server(experiment)
 
     def get_model_params(self) -> dict[int, Downlink]:
         """What each client of the open round starts from, by client id; asking twice changes nothing."""

@@ -50,7 +50,7 @@ class RecoveringMean:
 
         Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
         """
-        self._check(weights, plan, unsliced)
+        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         kept = KeptIndices(plan)
         for name, sent in weights.items():
             if name in self._sums:
@@ -75,14 +75,21 @@ class RecoveringMean:
                 recovered[name] = self._sums.pop(name).mean(previous, self._total, self._recovery)
         return recovered
 
-    def _check(self, weights: Tensors, plan: PruningPlan, unsliced: Collection[str]) -> None:
-        plan.check(self._layout)
-        odd = sorted(weights.keys() ^ (self._previous.keys() - plan.omitted))
-        if odd:
-            raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
-        widths = plan.widths
-        for name, tensor in weights.items():
-            spec = self._layout.tensors[name]
-            expected = spec.shape if name in unsliced else spec.shape_at(widths)
-            if tuple(tensor.shape) != expected:
-                raise ProtocolError(f"upload's `{name}` has shape {tuple(tensor.shape)}, its plan says {expected}")
+
+def check_fits(
+    weights: Tensors, plan: PruningPlan, unsliced: Collection[str], layout: ChannelLayout, names: Collection[str]
+) -> None:
+    """Raises :class:`ProtocolError` unless ``weights`` are those of ``names`` that ``plan`` does not omit, in its
+    shapes (those ``unsliced`` in the model's) and in the layout's dtypes."""
+    plan.check(layout)
+    odd = sorted(weights.keys() ^ (set(names) - plan.omitted))
+    if odd:
+        raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
+    widths = plan.widths
+    for name, tensor in weights.items():
+        spec = layout.tensors[name]
+        expected = spec.shape if name in unsliced else spec.shape_at(widths)
+        if tuple(tensor.shape) != expected:
+            raise ProtocolError(f"upload's `{name}` has shape {tuple(tensor.shape)}, its plan says {expected}")
+        if tensor.dtype != spec.dtype:
+            raise ProtocolError(f"upload's `{name}` is {tensor.dtype}, the model's {spec.dtype}")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation import RoundRecord, Scores
+from fedml_dapper.federation import RoundRecord, Scores, shared_settings
 from fedml_dapper.federation.checkpoint import (
     Checkpoint,
     accuracy_of,
@@ -154,6 +154,22 @@ def test_settings_of_the_machine_may_differ(tiny_settings: SettingsFactory, tmp_
     save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
     other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2")
     load_checkpoint(tmp_path / "file", tiny_settings(*other), CPU)
+
+
+def test_what_an_earlier_version_had_no_setting_for_counts_as_the_default(
+    tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_before(values: Settings) -> dict[str, Any]:
+        shared = shared_settings(values)
+        del shared["dapper_args"]["defence"]
+        return shared
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fedml_dapper.federation.checkpoint.shared_settings", of_before)
+        save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
+    assert_same(load_checkpoint(tmp_path / "file", tiny_settings(), CPU), checkpoint())
+    with pytest.raises(DataError, match=r"dapper_args\.defence\.aggregation is mean there and median here"):
+        load_checkpoint(tmp_path / "file", tiny_settings("dapper_args.defence.aggregation=median"), CPU)
 
 
 def test_another_schema_and_what_is_no_checkpoint_are_refused(tiny_settings: SettingsFactory, tmp_path: Path) -> None:

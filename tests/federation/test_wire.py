@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedml_dapper.config import Settings, load_settings
@@ -18,6 +18,7 @@ from fedml_dapper.federation import (
     Identity,
     Server,
     build_experiment,
+    framed,
     settings_difference,
     shared_settings,
 )
@@ -126,7 +127,7 @@ def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: Setti
         codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
     old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
     sender = Codec(ours.method.task.layout, old, {})
-    with pytest.raises(ProtocolError, match="wire schema is 0 there and 2 here"):
+    with pytest.raises(ProtocolError, match="wire schema is 0 there and 3 here"):
         codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
 
 
@@ -172,25 +173,19 @@ def test_truncated_messages_are_refused(encoded: tuple[Codec, Upload, bytes], cu
         codec.decode(data[:cut])
 
 
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_mutated_messages_are_refused_or_well_formed(encoded: tuple[Codec, Upload, bytes], data: st.DataObject) -> None:
-    codec, upload, original = encoded
-    header_end = 8 + int.from_bytes(original[4:8], "little")
-    mutated = bytearray(original)
-    for _ in range(data.draw(st.integers(1, 4))):
-        mutated[data.draw(st.integers(0, header_end + 300))] = data.draw(st.integers(0, 255))
-    try:
-        received, _ = codec.decode(bytes(mutated))
-    except ProtocolError:
-        return
-    layout_shapes = {name: tensor.shape for name, tensor in upload.weights.items()}
-    assert {name: tensor.shape for name, tensor in received.weights.items()}.keys() <= layout_shapes.keys()
-    assert all(bool(torch.isfinite(t).all()) for t in received.weights.values() if t.is_floating_point())
+@pytest.mark.parametrize("place", [0, 4, 35, 36, 40, 300, -1])
+def test_a_single_flipped_bit_is_noticed(encoded: tuple[Codec, Upload, bytes], place: int) -> None:
+    codec, _, data = encoded
+    damaged = bytearray(data)
+    damaged[place] ^= 1
+    with pytest.raises(ProtocolError):
+        codec.decode(bytes(damaged))
+    damaged[place] ^= 1
+    codec.decode(bytes(damaged))
 
 
 @given(noise=st.binary(max_size=200))
 def test_noise_is_refused(encoded: tuple[Codec, Upload, bytes], noise: bytes) -> None:
-    for data in (noise, MAGIC + noise, MAGIC + len(noise).to_bytes(4, "little") + noise):
+    for data in (noise, MAGIC + noise, framed(noise, b""), framed(b"{}", noise), framed(noise, noise)):
         with pytest.raises(ProtocolError):
             encoded[0].decode(data)

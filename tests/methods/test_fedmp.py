@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,8 @@ EUCB = "dapper_args.params.fedmp={ratio: eucb}"
 
 
 def untrained_round(server: Server, losses: Sequence[float], samples: Sequence[int]) -> None:
+    counted = zip(server.state.profiles, samples, strict=True)
+    server.state.profiles = tuple(replace(profile, num_samples=count) for profile, count in counted)
     for client_id in server.round_clients():
         sent = server.downlink(client_id)
         metrics = TrainingMetrics(losses[client_id], 1, 0.0)

@@ -147,7 +147,7 @@ def fabricated(experiment: Experiment, client_id: int, prototypes: dict[int, Seq
     return Upload(
         round=1,
         client_id=client_id,
-        num_samples=10,
+        num_samples=experiment.profiles[client_id].num_samples,
         weights=experiment.method.task.backbone.state_dict(),
         metrics=TrainingMetrics(1.0, 1, 1.0),
         extras={"classes": torch.tensor(list(prototypes)), "prototypes": points},

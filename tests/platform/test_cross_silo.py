@@ -184,3 +184,48 @@ def test_silo_files_are_checked_before_anything_starts(
     assert silos.wait(0, 60) == 2
     assert message in silos.output(0)
     assert not silos.run_dir.exists()
+
+
+GARBAGE_PROGRAM = """
+from dataclasses import replace
+import torch
+from fedml_dapper import platform as dapper
+
+class Garbage(dapper.DapperClientTrainer):
+    def get_model_params(self):
+        upload = super().get_model_params()
+        if upload.round == 1:
+            return replace(upload, num_samples=10**6)
+        if upload.round == 2:
+            return replace(upload, weights=scaled(upload.weights, 1e6))
+        return replace(upload, weights=scaled(upload.weights, float("nan")))
+
+def scaled(weights, factor):
+    return {name: tensor * factor if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model, client_trainer=Garbage(model, args)).run()
+"""
+
+
+@pytest.mark.long
+def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    defence = [f"dapper_args.defence.{setting}" for setting in ("max_change=5", "strikes=3", "quarantine_rounds=1")]
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=5", "epochs=1", *defence)
+    program = tmp_path / "garbage.py"
+    program.write_text(GARBAGE_PROGRAM)
+    silos = started(config)
+    for rank in range(NUM_SILOS + 1):
+        silos.start(rank, program=program if rank == 3 else None)
+    assert silos.wait(0) == 0, silos.output(0)
+    rounds = silos.rounds()
+    assert [record.absent for record in rounds] == [(2,), (2,), (2,), (), (2,)]
+    assert [record.quarantined for record in rounds] == [(), (), (), (2,), ()]
+    reasons = [record.refused.get(2, "") for record in rounds]
+    expected = ("says 1000000 samples", "max_change allows 5", "not finite", "", "not finite")
+    assert all(part in reason for part, reason in zip(expected, reasons, strict=True)), reasons
+    assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds)
+    assert all(record.seconds.total < 30 for record in rounds)  # nobody waited for the one that was refused

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import Experiment, Server, build_experiment, read_ledger
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, read_ledger
 
 platform = pytest.importorskip("fedml_dapper.platform", reason="fedml is not installed")
+
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy  # noqa: E402
 
 SettingsFactory = Callable[..., Settings]
 
@@ -105,3 +108,23 @@ def test_settings_survive_the_round_trip_through_args(tiny_settings: SettingsFac
     assert args.learning_rate == 0.001
     assert experiment.record() == build_experiment(experiment.settings).record()
     assert experiment.settings == tiny_settings("comm_round=1", "epochs=1", "learning_rate=1e-3")
+
+
+def test_fedmls_privacy_hooks_do_not_fit_slim_uploads_and_are_refused(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    args, experiment = prepared(tiny_settings, tmp_path)
+    clients = ClientSide(experiment)
+    upload = clients.update(Server(experiment).downlink(0), experiment.clients[0])
+    args.enable_dp, args.dp_solution_type, args.mechanism_type = True, "ldp", "gaussian"
+    args.epsilon, args.delta, args.sensitivity = 0.5, 0.1, 1.0
+    privacy = FedMLDifferentialPrivacy()
+    privacy.init(args)
+    with pytest.raises(AttributeError, match="keys"):  # what FedML's trainer would do after training
+        privacy.add_local_noise(upload)
+    noisy = privacy.add_local_noise(dict(upload.weights))
+    variances = [name for name in noisy if name.endswith("running_var")]
+    assert any(bool((noisy[name] < 0).any()) for name in variances)  # not a model any more
+    assert not any(noisy[name].dtype == torch.int64 for name in noisy)
+    with pytest.raises(ConfigError, match="leave `enable_dp` out"):
+        platform.DapperClientTrainer(experiment.method.task.backbone, args)

@@ -28,6 +28,7 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics["bytes/down"] = sum(client.bytes_down for client in record.clients)
     metrics["clients/answered"] = len(record.clients)
     metrics["clients/absent"] = len(record.absent)
+    metrics["clients/refused"] = len(record.refused)
     metrics["seconds/round"] = record.seconds.total
     metrics["seconds/evaluation"] = record.seconds.evaluation
     return metrics

@@ -47,6 +47,7 @@ def test_names_and_values_of_a_round() -> None:
         "bytes/down": 300,
         "clients/answered": 3,
         "clients/absent": 1,
+        "clients/refused": 0,
         "seconds/round": 9.0,
         "seconds/evaluation": 2.0,
     }
@@ -55,5 +56,6 @@ def test_names_and_values_of_a_round() -> None:
 def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losses() -> None:
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     assert set(metrics_of(record)) == {
-        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "seconds/round", "seconds/evaluation"
+        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused",
+        "seconds/round", "seconds/evaluation",
     }  # fmt: skip

@@ -1,0 +1,41 @@
+"""Who has sent how much that was refused, and who is left out for it (``dapper_args.defence``)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from fedml_dapper.config import DefenceArgs
+
+
+class Standing(BaseModel):
+    """What is remembered from one round to the next, by client id; clients of clean record are not named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strikes: dict[int, int] = {}
+    """Refused uploads since the last quarantine."""
+    out_until: dict[int, int] = {}
+    """The last round of a quarantine."""
+
+
+class Quarantine:
+    """Counts strikes and leaves clients out; without ``defence.strikes`` it counts and leaves nobody out."""
+
+    def __init__(self, defence: DefenceArgs) -> None:
+        self._defence = defence
+        self.standing = Standing()
+
+    def strike(self, client_id: int, round_: int) -> bool:
+        """Count a refused upload in ``round_``; True where it puts the client in quarantine from the next round on."""
+        strikes, out_until = dict(self.standing.strikes), dict(self.standing.out_until)
+        strikes[client_id] = strikes.get(client_id, 0) + 1
+        caught = self._defence.strikes is not None and strikes[client_id] >= self._defence.strikes
+        if caught:
+            del strikes[client_id]
+            out_until[client_id] = round_ + self._defence.quarantine_rounds
+        self.standing = Standing(strikes=strikes, out_until=out_until)
+        return caught
+
+    def holds(self, client_id: int, round_: int) -> bool:
+        """Whether the client is left out of ``round_``."""
+        return round_ <= self.standing.out_until.get(client_id, 0)

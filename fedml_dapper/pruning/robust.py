@@ -1,0 +1,162 @@
+"""Robust aggregation of slim models: per coordinate, an order statistic over the clients that hold it.
+
+In the recovery rules of ``recovery`` the mean over a coordinate's holders gives way to a trimmed mean or a median of
+theirs, s. With H the weight of the holders, T that of all clients and W the previous global model:
+
+* ``global``: (H s + (T - H) W) / T
+* ``zero``: H s / T
+* ``holders``: s, or W where nobody holds the coordinate
+
+Among holders clients count alike: with weights, one that claims many samples would pass for many clients. What too few
+hold counts as held by nobody.
+
+An order needs all values at once. So uploads are held until the round closes, as much memory as all of them together,
+and tensors are then treated one after another: besides, a copy per client of the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil, prod
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.pruning.layout import ChannelLayout
+from fedml_dapper.pruning.plan import PruningPlan, Tensors
+from fedml_dapper.pruning.recovery import check_fits
+from fedml_dapper.pruning.running_sum import Recovery
+from fedml_dapper.pruning.slim import KeptIndices
+
+_BLOCK_ENTRIES = 2**22
+"""Values sorted at a time; sorting takes about four times their memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    weights: Tensors
+    kept: KeptIndices
+    unsliced: Collection[str]
+    weight: float
+
+
+class RobustMean:
+    """Per coordinate the mean of what its holders sent, without the ``trimmed_share`` of smallest and of largest.
+
+    The share is rounded up, and at least one value is left. Without a ``trimmed_share`` all but the middle one or two
+    are left out: the median. Of integer buffers (BatchNorm's counters) the upper median is taken.
+    """
+
+    def __init__(
+        self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, trimmed_share: float | None,
+        min_holders: int,
+    ) -> None:  # fmt: skip
+        self._previous = previous
+        self._layout = layout
+        self._recovery = recovery
+        self._share = trimmed_share
+        self._min_holders = min_holders
+        self._uploads: list[_Held] = []
+
+    def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
+        """Take in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
+
+        Raises :class:`ProtocolError`, with nothing changed, when names or shapes do not fit the plan.
+        """
+        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
+        self._uploads.append(_Held(weights, KeptIndices(plan), unsliced, weight))
+
+    def result(self) -> dict[str, Tensor]:
+        """The new global tensors, in the previous ones' dtypes; raises :class:`ProtocolError` if nothing was added."""
+        if not self._uploads:
+            raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
+        return {name: self._aggregated(name, previous) for name, previous in self._previous.items()}
+
+    def _aggregated(self, name: str, previous: Tensor) -> Tensor:
+        holders = [upload for upload in self._uploads if name in upload.weights]
+        if not holders:
+            return self._recovered(previous, torch.zeros_like(previous), torch.zeros((), dtype=torch.float64))
+        if not previous.is_floating_point():
+            sent = torch.stack([upload.weights[name].to(previous.device) for upload in holders])
+            return sent.sort(dim=0).values[len(sent) // 2]
+        cuts = [self._cuts(upload, name) for upload in holders]
+        values = torch.stack(
+            [_spread(upload.weights[name], cut, previous) for upload, cut in zip(holders, cuts, strict=True)]
+        )
+        masks = [_mask(cut, previous) for cut in cuts]
+        full = [max(sizes) for sizes in zip(*(mask.shape for mask in masks), strict=True)]
+        held = torch.stack([mask.expand(full) for mask in masks])
+        weights = torch.tensor([upload.weight for upload in holders], dtype=torch.float64, device=previous.device)
+        count = held.sum(dim=0)
+        enough = count >= self._min_holders
+        weight = (held * weights.view(-1, *[1] * previous.dim())).sum(dim=0) * enough
+        statistic = torch.where(enough, self._middle(values, count), 0)
+        return self._recovered(previous, statistic, weight)
+
+    def _cuts(self, upload: _Held, name: str) -> Mapping[int, Tensor]:
+        return {} if name in upload.unsliced else upload.kept.of(self._layout.tensors[name])
+
+    def _middle(self, values: Tensor, count: Tensor) -> Tensor:
+        """The statistic of (clients, ...) ``values``, NaN where not held; ``count`` holders, broadcast: float64."""
+        if values.dim() == 1:
+            return self._middle(values[:, None], count.view(1))[0]
+        trimmed = self._trimmed(count)
+        position = torch.arange(len(values), device=values.device).view(-1, *[1] * count.dim())
+        counted = (position >= trimmed) & (position < count - trimmed)
+        rows = max(1, _BLOCK_ENTRIES // max(1, prod(values.shape) // values.shape[1]))
+        blocks = []
+        for start in range(0, values.shape[1], rows):
+            block = values[:, start : start + rows].sort(dim=0).values  # NaN comes last
+            which = counted[:, start : start + rows] if counted.shape[1] > 1 else counted
+            blocks.append(torch.where(which, block, 0).sum(dim=0, dtype=torch.float64) / which.sum(dim=0))
+        return torch.cat(blocks)
+
+    def _trimmed(self, count: Tensor) -> Tensor:
+        """How many values are left out at either end, for every number of holders."""
+        most = (len(self._uploads) - 1) // 2
+        shares = [
+            most if self._share is None else ceil(round(self._share * holders, 9))
+            for holders in range(len(self._uploads) + 1)
+        ]
+        wanted = torch.tensor(shares, device=count.device)[count]
+        return torch.minimum(wanted, ((count - 1) // 2).clamp(min=0))
+
+    def _recovered(self, previous: Tensor, statistic: Tensor, weight: Tensor) -> Tensor:
+        total = sum(upload.weight for upload in self._uploads)
+        before, weight = previous.double(), weight.to(previous.device)
+        match self._recovery:
+            case "zero":
+                recovered = statistic * weight / total
+            case "global":
+                recovered = torch.where(
+                    weight == total, statistic, (statistic * weight + (total - weight) * before) / total
+                )
+            case "holders":
+                recovered = torch.where(weight > 0, statistic, before)
+        return recovered.to(previous.dtype)
+
+
+def _spread(values: Tensor, cuts: Mapping[int, Tensor], like: Tensor) -> Tensor:
+    """``values`` at their places in a tensor of the shape of ``like``, NaN elsewhere."""
+    values = values.detach().to(like)
+    for dim, indices in cuts.items():
+        shape = list(values.shape)
+        shape[dim] = like.shape[dim]
+        values = values.new_full(shape, torch.nan).index_copy_(dim, indices.to(like.device), values)
+    return values
+
+
+def _mask(cuts: Mapping[int, Tensor], like: Tensor) -> Tensor:
+    """Which coordinates are held: bool, of the full size along the axes that are cut, 1 along the others."""
+    axes = [_along(dim, indices, like) for dim, indices in cuts.items()]
+    start = torch.ones([1] * like.dim(), dtype=torch.bool, device=like.device)
+    return reduce(torch.logical_and, axes, start)
+
+
+def _along(dim: int, indices: Tensor, like: Tensor) -> Tensor:
+    kept = torch.zeros(like.shape[dim], dtype=torch.bool, device=like.device)
+    kept[indices.to(like.device)] = True
+    return kept.view([-1 if axis == dim else 1 for axis in range(like.dim())])
