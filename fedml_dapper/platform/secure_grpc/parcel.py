@@ -175,4 +175,5 @@ def check_size(payload_bytes: int, limit: int) -> None:
 
 def _first(error: ValidationError) -> str:
     mistake = error.errors(include_url=False, include_input=False)[0]
-    return f"`{'.'.join(str(step) for step in mistake['loc'])}`: {mistake['msg']}"
+    place = ".".join(str(step) for step in mistake["loc"])
+    return f"`{place}`: {mistake['msg']}" if place else mistake["msg"]

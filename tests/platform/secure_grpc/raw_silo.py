@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +33,7 @@ class RawSilo:
         shown = (credentials.key, credentials.certificate) if credentials is not None else (None, None)
         tls = grpc.ssl_channel_credentials(authority, *shown)
         self._channel = grpc.secure_channel(config.server_address, tls, options=[("grpc.enable_http_proxy", 0)])
+        self._receipt = b"{}"
         self._metadata = () if token is None else (("authorization", token),)
 
     def deliver(self, frames: Iterator[bytes], timeout: float | None = 10) -> bytes:
@@ -42,7 +44,12 @@ class RawSilo:
         return self._channel.stream_unary(DELIVER).future(frames, timeout=30, metadata=self._metadata)
 
     def fetch(self, timeout: float = 10) -> list[bytes]:
-        return list(self._channel.unary_stream(FETCH)(b"{}", timeout=timeout, metadata=self._metadata))
+        """The frames of the next message; acknowledges the one before."""
+        call = self._channel.unary_stream(FETCH)
+        frames = list(call(self._receipt, timeout=timeout, metadata=self._metadata))
+        envelope = json.loads(frames[0])
+        self._receipt = json.dumps({"session": envelope["session"], "counter": envelope["counter"]}).encode()
+        return frames
 
 
 def refused(attempt: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
