@@ -23,6 +23,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_SECONDS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small frame must not unfold into a large one
 )
 SERVER_OPTIONS = (
     *OPTIONS,

@@ -14,6 +14,8 @@ from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrival
 
 AWAY_SECONDS = 10.0
 """A silo that has not called for this long, and holds no call open, is taken for gone."""
+MAX_FETCHES = 2
+"""Of one silo: the one that counts, and one before it whose connection is lost without the server knowing yet."""
 SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
 
@@ -97,9 +99,16 @@ class Link:
 
     @contextmanager
     def fetching(self) -> Iterator[int]:
-        """A call by which the silo asks for a message: its number. The newest one counts, others end."""
+        """A call by which the silo asks for a message: its number. The newest one counts, an older one ends.
+
+        Raises :class:`SiloBusyError` where older ones have not ended yet.
+        """
         self._see()
         with self._changed:
+            if self._open_calls >= MAX_FETCHES:
+                raise SiloBusyError(
+                    f"{self.name} holds {self._open_calls} calls open on which it is being sent messages"
+                )
             self._open_calls += 1
             self._newest_call += 1
             call = self._newest_call

@@ -29,7 +29,7 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
-from fedml_dapper.platform.secure_grpc.link import Link, SiloBusyError
+from fedml_dapper.platform.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
 from fedml_dapper.platform.secure_grpc.parcel import MIB, Envelope, Packing, Parcel, read_envelope, read_payload
 
 LOGGER = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ LAST_MESSAGES_SECONDS = 5.0
 """How long silos may take at the end to fetch what waits for them."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
-CLOCK_SECONDS = 60.0
-"""By how much the clocks of server and silo may differ."""
+_SLACK_SECONDS = 60.0
+"""gRPC rounds deadlines on their way."""
 
 
 class SiloAwayError(DapperError):
@@ -66,7 +66,7 @@ class SecureServer(Endpoint):
         self._links = {rank: Link(rank, name_of(rank), self._max_payload_bytes) for rank in range(1, num_silos + 1)}
         self._link_by_name = {link.name: link for link in self._links.values()}
         self._inbox: queue.Queue[Message] = queue.Queue()
-        calls = 2 * num_silos + 4  # a silo fetches and delivers; some more, so that refusing takes nobody's place
+        calls = (1 + MAX_FETCHES) * num_silos + 4  # some more than silos can hold, for those that are refused
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
             options=SERVER_OPTIONS,
@@ -154,11 +154,13 @@ class SecureServer(Endpoint):
 
     def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         try:
-            link = self._caller(context)
-            receipt = _receipt(request)
+            yield from self._send(_receipt(request), self._caller(context), context)
         except _RefusedError as refusal:
             self._refuse(context, refusal)
-            return
+        except SiloBusyError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    def _send(self, receipt: Receipt, link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
         with link.fetching() as call:
             context.add_callback(link.wake)
             context.send_initial_metadata((WELCOME,))
@@ -169,7 +171,7 @@ class SecureServer(Endpoint):
                 link.sent(parcel)
             elif context.is_active() and not link.is_newest(call):
                 reason = f"a newer call of {link.name} has taken this one's place; start each silo once"
-                self._refuse(context, _RefusedError(grpc.StatusCode.ABORTED, reason))
+                raise _RefusedError(grpc.StatusCode.ABORTED, reason)
 
     def _caller(self, context: grpc.ServicerContext) -> Link:
         """Whose call it is, by the certificate it was made with."""
@@ -183,7 +185,7 @@ class SecureServer(Endpoint):
             if not hmac.compare_digest(str(shown).encode(), self._token.encode()):
                 reason = f"{name} shows {'another' if shown else 'no'} token; the server's is asked for"
                 raise _RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
-        if context.time_remaining() > CALL_SECONDS + CLOCK_SECONDS:
+        if context.time_remaining() > CALL_SECONDS + _SLACK_SECONDS:
             raise _RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough"
             )

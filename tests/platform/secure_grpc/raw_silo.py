@@ -36,12 +36,18 @@ class RawSilo:
         self._receipt = b"{}"
         self._metadata = () if token is None else (("authorization", token),)
 
-    def deliver(self, frames: Iterator[bytes], timeout: float | None = 10) -> bytes:
+    def deliver(
+        self, frames: Iterator[bytes], timeout: float | None = 10, compression: grpc.Compression | None = None
+    ) -> bytes:
         call = self._channel.stream_unary(DELIVER)
-        return call(frames, timeout=timeout, metadata=self._metadata)  # type: ignore[no-any-return]
+        return call(frames, timeout=timeout, metadata=self._metadata, compression=compression)  # type: ignore[no-any-return]
 
     def begin(self, frames: Iterator[bytes]) -> Any:
         return self._channel.stream_unary(DELIVER).future(frames, timeout=30, metadata=self._metadata)
+
+    def begin_fetch(self) -> Any:
+        """A fetch that reads nothing yet."""
+        return self._channel.unary_stream(FETCH)(b"{}", timeout=30, metadata=self._metadata)
 
     def fetch(self, timeout: float = 10) -> list[bytes]:
         """The frames of the next message; acknowledges the one before."""

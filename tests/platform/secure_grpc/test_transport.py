@@ -316,6 +316,31 @@ def test_a_silo_cannot_fill_the_server_s_memory(start: Starter, raw: Callable[[i
     assert server.next().get("model_params") == payload
 
 
+def test_compressed_frames_are_refused_unopened(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    bomb = [next(parcel(bytes(MIB)).frames()), bytes(64 * MIB)]  # 64 KiB on the wire, below any limit of a frame
+    status, _ = refused(lambda: raw(1).deliver(iter(bomb), compression=grpc.Compression.Gzip))
+    assert status is grpc.StatusCode.UNIMPLEMENTED
+    assert server.nothing_else()
+
+
+def test_a_silo_that_reads_nothing_takes_only_its_own_place(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server, other = start(0), start(2)
+    raw(1).deliver(parcel(kind=STATUS).frames())
+    server.next()
+    server.transport.send_message(message(MODEL, 0, 1, model_params=bytes(MAX_MESSAGE_MB * MIB)))
+    calls = [raw(1).begin_fetch() for _ in range(30)]
+    time.sleep(1)
+    ended = [call.code() for call in calls if not call.is_active()]
+    assert ended.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == len(ended) == 28
+    server.transport.send_message(message(MODEL, 0, 2, model_params=b"for two"))
+    assert other.next().get("model_params") == b"for two"
+    for call in calls:
+        call.cancel()
+    time.sleep(0.5)
+    assert len(raw(1).fetch()) == 1 + MAX_MESSAGE_MB
+
+
 def test_what_cannot_travel_is_refused_where_it_is_sent(start: Starter) -> None:
     start(0)
     silo = start(1)
