@@ -118,11 +118,16 @@ def test_silos_start_first_and_find_a_server_that_comes_back(start: Starter, con
     still_works(again, silo)
 
 
-def test_what_waits_is_fetched_before_the_server_ends(start: Starter) -> None:
-    server, silo = start(0), start(1)
+def test_what_waits_is_fetched_before_the_server_ends(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    raw(1).deliver(parcel(kind=STATUS).frames())
     server.transport.send_message(message(FINISH, 0, 1))
-    server.stop()
-    assert silo.next().get_type() == FINISH
+    ending = threading.Thread(target=server.stop)
+    ending.start()
+    time.sleep(0.3)
+    assert len(raw(1).fetch()) == 1
+    ending.join(10)
+    assert not ending.is_alive()
 
 
 def test_a_silo_that_is_not_there_is_told_at_once(start: Starter) -> None:
