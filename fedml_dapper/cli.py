@@ -24,6 +24,7 @@ from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import MANIFEST_NAME
 from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, Settings, TrainArgs, check, load_settings
 from fedml_dapper.console import progress_for
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.datasets import SUITES, contact_sheet, data_root, find_domains, load_suite, pack
 from fedml_dapper.doctor import doctor
 from fedml_dapper.errors import ConfigError, DapperError, DataError
@@ -125,6 +126,8 @@ def run_experiment(
     settings = load_settings(configs, overrides)
     if settings.comm_args.backend == "MPI":
         rank = _mpi_rank()
+    if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
+        read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
     if rank > 0:
         _run_client(configs[0], settings, rank)
         return

@@ -157,11 +157,49 @@ class S3Config(Section):
     CN_S3_ENDPOINT: str
 
 
+class SecureGrpcConfig(Section):
+    """``comm_args.dapper_grpc``: our own gRPC between a server and silos that prove who they are (docs/security.md)."""
+
+    server_address: str
+    """HOST:PORT that silos dial; the server's certificate must name HOST."""
+    listen_address: str | None = None
+    """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port."""
+    certificates: Path
+    """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server`` or ``silo-RANK``."""
+    token_file: Path | None = None
+    """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count."""
+    token_variable: str | None = None
+    """The same from this environment variable."""
+    max_message_mb: int = Field(default=2048, ge=1)
+    """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
+
+    @field_validator("server_address", "listen_address")
+    @classmethod
+    def _host_and_port(cls, address: str | None) -> str | None:
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+                raise ValueError(f"expected HOST:PORT, e.g. server.example.org:8890, found {address}")
+        return address
+
+    @model_validator(mode="after")
+    def _one_token(self) -> SecureGrpcConfig:
+        if self.token_file is not None and self.token_variable is not None:
+            raise ValueError("token_file and token_variable are two places for one token; leave one out")
+        return self
+
+    @property
+    def server_host(self) -> str:
+        """HOST of ``server_address``."""
+        return self.server_address.rpartition(":")[0].strip("[]")
+
+
 class CommArgs(Section):
     """``comm_args``: FedML's communication backend. ``sp`` is the single process, ``MPI`` the simulation on several;
-    ``GRPC`` and ``MQTT_S3`` connect silos."""
+    ``DAPPER_GRPC``, ``GRPC`` and ``MQTT_S3`` connect silos, the first also across networks that are not trusted."""
 
-    backend: Literal["sp", "MPI", "GRPC", "MQTT_S3"] = "sp"
+    backend: Literal["sp", "MPI", "DAPPER_GRPC", "GRPC", "MQTT_S3"] = "sp"
+    dapper_grpc: SecureGrpcConfig | None = None
     grpc_ipconfig_path: Path | None = None
     """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
     customized_training_mqtt_config: MqttConfig | None = None
@@ -169,6 +207,11 @@ class CommArgs(Section):
 
     @model_validator(mode="after")
     def _addresses(self) -> CommArgs:
+        if self.backend == "DAPPER_GRPC" and self.dapper_grpc is None:
+            raise ValueError(
+                "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder of certificates, as in"
+                " config/secure_grpc.yaml"
+            )
         if self.backend == "GRPC" and self.grpc_ipconfig_path is None:
             raise ValueError("backend GRPC needs grpc_ipconfig_path, a table of everyone's address")
         if self.backend == "MQTT_S3" and None in (
@@ -361,9 +404,10 @@ class Settings(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:
         kind, backend = self.common_args.training_type, self.comm_args.backend
-        if (kind == "cross_silo") != (backend in ("GRPC", "MQTT_S3")):
+        if (kind == "cross_silo") != (backend in ("DAPPER_GRPC", "GRPC", "MQTT_S3")):
             raise ValueError(
-                f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo GRPC or MQTT_S3"
+                f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo DAPPER_GRPC, GRPC"
+                " or MQTT_S3"
             )
         silos = self.client_specific_args.data_silo_config
         if silos is not None and len(silos) != self.train_args.client_num_in_total:
@@ -457,16 +501,23 @@ def read_yaml(file: Path) -> dict[str, Any]:
 def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     """Files named in the settings as absolute paths: relative to the working directory or to an experiment file."""
 
-    def find(path: Path, key: str) -> Path:
+    def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
         candidates = [path, *(folder / path for folder in folders)]
         for candidate in candidates:
-            if candidate.is_file():
+            if candidate.is_file() if kind == "file" else candidate.is_dir():
                 return candidate.resolve()
-        raise ConfigError(f"{key}: no file {path}; looked in {', '.join(str(c.parent.absolute()) for c in candidates)}")
+        places = ", ".join(str(candidate.parent.absolute()) for candidate in candidates)
+        raise ConfigError(f"{key}: no {kind} {path}; looked in {places}")
 
     comm, silos = settings.comm_args, settings.client_specific_args
     if comm.grpc_ipconfig_path is not None:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
+    if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
+        grpc = comm.dapper_grpc
+        places = {"certificates": find(grpc.certificates, "dapper_grpc.certificates", "folder")}
+        if grpc.token_file is not None:
+            places["token_file"] = find(grpc.token_file, "dapper_grpc.token_file")
+        comm = comm.model_copy(update={"dapper_grpc": grpc.model_copy(update=places)})
     if silos.data_silo_config is not None:
         found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
         silos = silos.model_copy(update={"data_silo_config": found})

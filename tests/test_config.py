@@ -60,6 +60,19 @@ def test_compatibility_overlay_changes_only_what_it_names() -> None:
     assert official.dapper_args.params["dapperfl"]["gamma"] == 0.01
 
 
+def test_secure_overlay_finds_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [CONFIG / "cross_silo.yaml", CONFIG / "secure_grpc.yaml"]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"dapper_grpc.certificates: no folder certs; looked in"):
+        load_settings(files)
+    (tmp_path / "certs").mkdir()
+    comm = load_settings(files).comm_args
+    assert comm.backend == "DAPPER_GRPC"
+    assert comm.dapper_grpc is not None
+    assert comm.dapper_grpc.certificates == tmp_path / "certs"
+    assert comm.dapper_grpc.server_host == "127.0.0.1"
+
+
 def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
     settings = load_settings([CONFIG / "quickstart.yaml"], ["learning_rate=1e-3"])
     file = tmp_path / "settings.yaml"
@@ -88,6 +101,14 @@ def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
         ("client_num_per_round=11", "client_num_per_round (11) is more than client_num_in_total (10)"),
         ("backend=mpi", "`backend` in comm_args is 'mpi'"),
         ("backend=GRPC", "backend GRPC needs grpc_ipconfig_path"),
+        ("backend=DAPPER_GRPC", "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder"),
+        ("dapper_grpc={server_address: here, certificates: .}", "expected HOST:PORT, e.g. server.example.org:8890"),
+        ("dapper_grpc={server_address: 'a:99999', certificates: .}", "expected HOST:PORT"),
+        ("dapper_grpc={server_address: 'a:1', certificates: ., token: abc}", "unknown key `token`"),
+        (
+            "dapper_grpc={server_address: 'a:1', certificates: ., token_file: a, token_variable: b}",
+            "two places for one",
+        ),
         ("training_type=cross_silo", "simulation takes sp or MPI"),
         ("epochs", "expected key=value"),
         ("ratios=[]", "needs at least one ratio"),

@@ -115,10 +115,12 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         while True:
             try:
                 self.send_message(message)
+            except DapperError:  # trying again would not help
+                raise
             except Exception as error:  # each transport has errors of its own
                 if time.monotonic() + pause > patience:
                     raise DapperError(f"rank {self.rank} cannot reach the server: {reason_of(error)}") from error
-                LOGGER.info("the server is not there yet; trying again in %.1f s", pause)
+                LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
                 time.sleep(pause)
                 pause = min(2 * pause, LAST_RETRY_SECONDS)
             else:

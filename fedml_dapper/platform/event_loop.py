@@ -6,6 +6,7 @@ keep-alive, and an exception there is lost. Here messages queue up for the main 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -15,6 +16,7 @@ from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
 
 from fedml_dapper.platform.transports import open_transport
 
+LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
 
@@ -83,4 +85,9 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
                 self._deadline = None
                 self.on_deadline()
         else:
-            super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
+            if message_type in self.message_handler_dict:
+                super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
+            else:  # where FedML would end the run, at the word of any peer
+                LOGGER.warning(
+                    "dropped a message of unknown type %s from rank %s", message_type, message.get_sender_id()
+                )

@@ -1,8 +1,8 @@
-"""FedML's message transports, without what keeps them from being used as they are.
+"""The message transports: our own, and FedML's without what keeps them from being used as they are.
 
-gRPC: FedML's receive loop spins a core while it waits, and sending to a peer that is not there raises. MPI: stopping
-fails when a message is still queued. MQTT_S3: objects are never deleted. Messages are FedML's own pickled ``Message``
-objects whose payload is our bytes; use these transports on trusted networks only.
+Of FedML's, gRPC: the receive loop spins a core while it waits, and sending to a peer that is not there raises. MPI:
+stopping fails when a message is still queued. MQTT_S3: objects are never deleted. Their messages are FedML's own
+pickled ``Message`` objects whose payload is our bytes; use them on trusted networks only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
     MqttS3MultiClientsCommManager,
 )
 
+from fedml_dapper.config import SecureGrpcConfig, check
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -91,6 +94,18 @@ def reason_of(error: Exception) -> str:
 
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> BaseCommunicationManager:
     """The transport that ``args.backend`` names, connected."""
+    if args.backend == "DAPPER_GRPC":
+        config = check(SecureGrpcConfig, args.dapper_grpc, where="comm_args.dapper_grpc")
+        credentials = read_credentials(config, rank)
+        if rank == 0:
+            return SecureServer(config, credentials, num_clients)
+        return SecureSilo(config, credentials, rank, patience_s=args.round_timeout_s)
+    if args.backend in ("GRPC", "MQTT_S3"):
+        LOGGER.warning(
+            "%s is FedML's: what it receives is unpickled, so whoever can reach it, or the broker, can run code here;"
+            " and silos are not told apart. For trusted networks only; elsewhere use DAPPER_GRPC (docs/security.md)",
+            args.backend,
+        )
     if args.backend == "GRPC":
         return GrpcTransport(args.grpc_ipconfig_path, client_rank=rank, client_num=num_clients, args=args)
     if args.backend == "MPI":

@@ -65,6 +65,8 @@ def test_three_of_six_over_grpc(tiny_settings: SettingsFactory, tmp_path: Path, 
     silos = started(config)
     silos.start_all()
     check_partial_participation(silos)
+    for rank in (0, 1):
+        assert silos.output(rank).count("whoever can reach it, or the broker, can run code here") == 1
 
 
 @needs_broker

@@ -1,0 +1,179 @@
+"""FedML's messages as frames: an envelope of JSON, then the payload's bytes in pieces.
+
+    frame 1        Envelope, JSON, at most 64 KiB
+    frames 2..n    the payload, 1 MiB each, the last one shorter; none where there is no payload
+
+The one parameter that holds bytes is the payload; the others have to be plain values. What a frame may hold is settled
+before it arrives: nothing is kept beyond what the envelope declared, nor declared beyond the receiver's limit.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+from weakref import WeakKeyDictionary
+
+from fedml.core.distributed.communication.message import Message
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+
+from fedml_dapper.errors import ProtocolError
+
+MAX_ENVELOPE_BYTES = 1 << 16
+FRAME_BYTES = 1 << 20
+MIB = 1 << 20
+MAX_SESSIONS = 1000
+"""Of one peer, each a start of its process."""
+
+PlainValue = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
+_TRIPLE = (Message.MSG_ARG_KEY_TYPE, Message.MSG_ARG_KEY_SENDER, Message.MSG_ARG_KEY_RECEIVER)
+
+
+class Envelope(BaseModel):
+    """All of a message but its payload."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    session: str = Field(pattern=r"^[0-9a-f]{32}$")
+    """Drawn by the sender's process when it starts."""
+    counter: int = Field(ge=1, lt=2**53, strict=True)
+    """Grows from message to message of a session; a repetition keeps its own."""
+    kind: StrictInt | StrictStr
+    """FedML's message type."""
+    sender: int = Field(ge=0, strict=True)
+    receiver: int = Field(ge=0, strict=True)
+    params: dict[str, PlainValue] = {}
+    payload_key: str | None = None
+    """The parameter that the payload is, if there is one."""
+    payload_bytes: int = Field(default=0, ge=0, strict=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """A message ready for the wire, or whole from it."""
+
+    envelope: Envelope
+    payload: bytes = b""
+
+    def frames(self) -> Iterator[bytes]:
+        """The message in pieces that gRPC can carry."""
+        yield self.envelope.model_dump_json(exclude_defaults=True).encode()
+        view = memoryview(self.payload)
+        for start in range(0, len(view), FRAME_BYTES):
+            yield bytes(view[start : start + FRAME_BYTES])
+
+    def message(self) -> Message:
+        """FedML's form of it."""
+        message = Message(self.envelope.kind, self.envelope.sender, self.envelope.receiver)
+        for key, value in self.envelope.params.items():
+            message.add_params(key, value)
+        if self.envelope.payload_key is not None:
+            message.add_params(self.envelope.payload_key, self.payload)
+        return message
+
+
+class Packing:
+    """Numbers the messages that this process sends; one that is sent again keeps its number."""
+
+    def __init__(self, max_payload_bytes: int) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._session = secrets.token_hex(16)
+        self._counters = itertools.count(1)
+        self._numbers: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def parcel(self, message: Message) -> Parcel:
+        """``message`` as a parcel.
+
+        Raises :class:`ProtocolError` where it holds what cannot travel or more than the limit.
+        """
+        params = {key: value for key, value in message.get_params().items() if key not in _TRIPLE}
+        binary = [key for key, value in params.items() if isinstance(value, bytes)]
+        if len(binary) > 1:
+            raise ProtocolError(f"a message carries one payload of bytes; this one has {', '.join(binary)}")
+        key = binary[0] if binary else None
+        payload = params.pop(key) if key is not None else b""
+        check_size(len(payload), self._max_payload_bytes)
+        with self._lock:
+            counter = self._numbers.get(message) or self._numbers.setdefault(message, next(self._counters))
+        try:
+            envelope = Envelope(
+                session=self._session, counter=counter, kind=message.get_type(), sender=message.get_sender_id(),
+                receiver=message.get_receiver_id(), params=params, payload_key=key, payload_bytes=len(payload),
+            )  # fmt: skip
+        except ValidationError as error:
+            raise ProtocolError(f"a message carries plain values besides its payload: {_first(error)}") from error
+        return Parcel(envelope, payload)
+
+
+class Arrivals:
+    """What has come from one peer: every message counts once."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def seen(self, envelope: Envelope) -> bool:
+        """Whether this message, or a later one of its session, has been taken already."""
+        return envelope.counter <= self._last.get(envelope.session, 0)
+
+    def take(self, envelope: Envelope) -> None:
+        """Remember a message. Raises :class:`ProtocolError` where the peer has had too many sessions to remember."""
+        if envelope.session not in self._last and len(self._last) >= MAX_SESSIONS:
+            raise ProtocolError(f"the sender has started {MAX_SESSIONS} times, which is more than can be told apart")
+        self._last[envelope.session] = envelope.counter
+
+
+def read_envelope(frames: Iterator[bytes], max_payload_bytes: int) -> Envelope:
+    """The first frame. Raises :class:`ProtocolError` where it is no envelope, or declares more than the limit."""
+    frame = next(frames, b"")
+    if not 0 < len(frame) <= MAX_ENVELOPE_BYTES:
+        raise ProtocolError(f"expected an envelope of 1 to {MAX_ENVELOPE_BYTES} bytes, found {len(frame)}")
+    try:
+        envelope = Envelope.model_validate_json(frame)
+    except ValidationError as error:
+        raise ProtocolError(f"malformed envelope: {_first(error)}") from error
+    if not envelope.params.keys().isdisjoint({*_TRIPLE, envelope.payload_key}):
+        raise ProtocolError("malformed envelope: a parameter stands for what the envelope says elsewhere")
+    if envelope.payload_key is None and envelope.payload_bytes:
+        raise ProtocolError("malformed envelope: a payload without the name of its parameter")
+    if envelope.payload_key in _TRIPLE:
+        raise ProtocolError(f"malformed envelope: `{envelope.payload_key}` cannot be a payload")
+    check_size(envelope.payload_bytes, max_payload_bytes)
+    return envelope
+
+
+def read_payload(frames: Iterator[bytes], envelope: Envelope) -> bytes:
+    """The payload's frames in one. Raises :class:`ProtocolError` where they are not what the envelope declared."""
+    declared = envelope.payload_bytes
+    if not declared:
+        if next(frames, None) is not None:
+            raise ProtocolError("frames follow a message that declared no payload")
+        return b""
+    buffer = io.BytesIO()  # hands its memory over without a copy
+    for frame in frames:
+        if not 0 < len(frame) <= min(FRAME_BYTES, declared - buffer.tell()):
+            raise ProtocolError(f"a frame of {len(frame)} bytes after {buffer.tell()} of the {declared} declared")
+        buffer.write(frame)
+    if buffer.tell() != declared:
+        raise ProtocolError(f"the message ended after {buffer.tell()} of the {declared} bytes it declared")
+    return buffer.getvalue()
+
+
+def check_size(payload_bytes: int, limit: int) -> None:
+    """Raise :class:`ProtocolError` for a payload above the limit, both in bytes."""
+    if payload_bytes > limit:
+        raise ProtocolError(
+            f"a message of {math.ceil(payload_bytes / MIB)} MiB; comm_args.dapper_grpc.max_message_mb allows"
+            f" {limit // MIB}"
+        )
+
+
+def _first(error: ValidationError) -> str:
+    mistake = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(step) for step in mistake["loc"])
+    return f"`{place}`: {mistake['msg']}" if place else mistake["msg"]

@@ -1,0 +1,220 @@
+"""The server's transport: takes what silos deliver, and holds ready what they come to fetch."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import queue
+import time
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from fedml.core.distributed.communication.constants import CommunicationConstants
+from fedml.core.distributed.communication.message import Message
+from pydantic import ValidationError
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import Credentials, name_of
+from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.platform.secure_grpc.endpoint import (
+    CALL_SECONDS,
+    DELIVER,
+    FETCH,
+    SERVER_OPTIONS,
+    SERVICE,
+    TOKEN_KEY,
+    WELCOME,
+    Endpoint,
+    Receipt,
+)
+from fedml_dapper.platform.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
+from fedml_dapper.platform.secure_grpc.parcel import MIB, Envelope, Packing, Parcel, read_envelope, read_payload
+
+LOGGER = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+LAST_MESSAGES_SECONDS = 5.0
+"""How long silos may take at the end to fetch what waits for them."""
+GRACE_SECONDS = 2.0
+"""How long calls may take to end after that."""
+_SLACK_SECONDS = 60.0
+"""gRPC rounds deadlines on their way."""
+
+
+class SiloAwayError(DapperError):
+    """The silo is not connected."""
+
+
+class _RefusedError(Exception):
+    """A call that ends with this gRPC status; ``str()`` is what the log and the silo are told."""
+
+    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class SecureServer(Endpoint):
+    """Rank 0 of a federation of ``num_silos``. A message reaches the managers only if the certificate of the call is
+    that of the silo the message speaks for, the token is right where there is one, and the message is new."""
+
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, num_silos: int) -> None:
+        super().__init__(rank=0)
+        self._max_payload_bytes = config.max_message_mb * MIB
+        self._token = credentials.token
+        self._packing = Packing(self._max_payload_bytes)
+        self._links = {rank: Link(rank, name_of(rank), self._max_payload_bytes) for rank in range(1, num_silos + 1)}
+        self._link_by_name = {link.name: link for link in self._links.values()}
+        self._inbox: queue.Queue[Message] = queue.Queue()
+        calls = (1 + MAX_FETCHES) * num_silos + 4  # some more than silos can hold, for those that are refused
+        self._server = grpc.server(
+            ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=4 * calls,
+        )
+        handlers = {
+            DELIVER: grpc.stream_unary_rpc_method_handler(self._deliver),
+            FETCH: grpc.unary_stream_rpc_method_handler(self._fetch),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        tls = grpc.ssl_server_credentials(
+            [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
+        )
+        address = config.listen_address or config.server_address
+        try:
+            self._server.add_secure_port(address, tls)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"comm_args.dapper_grpc: cannot listen on {address}; is another process there, or is the address not"
+                " this machine's? listen_address may differ from server_address"
+            ) from error
+        self._server.start()
+
+    def send_message(self, msg: Message) -> None:
+        """FedML's hook: leave ``msg`` for its silo, which fetches it at once if it is connected.
+
+        Raises :class:`SiloAwayError` if it is not, and :class:`ProtocolError` for what cannot travel.
+        """
+        link = self._links[int(msg.get_receiver_id())]
+        if not link.connected:
+            raise SiloAwayError(f"{link.name} is not connected")
+        link.put(self._packing.parcel(msg))
+
+    def handle_receive_message(self) -> None:
+        """FedML's hook: tell the managers of every message, until :meth:`stop_receive_message`."""
+        self._tell_connected()
+        while not self._stopped.is_set():
+            try:
+                message = self._inbox.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+            self._tell(message)
+            del message  # its room is free again once the managers have dealt with it
+
+    def stop_receive_message(self) -> None:
+        """FedML's hook: end, once connected silos have fetched what waits for them."""
+        self._stopped.set()
+        deadline = time.monotonic() + LAST_MESSAGES_SECONDS
+        for link in self._links.values():
+            link.close(max(0.0, deadline - time.monotonic()))
+        self._server.stop(GRACE_SECONDS).wait()
+
+    # Calls
+
+    def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        try:
+            self._receive(frames, self._caller(context))
+        except _RefusedError as refusal:
+            self._refuse(context, refusal)
+        except ProtocolError as error:
+            self._refuse(context, _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+        except SiloBusyError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
+        except grpc.RpcError:
+            LOGGER.warning("a message of %s ended early, dropped", _common_name(context))
+            raise
+        return b""
+
+    def _receive(self, frames: Iterator[bytes], link: Link) -> None:
+        with link.delivering():
+            envelope = read_envelope(frames, self._max_payload_bytes)
+            _check_addressing(envelope, link)
+            if link.arrivals.seen(envelope):
+                LOGGER.info("%s sent message %d once more; it is here already", link.name, envelope.counter)
+                return
+            release = link.reserve(envelope)
+            try:
+                message = Parcel(envelope, read_payload(frames, envelope)).message()
+                link.arrivals.take(envelope)
+            except BaseException:
+                release()
+                raise
+            weakref.finalize(message, release)
+            self._inbox.put(message)
+
+    def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            yield from self._send(_receipt(request), self._caller(context), context)
+        except _RefusedError as refusal:
+            self._refuse(context, refusal)
+        except SiloBusyError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    def _send(self, receipt: Receipt, link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with link.fetching() as call:
+            context.add_callback(link.wake)
+            context.send_initial_metadata((WELCOME,))
+            link.acknowledge(receipt)
+            parcel = link.next_parcel(call, context.is_active)
+            if parcel is not None:
+                yield from parcel.frames()
+                link.sent(parcel)
+            elif context.is_active() and not link.is_newest(call):
+                reason = f"a newer call of {link.name} has taken this one's place; start each silo once"
+                raise _RefusedError(grpc.StatusCode.ABORTED, reason)
+
+    def _caller(self, context: grpc.ServicerContext) -> Link:
+        """Whose call it is, by the certificate it was made with."""
+        name = _common_name(context)
+        link = self._link_by_name.get(name)
+        if link is None:
+            reason = f"the certificate of `{name}` is no silo's of this federation of {len(self._links)}"
+            raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if self._token is not None:
+            shown = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+            if not hmac.compare_digest(str(shown).encode(), self._token.encode()):
+                reason = f"{name} shows {'another' if shown else 'no'} token; the server's is asked for"
+                raise _RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
+        if context.time_remaining() > CALL_SECONDS + _SLACK_SECONDS:
+            raise _RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough"
+            )
+        return link
+
+    def _refuse(self, context: grpc.ServicerContext, refusal: _RefusedError) -> None:
+        LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), refusal)
+        context.abort(refusal.status, str(refusal))
+
+
+def _check_addressing(envelope: Envelope, link: Link) -> None:
+    if envelope.sender != link.rank:
+        reason = f"{link.name} sent a message in the name of {name_of(envelope.sender)}"
+        raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+    if envelope.receiver != 0:
+        raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
+    if str(envelope.kind) == str(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY):
+        raise ProtocolError("a message says that the server's own connection is ready")
+
+
+def _receipt(request: bytes) -> Receipt:
+    try:
+        return Receipt.model_validate_json(request)
+    except ValidationError as error:
+        raise _RefusedError(
+            grpc.StatusCode.INVALID_ARGUMENT, "a silo asks for messages with a malformed receipt"
+        ) from error
+
+
+def _common_name(context: grpc.ServicerContext) -> str:
+    names = context.auth_context().get("x509_common_name", ())
+    return names[0].decode(errors="replace") if len(names) == 1 else ""

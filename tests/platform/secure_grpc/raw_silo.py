@@ -1,0 +1,65 @@
+"""A peer that says whatever a test wants, with whatever it has to show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import Credentials
+from fedml_dapper.platform.secure_grpc.parcel import Envelope, Parcel
+
+UPLOAD, STATUS, MODEL, CHECK, FINISH = 3, 5, 2, 6, 7
+"""FedML's message types."""
+DELIVER, FETCH = "/fedml_dapper.Federation/Deliver", "/fedml_dapper.Federation/Fetch"
+
+
+def parcel(payload: bytes = b"", **changes: Any) -> Parcel:
+    """What silo 1 might send, with anything changed."""
+    key = "model_params" if payload else None
+    fields = {"session": "0" * 32, "counter": 1, "kind": UPLOAD, "sender": 1, "receiver": 0, "payload_key": key}
+    return Parcel(Envelope(**{**fields, "payload_bytes": len(payload), **changes}), payload)
+
+
+class RawSilo:
+    """Speaks the protocol by hand."""
+
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials | None, token: str | None = None) -> None:
+        authority = (config.certificates / "ca.pem").read_bytes()
+        shown = (credentials.key, credentials.certificate) if credentials is not None else (None, None)
+        tls = grpc.ssl_channel_credentials(authority, *shown)
+        self._channel = grpc.secure_channel(config.server_address, tls, options=[("grpc.enable_http_proxy", 0)])
+        self._receipt = b"{}"
+        self._metadata = () if token is None else (("authorization", token),)
+
+    def deliver(
+        self, frames: Iterator[bytes], timeout: float | None = 10, compression: grpc.Compression | None = None
+    ) -> bytes:
+        call = self._channel.stream_unary(DELIVER)
+        return call(frames, timeout=timeout, metadata=self._metadata, compression=compression)  # type: ignore[no-any-return]
+
+    def begin(self, frames: Iterator[bytes]) -> Any:
+        return self._channel.stream_unary(DELIVER).future(frames, timeout=30, metadata=self._metadata)
+
+    def begin_fetch(self) -> Any:
+        """A fetch that reads nothing yet."""
+        return self._channel.unary_stream(FETCH)(b"{}", timeout=30, metadata=self._metadata)
+
+    def fetch(self, timeout: float = 10) -> list[bytes]:
+        """The frames of the next message; acknowledges the one before."""
+        call = self._channel.unary_stream(FETCH)
+        frames = list(call(self._receipt, timeout=timeout, metadata=self._metadata))
+        envelope = json.loads(frames[0])
+        self._receipt = json.dumps({"session": envelope["session"], "counter": envelope["counter"]}).encode()
+        return frames
+
+
+def refused(attempt: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    """The status and the words with which a call fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        attempt()
+    return caught.value.code(), caught.value.details()

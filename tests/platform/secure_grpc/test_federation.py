@@ -1,0 +1,199 @@
+"""Federations of real processes over DAPPER_GRPC: the same model, whoever knocks at the door meanwhile."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.credentials import read_credentials
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
+from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
+
+from ..processes import Silos
+from .raw_silo import STATUS, RawSilo, parcel, refused
+from .test_crafted_pickle import Crafted
+
+SettingsFactory = Callable[..., Settings]
+TOKEN = "a-token-of-many-characters"
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
+    """``federation(settings, config)``: that experiment as a server and silos in processes of their own."""
+    running: list[Silos] = []
+
+    def build(settings: Settings, config: SecureGrpcConfig) -> Silos:
+        content = yaml.safe_load(settings.as_yaml())
+        content["common_args"]["training_type"] = "cross_silo"
+        content["comm_args"] = {"backend": "DAPPER_GRPC", "dapper_grpc": config.model_dump(mode="json")}
+        file = tmp_path / "experiment.yaml"
+        file.write_text(yaml.safe_dump(content))
+        running.append(Silos(tmp_path, file, settings.train_args.client_num_in_total))
+        return running[-1]
+
+    yield build
+    for silos in running:
+        silos.stop()
+
+
+def of_four(tiny_settings: SettingsFactory, *overrides: str) -> Settings:
+    """As many silos as the embedded suite has domains."""
+    return tiny_settings("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", *overrides)
+
+
+def wait_for_port(config: SecureGrpcConfig, server: subprocess.Popen[bytes], seconds: float = 180) -> None:
+    host, _, port = config.server_address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline
+            assert server.poll() is None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def answer_to(attempt: Callable[[], object]) -> str:
+    """The status with which the server ends a call, once it is not busy with another of the same silo."""
+    while (status := refused(attempt)[0]) is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        time.sleep(0.1)
+    return status.name
+
+
+def truncated(whole: Parcel) -> Iterator[bytes]:
+    frames = whole.frames()
+    yield next(frames)
+    yield next(frames)
+    raise EOFError  # which ends the stream as a lost connection does
+
+
+def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig,
+    other_certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    settings = of_four(tiny_settings, "comm_round=10")  # whose uploads together exceed what may wait of a silo
+    server, rounds = simulate(build_experiment(settings))
+
+    monkeypatch.setenv("DAPPER_TOKEN", TOKEN)
+    config = config.model_copy(update={"token_variable": "DAPPER_TOKEN", "max_message_mb": 2})
+    silos = federation(settings, config)
+    silos.start_all()
+    silos.wait_for_round(1)
+
+    two = read_credentials(config, 2)
+    foreign = read_credentials(config.model_copy(update={"certificates": other_certificates}), 1)
+    insider = RawSilo(config, two, TOKEN)
+    large = parcel(os.urandom(2 * MIB), sender=2, session="2" * 32)
+    made = tmp_path / "made"
+    crafted = pickle.dumps(Crafted(made))
+    attempts = {
+        "no certificate": lambda: RawSilo(config, None, TOKEN).deliver(parcel().frames()),
+        "another authority": lambda: RawSilo(config, foreign, TOKEN).deliver(parcel().frames()),
+        "another token": lambda: RawSilo(config, two, TOKEN[::-1]).deliver(parcel(sender=2).frames()),
+        "in silo 1's name": lambda: insider.deliver(parcel(b"garbage", sender=1).frames()),
+        "oversized": lambda: insider.deliver(parcel(sender=2, payload_key="p", payload_bytes=2**40).frames()),
+        "truncated": lambda: insider.deliver(truncated(large)),
+        "a pickle": lambda: insider.deliver(iter([crafted])),
+    }
+    statuses = {name: answer_to(attempt) for name, attempt in attempts.items()}
+    assert silos.processes[0].poll() is None, "the run was over before it was attacked"
+    assert statuses.pop("truncated") in ("CANCELLED", "UNKNOWN")
+    assert statuses == {
+        "no certificate": "UNAVAILABLE",
+        "another authority": "UNAVAILABLE",
+        "another token": "UNAUTHENTICATED",
+        "in silo 1's name": "PERMISSION_DENIED",
+        "oversized": "INVALID_ARGUMENT",
+        "a pickle": "INVALID_ARGUMENT",
+    }
+
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [silos.wait(rank, 30) for rank in range(1, 5)] == [0, 0, 0, 0]
+    assert "silo-2 sent a message in the name of silo-1" in silos.output(0)
+    assert not made.exists()
+    assert TOKEN not in silos.output(0) + silos.output(1)
+    saved = load_file(silos.run_dir / "global_model.safetensors")
+    assert saved.keys() == server.state.weights.keys()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
+    assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
+    assert all(not record.absent for record in silos.rounds())
+    sent = sum(client.bytes_up for record in silos.rounds() for client in record.clients if client.client == 0)
+    assert sent + 10 * MAX_ENVELOPE_BYTES > 2 * MIB + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
+
+
+@pytest.mark.long
+def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    silos = federation(of_four(tiny_settings, "comm_round=3", "round_timeout_s=60"), config)
+    for rank in range(4):
+        silos.start(rank)
+    garbler = RawSilo(config, read_credentials(config, 4))
+    made = tmp_path / "made"
+    counter = 0
+
+    def say(payload: bytes = b"", **changes: object) -> None:
+        nonlocal counter
+        counter += 1
+        garbler.deliver(parcel(payload, sender=4, counter=counter, **changes).frames())
+
+    wait_for_port(config, silos.processes[0])
+    say(kind=STATUS, params={"client_status": "ONLINE"})
+    for round_ in range(1, 4):
+        assert garbler.fetch(60)[1:]
+        say(kind=999)
+        say(pickle.dumps(Crafted(made)))
+        silos.wait_for_round(round_)
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [record.absent for record in silos.rounds()] == [(3,), (3,), (3,)]
+    assert [[client.client for client in record.clients] for record in silos.rounds()] == [[0, 1, 2]] * 3
+    assert "dropped a message of unknown type 999 from rank 4" in silos.output(0)
+    assert not made.exists()
+
+
+@pytest.mark.long
+def test_a_killed_silo_that_is_started_again_takes_part_again(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    silos = federation(of_four(tiny_settings, "comm_round=12", "round_timeout_s=20", "epochs=6"), config)
+    silos.start_all()
+    silos.wait_for_round(1)
+    silos.kill(3)
+    silos.start(3)
+    assert silos.wait(0) == 0, silos.output(0)
+    absent = [record.absent for record in silos.rounds()]
+    assert len(absent) == 12
+    assert (2,) in absent
+    assert absent[-1] == ()
+    assert [silos.wait(rank, 30) for rank in range(1, 5)] == [0, 0, 0, 0]
+
+
+def test_missing_certificates_are_said_before_anything_starts(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    silos = federation(of_four(tiny_settings), config.model_copy(update={"certificates": empty}))
+    for rank in (0, 1):
+        silos.start(rank)
+    for rank in (0, 1):
+        assert silos.wait(rank) == 2
+        [line] = silos.output(rank).splitlines()
+        assert "ca.pem: cannot be read" in line
+        assert "run/make_certs.sh" in line
+    assert not silos.run_dir.exists()

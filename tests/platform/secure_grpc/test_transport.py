@@ -1,0 +1,378 @@
+"""Two ends on loopback: what gets through, once and in order, and who is let in."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fedml.core.distributed.communication.message import Message
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import read_credentials
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MIB
+from fedml_dapper.platform.secure_grpc.server import SiloAwayError
+
+from .conftest import MAX_MESSAGE_MB, NUM_SILOS, READY, Running, Starter
+from .raw_silo import CHECK, DELIVER, FINISH, MODEL, STATUS, UPLOAD, RawSilo, parcel, refused
+
+
+def message(kind: int, sender: int, receiver: int, **params: Any) -> Message:
+    made = Message(kind, sender, receiver)
+    for key, value in params.items():
+        made.add_params(key, value)
+    return made
+
+
+@pytest.fixture
+def raw(config: SecureGrpcConfig) -> Callable[[int], RawSilo]:
+    return lambda rank: RawSilo(config, read_credentials(config, rank))
+
+
+def still_works(server: Running, silo: Running) -> None:
+    """A well-meant message passes in each direction, and nothing was told before it."""
+    silo.transport.send_message(message(STATUS, 1, 0, client_status="ONLINE"))
+    told = server.next()
+    assert (told.get_sender_id(), told.get("client_status")) == (1, "ONLINE")
+    server.transport.send_message(message(CHECK, 0, 1))
+    assert silo.next().get_type() == CHECK
+
+
+# What gets through
+
+
+def test_messages_pass_both_ways_whole(start: Starter) -> None:
+    server, silo = start(0), start(1)
+    payload = os.urandom(3 * FRAME_BYTES + 5)
+    silo.transport.send_message(message(UPLOAD, 1, 0, model_params=payload, num_samples=12, share=0.5, note=None))
+    told = server.next()
+    assert (told.get_type(), told.get_sender_id(), told.get_receiver_id()) == (UPLOAD, 1, 0)
+    assert told.get("model_params") == payload
+    assert (told.get("num_samples"), told.get("share"), told.get("note")) == (12, 0.5, None)
+    server.transport.send_message(message(CHECK, 0, 1))
+    server.transport.send_message(message(MODEL, 0, 1, model_params=payload[::-1], client_idx="0"))
+    assert [silo.next().get_type(), (last := silo.next()).get_type()] == [CHECK, MODEL]
+    assert (last.get("model_params"), last.get("client_idx")) == (payload[::-1], "0")
+    assert server.nothing_else()
+    assert silo.nothing_else()
+
+
+def test_a_silo_is_sent_only_what_is_its_own(start: Starter) -> None:
+    server, first, second = start(0), start(1), start(2)
+    server.transport.send_message(message(MODEL, 0, 2, model_params=b"for two"))
+    assert second.next().get("model_params") == b"for two"
+    assert first.nothing_else()
+
+
+def test_a_repeated_message_arrives_once(start: Starter) -> None:
+    server, silo = start(0), start(1)
+    status = message(STATUS, 1, 0, client_status="ONLINE")
+    silo.transport.send_message(status)
+    silo.transport.send_message(status)  # as after a reply that was lost
+    silo.transport.send_message(message(STATUS, 1, 0, client_status="IDLE"))
+    assert [server.next().get("client_status"), server.next().get("client_status")] == ["ONLINE", "IDLE"]
+    assert server.nothing_else()
+
+
+def test_a_message_the_silo_did_not_acknowledge_is_fetched_again(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    raw(1).deliver(parcel(kind=STATUS).frames())  # which makes it connected
+    server.transport.send_message(message(MODEL, 0, 1, model_params=b"model"))
+    assert raw(1).fetch()[1] == b"model"  # and dies
+    silo = start(1)
+    assert silo.next().get("model_params") == b"model"
+    assert silo.nothing_else()
+
+
+def test_a_newer_model_takes_the_place_of_one_not_fetched(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    raw(1).deliver(parcel(kind=STATUS).frames())
+    for text in (b"old", b"new"):
+        server.transport.send_message(message(MODEL, 0, 1, model_params=text))
+    silo = start(1)
+    assert silo.next().get("model_params") == b"new"
+    assert silo.nothing_else()
+
+
+def test_silos_start_first_and_find_a_server_that_comes_back(start: Starter, config: SecureGrpcConfig) -> None:
+    silo = start(1, ready=False)
+    assert silo.nothing_else()
+    server = start(0)
+    assert silo.next().get_type() == READY
+    still_works(server, silo)
+    server.stop()
+    assert silo.nothing_else()
+    with pytest.raises(grpc.RpcError):
+        silo.transport.send_message(message(STATUS, 1, 0))
+    again = start(0)
+    assert silo.next().get_type() == READY  # so that it says again that it is there
+    still_works(again, silo)
+
+
+def test_what_waits_is_fetched_before_the_server_ends(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    raw(1).deliver(parcel(kind=STATUS).frames())
+    server.transport.send_message(message(FINISH, 0, 1))
+    ending = threading.Thread(target=server.stop)
+    ending.start()
+    time.sleep(0.3)
+    assert len(raw(1).fetch()) == 1
+    ending.join(10)
+    assert not ending.is_alive()
+
+
+def test_a_silo_that_is_not_there_is_told_at_once(start: Starter) -> None:
+    server = start(0)
+    with pytest.raises(SiloAwayError, match="silo-2 is not connected"):
+        server.transport.send_message(message(CHECK, 0, 2))
+
+
+def test_the_second_process_of_a_silo_ends_the_first(start: Starter) -> None:
+    server, first = start(0), start(1)
+    second = start(1)
+    assert "start each silo once" in str(first.failures.get(timeout=10))
+    still_works(server, second)
+
+
+# Who is let in
+
+
+def test_without_a_certificate_nobody_gets_in(start: Starter, config: SecureGrpcConfig) -> None:
+    server, silo = start(0), start(1)
+    assert refused(lambda: RawSilo(config, None).deliver(parcel().frames()))[0] is grpc.StatusCode.UNAVAILABLE
+    plain = grpc.insecure_channel(config.server_address)
+    status, _ = refused(lambda: plain.stream_unary(DELIVER)(parcel().frames(), timeout=5))
+    assert status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    still_works(server, silo)
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    start: Starter, config: SecureGrpcConfig, other_certificates: Path
+) -> None:
+    server, silo = start(0), start(1)
+    foreign = config.model_copy(update={"certificates": other_certificates})
+    outsider = RawSilo(config, read_credentials(foreign, 1))
+    assert refused(lambda: outsider.deliver(parcel().frames()))[0] is grpc.StatusCode.UNAVAILABLE
+    still_works(server, silo)
+
+
+def test_a_silo_does_not_trust_a_server_of_another_authority(
+    start: Starter, config: SecureGrpcConfig, other_certificates: Path
+) -> None:
+    start(0, config.model_copy(update={"certificates": other_certificates}))
+    silo = start(1, ready=False)
+    failure = silo.failures.get(timeout=10)
+    assert isinstance(failure, ConfigError)
+    assert "ca.pem does not vouch for" in str(failure)
+
+
+def test_a_silo_does_not_trust_another_silo_as_server(config: SecureGrpcConfig, start: Starter) -> None:
+    impostor = grpc.server(ThreadPoolExecutor(1))
+    two = read_credentials(config, 2)
+    tls = grpc.ssl_server_credentials([(two.key, two.certificate)], two.authority, require_client_auth=True)
+    impostor.add_secure_port(config.server_address, tls)
+    impostor.start()
+    try:
+        failure = start(1, ready=False).failures.get(timeout=10)
+        assert isinstance(failure, ConfigError)
+    finally:
+        impostor.stop(None)
+
+
+def test_a_silo_cannot_speak_for_another(
+    start: Starter, raw: Callable[[int], RawSilo], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, silo = start(0), start(1)
+    status, reason = refused(lambda: raw(2).deliver(parcel(sender=1).frames()))
+    assert status is grpc.StatusCode.PERMISSION_DENIED
+    assert reason == "silo-2 sent a message in the name of silo-1"
+    assert reason in caplog.text
+    status, _ = refused(lambda: raw(2).deliver(parcel(sender=0).frames()))
+    assert status is grpc.StatusCode.PERMISSION_DENIED
+    still_works(server, silo)
+
+
+def test_a_silo_more_than_the_federation_has_is_refused(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server, silo = start(0), start(1)
+    status, reason = refused(lambda: raw(NUM_SILOS + 1).deliver(parcel(sender=NUM_SILOS + 1).frames()))
+    assert status is grpc.StatusCode.PERMISSION_DENIED
+    assert "`silo-3` is no silo's of this federation of 2" in reason
+    still_works(server, silo)
+
+
+def test_the_server_s_certificate_is_no_silo_s(start: Starter, config: SecureGrpcConfig) -> None:
+    server, silo = start(0), start(1)
+    with_its_certificate = RawSilo(config, read_credentials(config, 0))
+    assert refused(lambda: with_its_certificate.deliver(parcel().frames()))[0] is grpc.StatusCode.UNAVAILABLE
+    still_works(server, silo)
+
+
+def test_the_token_is_asked_for(start: Starter, config: SecureGrpcConfig, tmp_path: Path) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("a-token-of-many-characters\n")
+    asking = config.model_copy(update={"token_file": secret})
+    server, silo = start(0, asking), start(1, asking)
+    for token in (None, "", "another-token-of-characters", "a-token-of-many-character"):
+        peer = RawSilo(config, read_credentials(config, 1), token)
+        assert refused(lambda peer=peer: peer.deliver(parcel().frames()))[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert refused(peer.fetch)[0] is grpc.StatusCode.UNAUTHENTICATED
+    without = start(2, ready=False)
+    assert isinstance(without.failures.get(timeout=10), ConfigError)
+    with pytest.raises(ConfigError, match="silo-2 shows no token"):
+        without.transport.send_message(message(STATUS, 2, 0))
+    still_works(server, silo)
+
+
+# What is refused of those who are in
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "expected an envelope"),
+        ([b"\x80\x04N."], "malformed envelope"),
+        ([b"x" * (1 << 17)], "expected an envelope of 1 to 65536 bytes, found 131072"),
+        (parcel(payload_bytes=2**50, payload_key="model_params").frames(), "max_message_mb allows 4"),
+        (parcel(b"abc", payload_bytes=4).frames(), "ended after 3 of the 4 bytes"),
+        (parcel(b"abc", payload_bytes=2).frames(), "a frame of 3 bytes after 0 of the 2"),
+        (parcel(b"abc", payload_bytes=0).frames(), "declared no payload"),
+        (parcel(params={"sender": 2}).frames(), "stands for what the envelope says elsewhere"),
+        (parcel(b"abc", payload_key="sender").frames(), "`sender` cannot be a payload"),
+        (parcel(payload_bytes=3).frames(), "without the name of its parameter"),
+        (parcel(receiver=2).frames(), "a message for rank 2"),
+        (parcel(kind=READY).frames(), "server's own connection"),
+    ],
+)
+def test_what_is_no_message_is_refused_and_nobody_hears_of_it(
+    start: Starter, raw: Callable[[int], RawSilo], frames: Iterable[bytes], reason: str
+) -> None:
+    server, silo = start(0), start(1)
+    status, said = refused(lambda: raw(1).deliver(iter(frames)))
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert reason in said
+    still_works(server, silo)
+
+
+def test_a_call_without_a_deadline_is_refused(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    start(0)
+    status, reason = refused(lambda: raw(1).deliver(parcel().frames(), timeout=None))
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert "deadline" in reason
+
+
+def test_a_replayed_message_is_dropped(
+    start: Starter, raw: Callable[[int], RawSilo], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = start(0)
+    peer = raw(1)
+    for counter in (1, 3, 3, 2, 1):
+        assert peer.deliver(parcel(counter=counter, params={"n": counter}).frames()) == b""
+    peer.deliver(parcel(counter=1, session="1" * 32, params={"n": "next start"}).frames())
+    assert [server.next().get("n") for _ in range(3)] == [1, 3, "next start"]
+    assert server.nothing_else()
+    assert caplog.text.count("it is here already") == 3
+
+
+def test_a_stream_that_breaks_off_is_dropped_and_may_be_repeated(
+    start: Starter, raw: Callable[[int], RawSilo], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(0)
+    whole = parcel(os.urandom(2 * FRAME_BYTES))
+    go_on = threading.Event()
+
+    def half() -> Iterator[bytes]:
+        frames = whole.frames()
+        yield next(frames)
+        yield next(frames)
+        go_on.wait(10)
+
+    broken = raw(1).begin(half())
+    time.sleep(0.3)
+    assert refused(lambda: raw(1).deliver(whole.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED  # one at a time
+    broken.cancel()
+    go_on.set()
+    assert server.nothing_else()
+    assert "silo-1 ended early" in caplog.text
+    raw(1).deliver(whole.frames())
+    assert server.next().get("model_params") == whole.payload
+
+
+def test_a_silo_cannot_fill_the_server_s_memory(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    payload = bytes(MAX_MESSAGE_MB * MIB)
+    raw(1).deliver(parcel(payload, counter=1).frames())
+    assert refused(lambda: raw(1).deliver(parcel(payload, counter=2).frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    raw(1).deliver(parcel(counter=3).frames())  # a small one still fits
+    raw(2).deliver(parcel(payload, sender=2).frames())  # as does another silo's
+    for _ in range(3):
+        server.next()
+    gc.collect()
+    raw(1).deliver(parcel(payload, counter=4).frames())
+    assert server.next().get("model_params") == payload
+
+
+def test_compressed_frames_are_refused_unopened(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    bomb = [next(parcel(bytes(MIB)).frames()), bytes(64 * MIB)]  # 64 KiB on the wire, below any limit of a frame
+    status, _ = refused(lambda: raw(1).deliver(iter(bomb), compression=grpc.Compression.Gzip))
+    assert status is grpc.StatusCode.UNIMPLEMENTED
+    assert server.nothing_else()
+
+
+def test_a_silo_that_reads_nothing_takes_only_its_own_place(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server, other = start(0), start(2)
+    raw(1).deliver(parcel(kind=STATUS).frames())
+    server.next()
+    server.transport.send_message(message(MODEL, 0, 1, model_params=bytes(MAX_MESSAGE_MB * MIB)))
+    calls = [raw(1).begin_fetch() for _ in range(30)]
+    time.sleep(1)
+    ended = [call.code() for call in calls if not call.is_active()]
+    assert ended.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == len(ended) == 28
+    server.transport.send_message(message(MODEL, 0, 2, model_params=b"for two"))
+    assert other.next().get("model_params") == b"for two"
+    for call in calls:
+        call.cancel()
+    time.sleep(0.5)
+    assert len(raw(1).fetch()) == 1 + MAX_MESSAGE_MB
+
+
+def test_what_cannot_travel_is_refused_where_it_is_sent(start: Starter) -> None:
+    start(0)
+    silo = start(1)
+    with pytest.raises(ProtocolError, match=r"plain values besides its payload: `params.weights"):
+        silo.transport.send_message(message(UPLOAD, 1, 0, weights={"w": 1}))
+    with pytest.raises(ProtocolError, match="one payload of bytes; this one has a, b"):
+        silo.transport.send_message(message(UPLOAD, 1, 0, a=b"1", b=b"2"))
+    with pytest.raises(ProtocolError, match=r"a message of 5 MiB; .*max_message_mb allows 4"):
+        silo.transport.send_message(message(UPLOAD, 1, 0, model_params=bytes(MAX_MESSAGE_MB * MIB + 1)))
+
+
+def test_two_servers_do_not_share_a_port(start: Starter, config: SecureGrpcConfig) -> None:
+    start(0)
+    with pytest.raises(ConfigError, match=f"cannot listen on {config.server_address}"):
+        start(0)
+
+
+# Large messages
+
+
+@pytest.mark.long
+def test_a_message_of_one_and_a_half_gib_passes_both_ways(start: Starter, config: SecureGrpcConfig) -> None:
+    roomy = config.model_copy(update={"max_message_mb": 2048})
+    server, silo = start(0, roomy), start(1, roomy)
+    payload = os.urandom(MIB) * 1536
+    silo.transport.send_message(message(UPLOAD, 1, 0, model_params=payload))
+    assert server.next(120).get("model_params") == payload
+    gc.collect()
+    server.transport.send_message(message(MODEL, 0, 1, model_params=payload))
+    assert silo.next(120).get("model_params") == payload

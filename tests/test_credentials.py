@@ -1,0 +1,165 @@
+"""Certificates from run/make_certs.sh, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import read_credentials
+from fedml_dapper.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[1] / "run" / "make_certs.sh"
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", SCRIPT, folder, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    folder = tmp_path / "certs"
+    finished = make(folder, "2", "localhost", "server.example.org", "127.0.0.1")
+    assert finished.returncode == 0, finished.stderr
+    return folder
+
+
+def config(folder: Path, host: str = "localhost", **more: object) -> SecureGrpcConfig:
+    return SecureGrpcConfig.model_validate({"server_address": f"{host}:8890", "certificates": folder, **more})
+
+
+def openssl(folder: Path, *command: str) -> None:
+    subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True)
+
+
+def test_keys_are_for_their_owner_alone(certificates: Path) -> None:
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in certificates.iterdir()}
+    names = ["ca", "server", "silo-1", "silo-2"]
+    assert modes == {f"{name}.key": 0o600 for name in names} | {f"{name}.pem": 0o644 for name in names}
+    assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
+
+
+def test_an_authority_is_not_overwritten(certificates: Path) -> None:
+    before = {file.name: file.read_bytes() for file in certificates.iterdir()}
+    finished = make(certificates, "3")
+    assert finished.returncode == 2
+    assert "holds an authority already" in finished.stderr
+    assert {file.name: file.read_bytes() for file in certificates.iterdir()} == before
+
+
+@pytest.mark.parametrize("arguments", [[], ["0"], ["two"]])
+def test_usage(tmp_path: Path, arguments: Sequence[str]) -> None:
+    finished = make(tmp_path / "certs", *arguments)
+    assert finished.returncode == 2
+    assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [HOST ...]" in finished.stderr
+
+
+def test_openssl_s_own_words_are_shown_when_it_fails(tmp_path: Path) -> None:
+    finished = make(tmp_path / "certs", "1", "999.999.999.999")
+    assert finished.returncode != 0
+    assert "999.999.999.999" in finished.stderr
+
+
+@pytest.mark.parametrize("host", ["localhost", "server.example.org", "127.0.0.1"])
+def test_credentials_of_everyone(certificates: Path, host: str) -> None:
+    names = [read_credentials(config(certificates, host), rank).name for rank in range(3)]
+    assert names == ["server", "silo-1", "silo-2"]
+
+
+def test_credentials_do_not_show_secrets(certificates: Path) -> None:
+    shown = repr(read_credentials(config(certificates), 1))
+    assert shown == "Credentials(name='silo-1')"
+
+
+def test_a_host_that_the_server_s_certificate_does_not_name(certificates: Path) -> None:
+    with pytest.raises(ConfigError, match=r"server.pem: .*not valid for 'other.example.org'"):
+        read_credentials(config(certificates, "other.example.org"), 0)
+    assert read_credentials(config(certificates, "other.example.org"), 1).name == "silo-1"  # its peer is to check that
+
+
+@pytest.mark.parametrize("missing", ["ca.pem", "silo-1.pem", "silo-1.key"])
+def test_a_missing_file_is_named_with_what_to_do(certificates: Path, missing: str) -> None:
+    (certificates / missing).unlink()
+    with pytest.raises(ConfigError, match=rf"{missing}: cannot be read .*run/make_certs.sh"):
+        read_credentials(config(certificates), 1)
+
+
+def test_a_key_of_another_certificate(certificates: Path) -> None:
+    (certificates / "silo-2.key").rename(certificates / "silo-1.key")
+    with pytest.raises(ConfigError, match=r"not a certificate that goes with silo-1.key"):
+        read_credentials(config(certificates), 1)
+
+
+def test_a_certificate_of_another_silo(certificates: Path) -> None:
+    for kind in ("pem", "key"):
+        (certificates / f"silo-2.{kind}").rename(certificates / f"silo-1.{kind}")
+    with pytest.raises(ConfigError, match="its common name is silo-2, not silo-1"):
+        read_credentials(config(certificates), 1)
+
+
+def test_another_authority(certificates: Path, tmp_path: Path) -> None:
+    make(tmp_path / "other", "1")
+    (tmp_path / "other" / "ca.pem").rename(certificates / "ca.pem")
+    for rank in (0, 1):
+        with pytest.raises(ConfigError, match=r"peers with ca.pem would refuse it"):
+            read_credentials(config(certificates), rank)
+
+
+def test_a_silo_s_certificate_is_no_server_s(certificates: Path) -> None:
+    for kind in ("pem", "key"):
+        (certificates / f"silo-1.{kind}").rename(certificates / f"server.{kind}")
+    with pytest.raises(ConfigError, match=r"server.pem: peers with ca.pem would refuse it"):
+        read_credentials(config(certificates), 0)
+
+
+def test_an_expired_certificate(certificates: Path) -> None:
+    openssl(certificates, "req", "-new", "-key", "silo-1.key", "-subj", "/CN=silo-1", "-out", "request")
+    openssl(
+        certificates, "x509", "-req", "-in", "request", "-CA", "ca.pem", "-CAkey", "ca.key", "-days", "-1",
+        "-out", "silo-1.pem",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="certificate has expired"):
+        read_credentials(config(certificates), 1)
+
+
+def test_a_key_with_a_password(certificates: Path) -> None:
+    openssl(certificates, "pkey", "-in", "silo-1.key", "-aes256", "-passout", "pass:secret", "-out", "locked.key")
+    (certificates / "locked.key").rename(certificates / "silo-1.key")
+    with pytest.raises(ConfigError, match="locked by a password"):
+        read_credentials(config(certificates), 1)
+
+
+def test_a_file_that_is_no_certificate(certificates: Path) -> None:
+    (certificates / "silo-1.pem").write_text("hello\n")
+    with pytest.raises(ConfigError, match=r"silo-1.pem: not a certificate"):
+        read_credentials(config(certificates), 1)
+
+
+def test_a_token_from_a_file_or_a_variable(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-the-file-it-came\n")
+    assert read_credentials(config(certificates, token_file=file), 1).token == "from-the-file-it-came"
+    monkeypatch.setenv("DAPPER_TOKEN", "from-the-variable-it-came")
+    assert read_credentials(config(certificates, token_variable="DAPPER_TOKEN"), 1).token == "from-the-variable-it-came"
+
+
+@pytest.mark.parametrize("token", ["", "short", "with a blank in between", "mit-ümlaut-von-weither"])
+def test_a_weak_token_is_refused(certificates: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("DAPPER_TOKEN", token)
+    with pytest.raises(
+        ConfigError, match="environment variable DAPPER_TOKEN: expected a token of 16 or more"
+    ) as caught:
+        read_credentials(config(certificates, token_variable="DAPPER_TOKEN"), 1)
+    assert not token or token not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_cannot_be_read(certificates: Path) -> None:
+    (certificates / "silo-1.key").chmod(0)
+    with pytest.raises(ConfigError, match=r"silo-1.key: cannot be read \(Permission denied\)"):
+        read_credentials(config(certificates), 1)
