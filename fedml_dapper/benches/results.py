@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
+from fedml_dapper.datasets.suites import find_recipe
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
@@ -90,6 +91,12 @@ class BenchResults:
     def data_label(self) -> str:
         """The data as the runs name them, "(subset)" included; empty while no cell is finished."""
         return ", ".join(dict.fromkeys(cell.run.suite for cell in self.cells))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """By label."""
+        dataset = self.cells[0].run.settings["data_args"]["dataset"]
+        return find_recipe(dataset).classes
 
     @property
     def is_papers(self) -> bool:
