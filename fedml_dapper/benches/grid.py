@@ -169,10 +169,11 @@ def cells(
                 bench.settings,
                 read_yaml(CONFIGS / "methods" / f"{variant.method}.yaml"),
                 bench.profiles[profile].settings,
+                {"device_args": machine},
                 variant.settings,
                 variant.profiles.get(profile, {}),
                 overrides or {},
-                {"common_args": {"random_seed": seed}, "device_args": machine},
+                {"common_args": {"random_seed": seed}},
             ]
             values: dict[str, Any] = {}
             for layer in layers:

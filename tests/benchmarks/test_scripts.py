@@ -1,0 +1,54 @@
+"""Each script on something tiny: that it runs, and that it says what it promises."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import aggregate, clients, round, step, wire  # noqa: A004  # the benchmark's name
+
+
+def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(command, [*arguments, "--runs", "1", "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout[result.stdout.index("{") :])
+    assert {"name", "machine", "runs", "rows"} <= document.keys()
+    return document
+
+
+def test_steps() -> None:
+    rows = findings(step.main, "--model", "resnet10", "--width", "8", "--batch", "4", "--threads", "1")["rows"]
+    assert [row["ratio"] for row in rows if row["precision"] == "bf16"] == [0.0, 0.2, 0.4, 0.6, 0.8]
+    assert rows[0]["time of dense"] == 1
+    assert rows[4]["MACs of dense"] == pytest.approx(0.2, abs=0.05)
+
+
+def test_aggregation_reads_what_was_sent_and_needs_no_model_a_client() -> None:
+    found = findings(aggregate.main, "--model", "resnet10", "--clients", "5", "--threads", "1")
+    dense, slim, _ = found["rows"]
+    assert slim["MB in"] == pytest.approx(0.6 * dense["MB in"], rel=0.02)
+    assert found["the same, ten times as many clients"] < 4
+
+
+def test_messages() -> None:
+    rows = findings(wire.main, "--model", "resnet10", "--threads", "1")["rows"]
+    by_uplink = {row["uplink"]: row["MB sent"] for row in rows if row["ratio"] == 0}
+    assert by_uplink["int8"] < 0.3 * by_uplink["fp32"]
+    assert by_uplink["bf16"] == pytest.approx(0.5 * by_uplink["fp32"], rel=0.02)
+
+
+def test_many_clients() -> None:
+    rows = findings(clients.main, "--sizes", "4,8")["rows"]
+    assert [row["clients"] for row in rows] == [4, 8]
+    assert rows[0]["peak MB, of 4"] == 1
+
+
+def test_a_round_needs_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAPPER_DATA", "/nowhere")
+    result = CliRunner().invoke(round.main, ["--runs", "1"])
+    assert result.exit_code != 0
+    assert "DAPPER_DATA" in str(result.exception)
