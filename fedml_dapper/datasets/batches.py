@@ -115,6 +115,10 @@ class ClientTests:
     test: TestData
     validation: TestData | None = None
 
+    def to(self, device: torch.device | str) -> ClientTests:
+        """The same with its samples resident on ``device``."""
+        return ClientTests(self.test.to(device), None if self.validation is None else self.validation.to(device))
+
 
 def _in_order(samples: ImageSet, preprocessing: Preprocessing, batch_size: int) -> Iterator[Batch]:
     batches = zip(torch.split(samples.images, batch_size), torch.split(samples.labels, batch_size), strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ class Division:
     domain_validations: tuple[TestData, ...] = ()
     notes: tuple[str, ...] = ()
     """What the partition had to do, to be logged."""
+
+    def to(self, device: torch.device | str) -> Division:
+        """The same with all samples resident on ``device``; no copy of those that are there already."""
+        return replace(
+            self,
+            clients=tuple(client.to(device) for client in self.clients),
+            client_tests=tuple(own.to(device) for own in self.client_tests),
+            domain_tests=tuple(test.to(device) for test in self.domain_tests),
+            domain_validations=tuple(samples.to(device) for samples in self.domain_validations),
+        )
 
 
 def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:

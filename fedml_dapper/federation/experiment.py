@@ -67,7 +67,7 @@ def build_experiment(settings: Settings) -> Experiment:
     seed, training = settings.common_args.random_seed, settings.train_args
     device = _device(settings)
     suite, unseen = leave_out(load_suite(settings.data_args), settings)
-    division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed)
+    division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed).to(device)
     clients = division.clients
     task = Task(
         backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.input_size).to(device),

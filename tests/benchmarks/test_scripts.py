@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import aggregate, clients, round, step, wire  # noqa: A004  # the benchmark's name
+from benchmarks import aggregate, clients, round, step, wire  # the benchmark's name
 
 
 def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
