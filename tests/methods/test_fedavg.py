@@ -13,6 +13,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
 from fedml_dapper.methods import Upload
 
+from .sample_counts import say_that_clients_hold
+
 SettingsFactory = Callable[..., Settings]
 
 
@@ -25,6 +27,7 @@ def aggregated(settings: Settings) -> tuple[list[Upload], dict[str, Tensor]]:
     experiment = build_experiment(settings)
     server, clients = Server(experiment), ClientSide(experiment)
     uploads = []
+    say_that_clients_hold(server, COUNTS)
     for client_id, count in zip(server.round_clients(), COUNTS, strict=True):
         upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
         uploads.append(replace(upload, num_samples=count))

@@ -19,6 +19,8 @@ from fedml_dapper.methods.fedfa import FeatureAugmentation, FedFA, FedFAParams, 
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import trace_layout
 
+from .sample_counts import say_that_clients_hold
+
 COUNTS = (10, 250, 3, 77)
 """Samples per client in place of the embedded suite's, which are all alike."""
 
@@ -36,6 +38,7 @@ def on_backbone(fedavg: Experiment, name: str, width: int, input_size: int = 32)
 def run(experiment: Experiment, rounds: int) -> tuple[Server, list[Upload]]:
     """The server after so many rounds, and the last one's uploads."""
     server, clients = Server(experiment), ClientSide(experiment)
+    say_that_clients_hold(server, COUNTS)
     for _ in range(rounds):
         uploads = []
         for client_id in server.round_clients():

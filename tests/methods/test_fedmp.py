@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +16,8 @@ from fedml_dapper.methods.fedmp import FedMP, rewards
 from fedml_dapper.methods.ratio_bandit import Leaf
 from fedml_dapper.pruning import slim_tensors
 
+from .sample_counts import say_that_clients_hold
+
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1", "frequency_of_the_test=9")
 LEVELS = "ratios=[0.0, 0.3, 0.5, 0.7]"
@@ -24,8 +25,7 @@ EUCB = "dapper_args.params.fedmp={ratio: eucb}"
 
 
 def untrained_round(server: Server, losses: Sequence[float], samples: Sequence[int]) -> None:
-    counted = zip(server.state.profiles, samples, strict=True)
-    server.state.profiles = tuple(replace(profile, num_samples=count) for profile, count in counted)
+    say_that_clients_hold(server, samples)
     for client_id in server.round_clients():
         sent = server.downlink(client_id)
         metrics = TrainingMetrics(losses[client_id], 1, 0.0)

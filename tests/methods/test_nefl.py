@@ -34,6 +34,8 @@ from fedml_dapper.models.resnet import BasicBlock, ResNet
 from fedml_dapper.pruning import DENSE, ChannelGroup, ChannelLayout, Tensors, trace_layout
 from fedml_dapper.pruning.layout import Scope
 
+from .sample_counts import say_that_clients_hold
+
 SettingsFactory = Callable[..., Settings]
 CONFIG = Path(__file__).parents[2] / "config"
 THREE = ("dapper_args.params.nefl.sizes=[0.16, 0.36, 1.0]", "ratios=[0.0, 0.4, 0.6]")
@@ -165,8 +167,9 @@ def test_each_shell_is_the_mean_over_those_who_own_it(choice: str, counts: tuple
     shapes = {
         k: {name: tensor.shape for name, tensor in method.weights(server.state, k).items()} for k in method.submodels
     }
-    values = (1.0, 2.0, 4.0, 8.0)
-    for client_id, sent in enumerate((3, 5, 2, 7)):
+    values, held = (1.0, 2.0, 4.0, 8.0), (3, 5, 2, 7)
+    say_that_clients_hold(server, held)
+    for client_id, sent in enumerate(held):
         downlink = server.downlink(client_id)
         server.receive(answer(downlink, filled(downlink, values[client_id]), sent))
     server.close_round()
@@ -197,6 +200,7 @@ def test_submodels_that_nobody_trained_keep_their_private_sets(experiment: Exper
     before = {k: method.private(server.state, k) for k in (1, 2, 3)}
     stem = server.state.weights["stem.0.weight"]
     client = next(p.client_id for p in experiment.profiles if p.level == 3)
+    say_that_clients_hold(server, (1, 1, 1, 1))
     server.receive(answer(server.downlink(client), filled(server.downlink(client), 9.0)))
     server.close_round()
     after = {k: method.private(server.state, k) for k in (1, 2, 3)}
@@ -210,6 +214,7 @@ def test_submodels_that_nobody_trained_keep_their_private_sets(experiment: Exper
 def test_without_training_nothing_changes(experiment: Experiment) -> None:  # F.6
     method, server = method_of(experiment), opened(experiment)
     before = {k: method.weights(server.state, k) for k in (1, 2, 3)}
+    say_that_clients_hold(server, range(10, 14))
     for client_id in range(4):
         server.receive(answer(server.downlink(client_id), num_samples=10 + client_id))
     server.close_round()
@@ -220,6 +225,7 @@ def test_without_training_nothing_changes(experiment: Experiment) -> None:  # F.
 def test_sharing_batchnorm_averages_it_over_all_owners() -> None:
     experiment = build("dapper_args.params.nefl.share_bn=true")
     method, server = method_of(experiment), opened(experiment)
+    say_that_clients_hold(server, (1, 1, 1, 1))
     for client_id in range(4):
         downlink = server.downlink(client_id)
         server.receive(answer(downlink, filled(downlink, float(method.choose(server.state, client_id)))))

@@ -32,6 +32,8 @@ from fedml_dapper.methods.scaffold import (
     unit_steps,
 )
 
+from .sample_counts import say_that_clients_hold
+
 COUNTS = (10, 250, 3, 77)
 """Samples that the uploads are said to stem from; the clients really hold equally many."""
 
@@ -43,6 +45,7 @@ def scaffold(fedavg: Experiment, **values: Any) -> Experiment:
 def play(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
     server = Server(experiment)
     clients = ClientSide(experiment, server.memories)
+    say_that_clients_hold(server, COUNTS)
     for _ in range(rounds):
         for client_id, count in zip(server.round_clients(), COUNTS, strict=True):
             upload = clients.update(server.downlink(client_id), experiment.clients[client_id])

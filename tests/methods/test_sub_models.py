@@ -16,6 +16,8 @@ from fedml_dapper.federation import ClientSide, Experiment, Server, build_experi
 from fedml_dapper.methods import METHODS, Downlink, TrainingMetrics, Upload, payload_bytes
 from fedml_dapper.pruning import PruningPlan, slim_tensors
 
+from .sample_counts import say_that_clients_hold
+
 QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
 SUB_MODELS = ("feddrop", "fedmp", "heterofl", "fedrolex")
 RATIOS = (0.0, 0.3, 0.5, 0.7)
@@ -41,9 +43,9 @@ def answer(downlink: Downlink, weights: dict[str, Tensor], num_samples: int) -> 
 
 def server_of_random_weights(experiment: Experiment) -> Server:
     server = Server(experiment)
-    for tensor in server.state.weights.values():
+    for name, tensor in server.state.weights.items():
         if tensor.is_floating_point():
-            tensor.copy_(torch.rand(tensor.shape) - 0.5)
+            tensor.copy_(torch.rand(tensor.shape) - (0 if name.endswith("running_var") else 0.5))
     return server
 
 
@@ -73,8 +75,9 @@ def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:
 @pytest.mark.parametrize("name", SUB_MODELS)
 def test_untrained_sub_models_give_the_global_model_back(base: Experiment, name: str) -> None:  # F.6
     server = server_of_random_weights(with_method(base, name))
-    before = copy.deepcopy(server.state.weights)
-    for client_id, samples in zip(server.round_clients(), (7, 250, 31, 64), strict=True):
+    before, held = copy.deepcopy(server.state.weights), (7, 250, 31, 64)
+    say_that_clients_hold(server, held)
+    for client_id, samples in zip(server.round_clients(), held, strict=True):
         downlink = server.downlink(client_id)
         server.receive(answer(downlink, dict(downlink.weights), samples))
     server.close_round()
