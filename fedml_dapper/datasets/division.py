@@ -31,7 +31,9 @@ class Division:
     """What the partition had to do, to be logged."""
 
     def to(self, device: torch.device | str) -> Division:
-        """The same with all samples resident on ``device``; no copy of those that are there already."""
+        """The same with all samples resident on ``device``; itself where they are there already."""
+        if self.clients[0].samples.labels.device == torch.device(device):
+            return self
         return replace(
             self,
             clients=tuple(client.to(device) for client in self.clients),
