@@ -119,6 +119,7 @@ def run_record(label: str, seed: int, rounds: int, **changes: Any) -> RunRecord:
         "domains": DOMAINS,
         "method": label.lower(),
         "settings": {
+            "data_args": {"dataset": "office_caltech10"},
             "common_args": {"random_seed": seed},
             "train_args": {"comm_round": rounds},
             "dapper_args": {"method": label.lower(), "params": {label.lower(): {"alpha": 0.5}}},

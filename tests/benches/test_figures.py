@@ -76,7 +76,7 @@ def test_representations_of_the_reference_and_fedavg(results):
     figure = diagnosis_figures.embeddings(results, pair)
 
     assert len(figure.axes) == 2
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mnist", "usps", "class 0", "class 1"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mnist", "usps", "backpack", "bike"]
     assert sum(len(dots.get_offsets()) for dots in figure.axes[0].collections) == 3
 
 
