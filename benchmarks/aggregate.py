@@ -33,7 +33,8 @@ def main(model: str, clients: int, runs: int, threads: int, as_json: bool) -> No
 
     def dense() -> dict[str, Tensor]:
         models = [(upload.num_samples, dict(full)) for upload, full in zip(group.uploads, group.full, strict=True)]
-        return FedMLAggOperator.agg(fedml_args, models)  # type: ignore[no-any-return]
+        averaged: dict[str, Tensor] = FedMLAggOperator.agg(fedml_args, models)
+        return averaged
 
     work = {
         "FedML, dense": dense,

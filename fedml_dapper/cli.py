@@ -36,7 +36,7 @@ from fedml_dapper.evaluation import (
     summarise,
     write_report,
 )
-from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, save_profile
+from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.search_command import search
 from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
@@ -162,7 +162,7 @@ def run_experiment(
         signal.signal(signal.SIGTERM, previous)
     rounds = watcher.profile()
     if rounds is not None:
-        save_profile(rounds, run_dir / PROFILE_NAME)
+        rounds.save(run_dir / PROFILE_NAME)
         console.print(rounds.table())
     _finish(run_dir, console, as_json, interrupted)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
-from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, RunProfile, save_profile
+from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, RunProfile
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.profiling import Profiler, fetching, part
 
@@ -76,5 +76,5 @@ def test_the_parts_of_a_round_add_up(tmp_path: Path, tiny_settings: Callable[...
         assert all(one.parts[name] > 0 for name in ("forward/backward", "optimizer", "data", "pruning", "aggregation"))
     second = profile.rounds[1].parts  # the first one also imports what it needs
     assert max(second, key=second.__getitem__) == "forward/backward"
-    save_profile(profile, tmp_path / PROFILE_NAME)
+    profile.save(tmp_path / PROFILE_NAME)
     assert RunProfile.model_validate_json((tmp_path / PROFILE_NAME).read_bytes()) == profile

@@ -40,6 +40,11 @@ class RunProfile(BaseModel):
     precision: str
     rounds: tuple[ProfiledRound, ...]
 
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        with written_whole(path) as scratch:
+            scratch.write_text(self.model_dump_json(indent=1), encoding="utf-8")
+
     def table(self) -> Table:
         """Medians over the rounds but the first, which warms up (that one alone where there is no other)."""
         rounds = self.rounds[1:] or self.rounds
@@ -90,9 +95,3 @@ class RoundProfiler(RunObserver):
             precision=self._precision,
             rounds=tuple(self._rounds),
         )
-
-
-def save_profile(profile: RunProfile, path: Path) -> None:
-    """Write ``profile`` as JSON."""
-    with written_whole(path) as scratch:
-        scratch.write_text(profile.model_dump_json(indent=1), encoding="utf-8")
