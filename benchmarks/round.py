@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
-from fedml_dapper.benches.grid import cells, load_bench
+from fedml_dapper.benches.grid import Device, cells, load_bench
 from fedml_dapper.config import Precision, Settings
 from fedml_dapper.datasets import Preprocessing
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
@@ -32,13 +32,14 @@ REFERENCE = "official_compat, channels first"
 @click.option("--runs", default=5, show_default=True, help="Rounds that count; one more warms up.")
 @click.option("--threads", default=torch.get_num_threads(), show_default=True)
 @json_option
-def main(model: str, width: int | None, device: str, runs: int, threads: int, as_json: bool) -> None:
+def main(model: str, width: int | None, device: Device, runs: int, threads: int, as_json: bool) -> None:
     """Seconds of a round of the paper's Office-Caltech10 protocol: 10 clients, 5 levels, E = 5."""
     torch.set_num_threads(threads)
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
     by_label = {
         (cell.variant.label, precision): cell.settings
-        for precision in ("fp32", "bf16")
-        for cell in cells(load_bench("official"), "paper", seeds=[1], device=device, precision=precision)  # type: ignore[arg-type]  # click's choices are plain strings
+        for precision in precisions
+        for cell in cells(load_bench("official"), "paper", seeds=[1], device=device, precision=precision)
     }
 
     def federation(label: str, precision: Precision = "fp32", channels_first: bool = False) -> Federation:

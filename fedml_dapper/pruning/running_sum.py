@@ -29,8 +29,8 @@ class RunningSum:
         shape = self._arranged(torch.empty(spec.shape, device="meta")).shape
         self._sum = torch.zeros(shape, dtype=torch.float64, device=device)
         self._held_whole = 0.0
+        """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
         self._held = torch.zeros(shape[: len(self._cut)], dtype=torch.float64, device=device)
-        """Beyond that, per kept entry of the cut axes."""
 
     def add(self, values: Tensor, kept: Mapping[int, Tensor], weight: float) -> None:
         """Add ``weight`` times ``values``, which along axis ``dim`` holds the entries ``kept[dim]`` alone."""
@@ -55,7 +55,7 @@ class RunningSum:
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
         """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut."""
-        result = torch.empty_like(previous)
+        result = torch.empty_like(previous, memory_format=torch.contiguous_format)  # or a flat view would be a copy
         arranged_result, arranged_previous = self._arranged(result), self._arranged(previous)
         held = (self._held + self._held_whole).view([*self._held.shape, *[1] * (self._sum.dim() - self._held.dim())])
         for block, wide in _widened(arranged_previous):

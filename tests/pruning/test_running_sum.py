@@ -57,3 +57,10 @@ def test_the_mean_is_that_of_dense_masks_bit_for_bit(
     }[recovery]
     assert torch.equal(found, expected.float())
     assert found.shape == previous.shape
+
+
+def test_a_previous_tensor_may_lie_in_memory_as_it_likes() -> None:
+    transposed = torch.arange(12.0).view(3, 4).t()
+    running = RunningSum(TensorSpec((4, 3), torch.float32, True, 0), torch.device("cpu"))
+    running.add(torch.ones(4, 3), {}, 2)
+    assert torch.equal(running.mean(transposed, 2, "global"), torch.ones(4, 3))
