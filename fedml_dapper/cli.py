@@ -146,7 +146,7 @@ def run_experiment(
         return
     interrupted = False
     profiler = Profiler(experiment.device)
-    watcher = RoundProfiler(profiler, experiment.device, settings.device_args.precision)
+    watcher = RoundProfiler(profiler, settings.device_args.precision)
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with redirect_stdout(sys.stderr):

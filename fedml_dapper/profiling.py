@@ -22,7 +22,7 @@ class Profiler:
     """Seconds per part, of the thread that made it; a GPU is waited for, so that its work counts where it belongs."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self.seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
         self._thread = threading.get_ident()
         self._running: list[Part] = []
@@ -52,8 +52,8 @@ class Profiler:
         return threading.get_ident() == self._thread
 
     def _charge(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since

@@ -65,7 +65,7 @@ def test_a_part_that_raises_is_left() -> None:
 
 def test_the_parts_of_a_round_add_up(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:
     profiler = Profiler(CPU)
-    watcher = RoundProfiler(profiler, CPU, "fp32")
+    watcher = RoundProfiler(profiler, "fp32")
     with profiler.active():
         simulate(build_experiment(tiny_settings()), [watcher])
     profile = watcher.profile()

@@ -65,9 +65,9 @@ class RunProfile(BaseModel):
 class RoundProfiler(RunObserver):
     """Watches a profiler from round to round."""
 
-    def __init__(self, profiler: Profiler, device: torch.device, precision: str) -> None:
+    def __init__(self, profiler: Profiler, precision: str) -> None:
         self._profiler = profiler
-        self._device, self._precision = device, precision
+        self._precision = precision
         self._rounds: list[ProfiledRound] = []
         self._opened = 0.0
         self._before: dict[Part, float] = {}
@@ -87,9 +87,9 @@ class RoundProfiler(RunObserver):
         """What was seen; None where no round was finished."""
         if not self._rounds:
             return None
-        is_cuda = self._device.type == "cuda"
+        device = self._profiler.device
         return RunProfile(
-            device=torch.cuda.get_device_name(self._device) if is_cuda else "CPU",
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
             threads=torch.get_num_threads(),
             torch=torch.__version__,
             precision=self._precision,
