@@ -7,6 +7,7 @@ from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
+from fedml_dapper.federation.rewind import Rewind
 from fedml_dapper.federation.rounds import run_rounds, simulate
 from fedml_dapper.federation.run_dir import (
     CHECKPOINTS_NAME,
@@ -34,6 +35,7 @@ __all__ = [
     "Identity",
     "LedgerWriter",
     "LevelFootprint",
+    "Rewind",
     "RoundRecord",
     "RunJournal",
     "RunObserver",

@@ -51,8 +51,6 @@ def is_finished(run_dir: Path, experiment: Experiment) -> bool:
 
 def _resumable(experiment: Experiment, path: Path | None) -> Path:
     """``path``, if it holds no run or one of the same settings on the same data."""
-    if experiment.settings.common_args.training_type == "cross_silo":
-        raise ConfigError("--resume is for one process and MPI: what silos remember, they keep to themselves")
     if path is None:
         raise ConfigError("--resume which run? give its folder, e.g. --resume --output runs/FOLDER")
     found = read_unfinished(path / LEDGER_NAME)

@@ -61,8 +61,7 @@ class RunFiles(RunObserver):
         self._ledger.round_finished(record)
         every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
         if record.round % every == 0 or record.round == last:
-            if self._server.holds_memories:  # silos keep theirs, so that nothing could go on from here
-                self._checkpoints.save(self._server.checkpoint())
+            self._checkpoints.save(self._server.checkpoint())
             self._save_weights()
 
     def run_finished(self) -> None:

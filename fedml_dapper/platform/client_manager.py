@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from contextlib import nullcontext
 from typing import Any
@@ -14,7 +15,7 @@ from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterMana
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
-from fedml_dapper.federation import Codec, Experiment, settings_difference, shared_settings
+from fedml_dapper.federation import Codec, Experiment, Rewind, settings_difference, shared_settings
 from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
@@ -26,6 +27,8 @@ LOGGER = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
 FAREWELL_SECONDS = 2.0
 """MQTT needs a moment to deliver the last message before the connection is closed."""
+LIFE = "life"
+"""What a process says of itself with its status: drawn when it starts, so that the server notices a restart."""
 
 
 class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
@@ -45,6 +48,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._experiment = experiment
         self._codec = codec
         self._trainer = trainer
+        self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
+        self._life = secrets.token_hex(8)
 
     def run(self) -> None:
         """Serve until the server ends the run; raises what ended it early."""
@@ -64,8 +69,12 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if any(self._round_of(message) > downlink.round for message in waiting):
             LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
             return
-        if memory is not None:
-            self._trainer.clients.memories[downlink.client_id] = memory
+        memories = self._trainer.clients.memories
+        if memory is None:
+            own = memories.get(downlink.client_id, Memory())
+            memories[downlink.client_id] = self._rewind.memory_for(downlink.round, own)
+        else:
+            memories[downlink.client_id] = memory
         self._trainer.set_id(downlink.client_id)
         # not the adapter's update_dataset: it takes client 0 for "none given"
         self.trainer_dist_adapter.trainer.update_dataset(downlink.client_id)
@@ -73,7 +82,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         upload, num_samples = self.trainer_dist_adapter.train(downlink.round - 1)
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
         if memory is not None:
-            memory = self._trainer.clients.memories.pop(downlink.client_id)
+            memory = memories.pop(downlink.client_id)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
         message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
         self._send_until_heard(message)
@@ -107,6 +116,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def _status(self, status: str) -> Message:
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
+        message.add_params(LIFE, self._life)
         return message
 
     def _send_until_heard(self, message: Message) -> None:

@@ -36,8 +36,8 @@ FORWARDING_SECONDS = 1.0
 
 class DistributedRunner:
     """This process's part, by ``args.rank``: 0 serves, the others train. Hand it to ``FedMLRunner`` as
-    ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into ``run_dir``; under MPI it
-    goes on with the run that is there if told to ``resume``."""
+    ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into ``run_dir``; it goes on
+    with the run that is there if told to ``resume``."""
 
     def __init__(
         self,

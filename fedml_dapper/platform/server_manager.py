@@ -14,6 +14,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
 from fedml_dapper.methods import Memory, Upload
+from fedml_dapper.platform.client_manager import LIFE
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import reason_of
@@ -47,6 +48,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._queues: dict[int, deque[int]] = defaultdict(deque)
         self._sent: set[int] = set()
         self._silent: set[int] = set()
+        self._lives: dict[int, str] = {}
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -78,11 +80,22 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
                 self.stop()
             return
         self._online.add(process)
+        self._note_life(process, str(msg_params.get(LIFE)))
         if self._open:
-            if not self._at_work(process):
-                self._send_next(process)  # back from a restart, or late
+            if not self._owed_by(process):
+                self._send_next(process)  # back from a restart, or late; some say twice that they are there
         elif not self._leaving and len(self._online) == self._num_processes:
             self._open_round_or_leave()
+
+    def _note_life(self, process: int, life: str) -> None:
+        """A process that was started again knows nothing of what its earlier life was sent."""
+        if self._lives.setdefault(process, life) == life:
+            return
+        self._lives[process] = life
+        for client_id in reversed(self._owed_by(process)):
+            LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
+            self._sent.discard(client_id)
+            self._queues[process].appendleft(client_id)
 
     # A round
 
@@ -128,6 +141,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             upload = self._decoded(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
             if upload.round <= self._server.state.round:
                 LOGGER.warning("client %d: upload of round %d came too late, dropped", upload.client_id, upload.round)
+                return
+            if upload.client_id not in self._sent:  # of this server's or the silo's earlier life
+                LOGGER.warning("client %d: upload came before the round's model was sent, dropped", upload.client_id)
                 return
             self._server.receive(upload)
             self._silent.discard(upload.client_id)
@@ -225,10 +241,6 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             LOGGER.info("rank %s cannot be reached: %s", message.get_receiver_id(), reason_of(error))
             return False
         return True
-
-    def _at_work(self, process: int) -> bool:
-        """Whether the process still owes an upload. A client that is slow to start says twice that it is there."""
-        return bool(self._owed_by(process))
 
     def _owed_by(self, process: int) -> list[int]:
         """Clients of the process that were sent the round's model and have not been heard of since."""

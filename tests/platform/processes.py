@@ -49,12 +49,13 @@ class Silos:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, rank: int, config: Path | None = None, program: Path | None = None) -> None:
-        """Start one process, of another experiment or as a program of the user's own where given."""
-        role = ["--role", "server", "--output", str(self.run_dir)] if rank == 0 else ["--role", "client"]
+        """Start one process, of another experiment or as a program of the user's own where given; the server goes on
+        with the run that is there."""
+        role = ["--role", "server", "--output", str(self.run_dir), "--resume"] if rank == 0 else ["--role", "client"]
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
         command = [sys.executable, *what, "--cf", str(config or self.config), "--rank", str(rank), *role]
         environment = os.environ | {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
-        with self._log(rank).open("wb") as log:
+        with self._log(rank).open("ab") as log:
             self.processes[rank] = subprocess.Popen(
                 [*command, *self._overrides], cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT
             )

@@ -160,17 +160,6 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     assert_same(run_dir, *simulate(build_experiment(settings)))
 
 
-def test_silos_are_told_that_they_cannot(tmp_path: Path) -> None:
-    overlay = Path(__file__).parents[2] / "config" / "cross_silo.yaml"
-    refused = subprocess.run(
-        command(overlay, tmp_path / "run"), env=environment(tmp_path), capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert "--resume is for one process and MPI: what silos remember, they keep to themselves" in refused.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.long
 def test_fifty_kills_at_random_moments_change_nothing(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=60")
