@@ -21,17 +21,8 @@ from fedml_dapper.federation import Codec, Identity, build_experiment
 
 from ..processes import address_table
 from .conftest import Starter
+from .impostor import Crafted
 from .raw_silo import RawSilo, parcel, refused
-
-
-class Crafted:
-    """Whoever loads its pickle makes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __reduce__(self) -> tuple[object, tuple[Path]]:
-        return Path.touch, (self._file,)
 
 
 @pytest.fixture

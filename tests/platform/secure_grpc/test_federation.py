@@ -14,7 +14,6 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
@@ -24,8 +23,9 @@ from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
 from ..processes import Silos
+from .experiment_file import experiment_file
+from .impostor import Crafted
 from .raw_silo import STATUS, RawSilo, parcel, refused
-from .test_crafted_pickle import Crafted
 
 SettingsFactory = Callable[..., Settings]
 TOKEN = "a-token-of-many-characters"
@@ -37,11 +37,7 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
     running: list[Silos] = []
 
     def build(settings: Settings, config: SecureGrpcConfig) -> Silos:
-        content = yaml.safe_load(settings.as_yaml())
-        content["common_args"]["training_type"] = "cross_silo"
-        content["comm_args"] = {"backend": "DAPPER_GRPC", "dapper_grpc": config.model_dump(mode="json")}
-        file = tmp_path / "experiment.yaml"
-        file.write_text(yaml.safe_dump(content))
+        file = experiment_file(tmp_path, settings, config)
         running.append(Silos(tmp_path, file, settings.train_args.client_num_in_total))
         return running[-1]
 

@@ -1,0 +1,1 @@
+"""So that `python -m tests...` finds these, and not what else is called so on the path."""

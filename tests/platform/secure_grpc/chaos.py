@@ -1,0 +1,249 @@
+"""A federation whose silos and server are killed, halted, started again and impersonated by a seeded hand.
+
+    python -m tests.platform.secure_grpc.chaos --seed 1 --rounds 20
+
+Afterwards the ledger is replayed in this process: whoever it names as a round's clients trains honestly, nobody else.
+Only if that gives the run's global model bit for bit has nothing else gone into it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import grpc
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.output import Findings, json_option
+from fedml_dapper.config import SecureGrpcConfig, load_settings
+from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment
+
+from ..processes import ROOT, Silos, free_port
+from .experiment_file import experiment_file
+from .impostor import Impostor, garbage
+
+NUM_SILOS, NUM_IMPAIRED = 6, 2
+"""How many silos there are, and how many of them are impaired at a time."""
+ROUND_SECONDS = 40.0
+"""When a round closes without those that do not answer. Longer than a process takes to start."""
+SMALL = (
+    "width=8", "epochs=4", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
+    f"client_num_in_total={NUM_SILOS}", f"client_num_per_round={NUM_SILOS}", f"round_timeout_s={ROUND_SECONDS}",
+    "dapper_args.defence.max_change=5",
+)  # fmt: skip
+EVENTS = {"killed": 4, "halted": 3, "sends garbage": 4, "repeats itself": 2, "server killed": 1}
+"""What happens, and how often relative to the rest."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a chaotic run came to."""
+
+    seed: int
+    seconds: float
+    rounds: list[RoundRecord]
+    events: Counter[str]
+    garbage: Counter[str]
+    exit_codes: dict[int, int | None]
+    """Of the server, and of the silos that took part in the last round."""
+    differing: list[str]
+    """Tensors of the global model that the replay does not give."""
+    code_ran: bool
+    """Whether the crafted pickle was loaded."""
+
+
+class Chaos:
+    """One run of ``rounds`` rounds below ``folder``."""
+
+    def __init__(self, folder: Path, seed: int, rounds: int, say: Callable[[str], None]) -> None:
+        self._chance = random.Random(seed)
+        self._seed, self._rounds, self._say = seed, rounds, say
+        make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS)]
+        subprocess.run(make, check=True, capture_output=True)
+        self._config = SecureGrpcConfig(
+            server_address=f"localhost:{free_port()}", certificates=folder / "certs", max_message_mb=4
+        )
+        quickstart = ROOT / "config" / "quickstart.yaml"
+        settings = load_settings([quickstart], [*SMALL, f"comm_round={rounds}", f"output_dir={folder}"])
+        self._experiment = build_experiment(settings)
+        self._silos = Silos(folder, experiment_file(folder, settings, self._config), NUM_SILOS)
+        self._made = folder / "made"
+        self._garbage = garbage(self._made, NUM_SILOS)
+        self._impaired: dict[int, tuple[float, Callable[[], object]]] = {}
+        """Until when, and what then; by rank."""
+        self._events: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._begun = time.monotonic()
+
+    def run(self) -> Report:
+        try:
+            self._silos.start_all()
+            self._silos.wait_for_round(1)
+            self._disturb()
+            codes: dict[int, int | None] = {0: self._silos.wait(0, 4 * ROUND_SECONDS)}
+            for client in self._silos.rounds()[-1].clients:
+                codes[1 + client.client] = self._silos.wait(1 + client.client, 60)
+        except BaseException:
+            self._say(self._silos.output(0)[-5000:])
+            raise
+        finally:
+            self._silos.stop()
+        return Report(
+            self._seed, time.monotonic() - self._begun, self._silos.rounds(), self._events, self._sent, codes,
+            self._differing(), self._made.exists(),
+        )  # fmt: skip
+
+    # What happens
+
+    def _disturb(self) -> None:
+        """Until the last round but one has closed."""
+        deadline = time.monotonic() + 60 + self._rounds * ROUND_SECONDS
+        while len(self._silos.rounds()) < self._rounds - 1:
+            assert time.monotonic() < deadline, "the run does not come to its end"
+            assert self._silos.processes[0].poll() is None, f"the server left with {self._silos.processes[0].poll()}"
+            self._restore_those_due()
+            [event] = self._chance.choices(list(EVENTS), list(EVENTS.values()))
+            well = sorted(set(range(1, NUM_SILOS + 1)) - self._impaired.keys())
+            rank, seconds = self._chance.choice(well), self._chance.uniform(0, ROUND_SECONDS)
+            if event == "server killed":
+                self._note("rank 0", event)
+                self._kill_the_server(seconds / 8)
+            elif len(self._impaired) < NUM_IMPAIRED:
+                self._note(f"rank {rank}", event)
+                self._impair(event, rank, seconds)
+            time.sleep(self._chance.uniform(1, 5))
+        for rank in list(self._impaired):
+            self._restore(rank)
+
+    def _impair(self, event: str, rank: int, seconds: float) -> None:
+        process, until = self._silos.processes[rank], time.monotonic() + seconds
+        if event == "halted":
+            process.send_signal(signal.SIGSTOP)
+            self._impaired[rank] = (until, lambda: process.send_signal(signal.SIGCONT))
+            return
+        self._silos.kill(rank)
+        self._impaired[rank] = (until, lambda: self._silos.start(rank))
+        if event != "killed":
+            try:
+                self._impersonate(rank, honest=event == "repeats itself")
+            except grpc.RpcError as error:
+                self._say(f"the impostor of silo {rank} was cut off: {error.code()}")
+            self._restore(rank)
+
+    def _impersonate(self, rank: int, honest: bool) -> None:
+        impostor = Impostor(self._config, rank, self._experiment)
+        impostor.come_online()
+        downlink = impostor.model(ROUND_SECONDS)
+        if downlink is None:
+            return
+        upload = impostor.trained(downlink)
+        payloads = [impostor.encoded(upload)] * 3
+        if not honest:
+            kinds = self._chance.sample(sorted(self._garbage), 3)
+            self._sent.update(kinds)
+            payloads = [self._garbage[kind](self._chance, impostor, upload) for kind in kinds]
+        for payload in payloads:
+            impostor.say(payload)
+
+    def _kill_the_server(self, seconds: float) -> None:
+        done = len(self._silos.rounds())
+        self._silos.kill(0)
+        time.sleep(seconds)
+        self._silos.start(0)
+        self._silos.wait_for_round(done + 1, 4 * ROUND_SECONDS)  # or a server that starts slowly would do nothing else
+
+    def _restore_those_due(self) -> None:
+        for rank, (until, _) in list(self._impaired.items()):
+            if time.monotonic() >= until:
+                self._restore(rank)
+
+    def _restore(self, rank: int) -> None:
+        _, restore = self._impaired.pop(rank)
+        restore()
+
+    def _note(self, who: str, event: str) -> None:
+        self._events[event] += 1
+        done, elapsed = len(self._silos.rounds()), time.monotonic() - self._begun
+        self._say(f"{elapsed:5.0f} s, {done}/{self._rounds} rounds: {who} {event}")
+
+    # What came of it
+
+    def _differing(self) -> list[str]:
+        server = Server(self._experiment)
+        clients = ClientSide(self._experiment, server.memories)
+        for record in self._silos.rounds():
+            server.round_clients()
+            for client in record.clients:
+                downlink = server.downlink(client.client)
+                server.receive(clients.update(downlink, self._experiment.clients[client.client]))
+            server.close_round()
+        saved = load_file(self._silos.run_dir / "global_model.safetensors")
+        assert saved.keys() == server.state.weights.keys()
+        return [name for name, tensor in server.state.weights.items() if not torch.equal(saved[name], tensor)]
+
+
+def problems(report: Report, rounds: int) -> list[str]:
+    """What speaks against the run, in words."""
+    found = []
+    if [record.round for record in report.rounds] != list(range(1, rounds + 1)):
+        found.append(f"rounds in the ledger: {[record.round for record in report.rounds]}")
+    for record in report.rounds:
+        took_part = [client.client for client in record.clients]
+        if sorted([*took_part, *record.absent, *record.quarantined]) != list(range(NUM_SILOS)):
+            found.append(f"round {record.round} accounts for {took_part} and absent {record.absent}")
+        if not all(client.bytes_up and client.bytes_down and client.steps for client in record.clients):
+            found.append(f"round {record.round} does not say what was sent")
+    found += [f"rank {rank} ended with {code}" for rank, code in report.exit_codes.items() if code != 0]
+    if report.differing:
+        found.append(
+            f"{len(report.differing)} tensors are not what the ledger's clients trained: {report.differing[:3]}"
+        )
+    if report.code_ran:
+        found.append("the crafted pickle was loaded")
+    return found
+
+
+@click.command()
+@click.option("--seed", "seeds", multiple=True, type=int, default=[1], show_default=True, help="Several are allowed.")
+@click.option("--rounds", default=20, show_default=True)
+@json_option
+def main(seeds: tuple[int, ...], rounds: int, as_json: bool) -> None:
+    """A run of ROUNDS rounds per seed; exit code 1 where one does not hold."""
+    rows, failed = [], False
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Chaos(Path(folder), seed, rounds, lambda text: click.echo(text, err=True)).run()
+        found = problems(report, rounds)
+        failed |= bool(found)
+        for problem in found:
+            click.echo(f"seed {seed}: {problem}", err=True)
+        closed = report.rounds
+        rows.append(
+            {"seed": seed, "rounds closed": len(closed)}
+            | {event: report.events[event] for event in EVENTS}
+            | {
+                "garbage messages": report.garbage.total(),
+                "uploads taken": sum(len(record.clients) for record in closed),
+                "absent": len(list(itertools.chain.from_iterable(record.absent for record in closed))),
+                "of them refused": sum(len(record.refused) for record in closed),
+                "replay equal": not report.differing,
+                "problems": len(found),
+                "seconds": round(report.seconds),
+            }
+        )
+    Findings(f"{NUM_SILOS} silos over DAPPER_GRPC, disturbed for {rounds} rounds", 1, rows).show(as_json)
+    raise SystemExit(int(failed))
+
+
+if __name__ == "__main__":
+    main()
