@@ -34,8 +34,9 @@ from .impostor import Impostor, garbage
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
-ROUND_SECONDS = 40.0
-"""When a round closes without those that do not answer. Longer than a process takes to start."""
+ROUND_SECONDS = 90.0
+"""When a round closes without those that do not answer, and how long silos look for a server: longer than one takes to
+start on a busy machine."""
 SMALL = (
     "width=8", "epochs=4", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
     f"client_num_in_total={NUM_SILOS}", f"client_num_per_round={NUM_SILOS}", f"round_timeout_s={ROUND_SECONDS}",
@@ -114,10 +115,11 @@ class Chaos:
             self._restore_those_due()
             [event] = self._chance.choices(list(EVENTS), list(EVENTS.values()))
             well = sorted(set(range(1, NUM_SILOS + 1)) - self._impaired.keys())
-            rank, seconds = self._chance.choice(well), self._chance.uniform(0, ROUND_SECONDS)
+            rank, longest = self._chance.choice(well), self._chance.choice((10.0, 10.0, 10.0, 1.2 * ROUND_SECONDS))
+            seconds = self._chance.uniform(0, longest)
             if event == "server killed":
                 self._note("rank 0", event)
-                self._kill_the_server(seconds / 8)
+                self._kill_the_server(self._chance.uniform(0, 5))
             elif len(self._impaired) < NUM_IMPAIRED:
                 self._note(f"rank {rank}", event)
                 self._impair(event, rank, seconds)
@@ -143,7 +145,7 @@ class Chaos:
     def _impersonate(self, rank: int, honest: bool) -> None:
         impostor = Impostor(self._config, rank, self._experiment)
         impostor.come_online()
-        downlink = impostor.model(ROUND_SECONDS)
+        downlink = impostor.model(ROUND_SECONDS / 2)
         if downlink is None:
             return
         upload = impostor.trained(downlink)
