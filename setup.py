@@ -56,5 +56,5 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.cli:main"]},
+    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.entry:main"]},
 )
