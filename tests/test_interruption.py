@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ PROGRAM = """
 import signal, sys, threading, time
 from fedml_dapper import interruption
 
-interruption.PATIENCE_S = 1
+interruption.PATIENCE_S = 3
 
 def ready():
     print("ready", flush=True)
@@ -24,17 +25,20 @@ with interruption.ending_in_order("it"):
 {body}
 """
 ORDERLY = """
-    ready()
     try:
+        ready()
         time.sleep(60)
     finally:
         time.sleep(0.5)
         print("tidy")
 """
+IN_CODE_MADE_ON_THE_WAY = """
+    exec("ready(); time.sleep(60)")
+"""
 SWALLOWED = """
-    ready()
     while True:
         try:
+            ready()
             time.sleep(60)
         except BaseException:
             pass
@@ -45,33 +49,34 @@ A_THREAD_HANGS = """
     time.sleep(60)
 """
 REPORTING = """
-    ready()
     try:
+        ready()
         time.sleep(60)
     except KeyboardInterrupt:
         interruption.take_time()
-        time.sleep(2)
+        time.sleep(4)
         ready()
         time.sleep(60)
 """
 REPORTED = """
     threading.Thread(target=time.sleep, args=(60,)).start()
-    ready()
     try:
+        ready()
         time.sleep(60)
     except KeyboardInterrupt:
         interruption.take_time()
-        time.sleep(1.5)
+        time.sleep(4)
         print("reported", flush=True)
         interruption.hurry()
         sys.exit(interruption.INTERRUPTED)
 """
 
 
-def started(body: str, *before: str) -> subprocess.Popen[str]:
+def started(body: str, folder: Path, *before: str) -> subprocess.Popen[str]:
+    (folder / "program.py").write_text(PROGRAM.format(body=body))
     process = subprocess.Popen(
-        ["env", "--default-signal=INT", *before, sys.executable, "-c", PROGRAM.format(body=body)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ["env", "--default-signal=INT", *before, sys.executable, "-m", "program"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     heard(process)
     return process
@@ -83,26 +88,33 @@ def heard(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_in_order_and_repeated_signals_do_not_disturb(number: signal.Signals) -> None:
-    process = started(ORDERLY)
+def test_in_order_and_repeated_signals_do_not_disturb(number: signal.Signals, tmp_path: Path) -> None:
+    process = started(ORDERLY, tmp_path)
     for _ in range(3):
         process.send_signal(number)
-        time.sleep(0.1)
+        time.sleep(0.05)
     stdout, stderr = process.communicate(timeout=10)
     assert (process.returncode, stdout, stderr) == (INTERRUPTED, "tidy\n", f"it: {GOING_ON}\n")
 
 
-@pytest.mark.parametrize("body", [SWALLOWED, A_THREAD_HANGS])
-def test_in_any_case_before_long(body: str) -> None:
-    process = started(body)
+def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
+    process = started(IN_CODE_MADE_ON_THE_WAY, tmp_path)
+    process.terminate()
+    _, stderr = process.communicate(timeout=10)
+    assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
+
+
+@pytest.mark.parametrize("body", [SWALLOWED, A_THREAD_HANGS], ids=["swallowed", "a_thread_hangs"])
+def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
+    process = started(body, tmp_path)
     process.terminate()
     _, stderr = process.communicate(timeout=10)
     assert process.returncode == INTERRUPTED
     assert set(stderr.splitlines()) == {f"it: {GOING_ON}"}
 
 
-def test_a_report_may_take_its_time_and_can_be_interrupted_too() -> None:
-    process = started(REPORTING)
+def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -> None:
+    process = started(REPORTING, tmp_path)
     process.terminate()
     heard(process)
     process.terminate()
@@ -110,15 +122,15 @@ def test_a_report_may_take_its_time_and_can_be_interrupted_too() -> None:
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
-def test_after_it_the_end_may_not() -> None:
-    process = started(REPORTED)
+def test_after_it_the_end_may_not(tmp_path: Path) -> None:
+    process = started(REPORTED, tmp_path)
     process.terminate()
     stdout, _ = process.communicate(timeout=10)
     assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")
 
 
-def test_an_interrupt_that_the_shell_had_ignored_stays_ignored() -> None:
-    process = started(ORDERLY.replace("60", "1"), "env", "--ignore-signal=INT")
+def test_an_interrupt_that_the_shell_had_ignored_stays_ignored(tmp_path: Path) -> None:
+    process = started(ORDERLY.replace("60", "1"), tmp_path, "env", "--ignore-signal=INT")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=10) == ("tidy\n", "")
     assert process.returncode == 0
