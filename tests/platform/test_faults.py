@@ -56,7 +56,7 @@ config, run_dir, lives, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.
 fsync = os.fsync
 
 def life(number, flushes):
-    log = os.open(f"life_{number}.log", os.O_CREAT | os.O_WRONLY)
+    log = os.open(f"life_{number:02}.log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
     def telling_in_the_end(descriptor):
@@ -133,9 +133,11 @@ def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: S
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(settings.as_yaml())
     started = time.monotonic()
-    expected = simulate(build_experiment(settings))
-    four_rounds = (time.monotonic() - started) / (3 * lives) * 4  # or so, since a life begins with loading
-    program = [sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir, str(lives), str(four_rounds)]
+    experiment = build_experiment(settings)
+    loaded = time.monotonic()
+    expected = simulate(experiment)
+    a_few_rounds = 2 * (loaded - started) + (time.monotonic() - loaded) / lives
+    program = [sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir, str(lives), str(a_few_rounds)]
     ended = subprocess.run(
         program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False
     )
