@@ -20,7 +20,7 @@ setup(
     },
     install_requires=[
         "fedml>=0.9.6,<0.10",
-        "setuptools<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
+        "setuptools>=80.10.2,<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
         "torch>=2.2",
         "torchvision>=0.17",
         "torch-pruning>=1.6",
@@ -56,5 +56,5 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.cli:main"]},
+    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.entry:main"]},
 )

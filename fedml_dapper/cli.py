@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 from pydantic import TypeAdapter
@@ -50,21 +47,21 @@ from fedml_dapper.federation import (
     level_footprints,
     open_run_dir,
     read_ledger,
+    read_unfinished,
 )
+from fedml_dapper.interruption import INTERRUPTED, ending_in_order, hurry, take_time
 from fedml_dapper.methods import DapperFL, Task
 from fedml_dapper.models import BACKBONES, build_backbone
 from fedml_dapper.profiling import Profiler
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C or SIGTERM, as shells have it."""
-
 
 class _PoliteGroup(click.Group):
-    """Turns our own errors into one line on stderr and exit code 2."""
+    """Turns our own errors into one line on stderr and exit code 2, interruptions into one and 130."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with ending_in_order("fedml-dapper"):
+                return super().invoke(ctx)
         except DapperError as error:
             click.echo(f"fedml-dapper: {error}", err=True)
             ctx.exit(2)
@@ -147,7 +144,6 @@ def run_experiment(
     interrupted = False
     profiler = Profiler(experiment.device)
     watcher = RoundProfiler(profiler, settings.device_args.precision)
-    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with redirect_stdout(sys.stderr):
             from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
@@ -158,8 +154,7 @@ def run_experiment(
                 run_federation(configs[0], experiment, rank, run_dir, observers, resume)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        take_time()
     rounds = watcher.profile()
     if rounds is not None:
         rounds.save(run_dir / PROFILE_NAME)
@@ -173,10 +168,7 @@ def _run_client(config: Path, settings: Settings, rank: int) -> None:
         from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
         _show_log(f"rank {rank}")
-        try:
-            run_federation(config, experiment, rank)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+        run_federation(config, experiment, rank)
 
 
 def _mpi_rank() -> int:
@@ -201,8 +193,11 @@ def _show_log(who: str) -> None:
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger, report = run_dir / LEDGER_NAME, run_dir / REPORT_NAME
-    if not ledger.exists():
-        console.print(f"Stopped before the first round. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
+    begun = read_unfinished(ledger)
+    if interrupted and (begun is None or not begun[1]):
+        console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
+        console.print(f"The same command with --output {run_dir} --resume starts it again.", soft_wrap=True)
+        hurry()
         sys.exit(INTERRUPTED)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
@@ -222,6 +217,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         )
         if (run_dir / CHECKPOINTS_NAME).is_dir():
             console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
+        hurry()
         sys.exit(INTERRUPTED)
 
 
@@ -235,10 +231,6 @@ def _write_report(run_dir: Path, path: Path) -> RunSummary:
         sheet = None
     write_report(path, record, rounds, sheet)
     return summarise(record, rounds)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 main.add_command(bench)

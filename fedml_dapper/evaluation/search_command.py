@@ -29,9 +29,9 @@ from fedml_dapper.evaluation.search import (
 from fedml_dapper.evaluation.search_figures import count, describe, save_figures
 from fedml_dapper.evaluation.search_space import Number, search_space
 from fedml_dapper.federation import RoundRecord, RunRecord, build_experiment
+from fedml_dapper.interruption import INTERRUPTED
 
 BEST_NAME = "best.yaml"
-INTERRUPTED = 130
 _LISTED = 10
 _LINE_EVERY_S = 30.0
 

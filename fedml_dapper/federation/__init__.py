@@ -4,7 +4,7 @@ from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
-from fedml_dapper.federation.ledger import LedgerWriter, read_ledger
+from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.rewind import Rewind
@@ -49,6 +49,7 @@ __all__ = [
     "level_footprints",
     "open_run_dir",
     "read_ledger",
+    "read_unfinished",
     "run_rounds",
     "settings_difference",
     "shared_settings",

@@ -6,8 +6,9 @@ import fcntl
 import logging
 import os
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -27,10 +28,10 @@ class LedgerWriter(RunObserver):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None  # unbuffered, so that nothing is left to write when a disk was full
 
     def run_started(self, record: RunRecord) -> None:
-        self._open("x")
+        self._open("xb")
         self._write(record)
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
@@ -38,7 +39,7 @@ class LedgerWriter(RunObserver):
 
         Raises :class:`DataError` where another process is writing.
         """
-        self._open("a")
+        self._open("ab")
         content = self.path.read_bytes()
         lines = content.split(b"\n")[: 1 + len(rounds)]
         kept = b"".join(line + b"\n" for line in lines)
@@ -46,7 +47,7 @@ class LedgerWriter(RunObserver):
             with written_whole(self.path) as scratch:
                 scratch.write_bytes(kept)
             self.run_finished()
-            self._open("a")
+            self._open("ab")
 
     def round_finished(self, record: RoundRecord) -> None:
         self._write(record)
@@ -55,8 +56,9 @@ class LedgerWriter(RunObserver):
         if self._file is not None:
             self._file.close()
 
-    def _open(self, mode: Literal["x", "a"]) -> None:
-        self._file = self.path.open(mode, encoding="utf-8")
+    def _open(self, mode: Literal["xb", "ab"]) -> None:
+        with explained(self.path):
+            self._file = self.path.open(mode, buffering=0)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -67,8 +69,9 @@ class LedgerWriter(RunObserver):
     def _write(self, record: Record) -> None:
         assert self._file is not None, "run_started comes first"
         with explained(self.path):
-            self._file.write(record.model_dump_json() + "\n")
-            self._file.flush()
+            line = f"{record.model_dump_json()}\n".encode()
+            while line:
+                line = line[self._file.write(line) :]  # a disk that is nearly full takes a part, and then none
             os.fsync(self._file.fileno())
 
 

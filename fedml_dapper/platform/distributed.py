@@ -22,6 +22,7 @@ from fedml_dapper.federation import (
     open_run_dir,
     shared_settings,
 )
+from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 from fedml_dapper.platform.arguments import experiment_of
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -71,13 +72,14 @@ class DistributedRunner:
                 self._serve(comm)
             else:
                 self._train(comm)
-        except BaseException:
+        except BaseException as error:
             if comm is None:
                 raise
-            sys.stderr.write(f"rank {self._args.rank}: {traceback.format_exc()}")
+            interrupted = isinstance(error, KeyboardInterrupt)
+            sys.stderr.write(f"rank {self._args.rank}: {GOING_ON if interrupted else traceback.format_exc()}\n")
             sys.stderr.flush()
             time.sleep(FORWARDING_SECONDS)
-            comm.Abort(1)
+            comm.Abort(INTERRUPTED if interrupted else 1)
 
     def _serve(self, comm: Any) -> None:
         aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)

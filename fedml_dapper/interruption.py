@@ -1,0 +1,82 @@
+"""Ctrl-C and SIGTERM: a program ends in order, and where that takes too long, all the same.
+
+What a run writes is on the disk whole or not at all, so leaving at any moment loses nothing but time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM, as shells have it."""
+PATIENCE_S = 8
+"""How long the end may take. Whoever sends SIGTERM (docker, systemd, ...) often kills after ten seconds."""
+GOING_ON = "interrupted; the same command starts it again, and with --output FOLDER --resume a run goes on where it was"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption(KeyboardInterrupt):
+    """What the signals raise.
+
+    A plain KeyboardInterrupt that passes through ``exec``, as imports use it, lets CPython end the process by SIGINT
+    whoever catches it later, instead of with the exit code.
+    """
+
+
+@contextmanager
+def ending_in_order(program: str) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM in this block raises :class:`Interruption`, later ones nothing.
+
+    One that leaves the block becomes a line on stderr that begins with ``program``, and :data:`INTERRUPTED`. So does
+    one after which the process is still there :data:`PATIENCE_S` later: because a library swallowed it, or a thread
+    hangs. For the main thread.
+    """
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        os.write(2, f"{program}: {GOING_ON}\n".encode())  # past sys.stderr, which may be in the middle of a write
+        os._exit(INTERRUPTED)
+
+    previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
+    signal.signal(signal.SIGALRM, leave)
+    _answer_with(_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{program}: {GOING_ON}\n")
+        sys.exit(INTERRUPTED)
+    finally:
+        if not signal.getitimer(signal.ITIMER_REAL)[0]:  # else the process is on its way out
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def take_time() -> None:
+    """An interruption has been dealt with, and what follows may take long; the next one counts as the first."""
+    signal.alarm(0)
+    _answer_with(_interrupt)
+
+
+def hurry() -> None:
+    """What :func:`take_time` was for is done: the process ends."""
+    _answer_with(_disregard)
+    signal.alarm(PATIENCE_S)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    hurry()
+    raise Interruption
+
+
+def _disregard(_signal: int, _frame: FrameType | None) -> None:
+    """Not SIG_IGN, which programs started from here would inherit."""
+
+
+def _answer_with(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # whoever started us in the background wants it so
+            signal.signal(number, handler)

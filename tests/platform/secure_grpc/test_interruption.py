@@ -1,0 +1,53 @@
+"""Server and silos that are told to stop, and what the others do then."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+
+from ..processes import Silos
+from .test_federation import federation
+
+__all__ = ["federation"]
+
+SettingsFactory = Callable[..., Settings]
+
+
+@pytest.mark.long
+def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    settings = tiny_settings(
+        "client_num_in_total=4", "client_num_per_round=4", "epochs=1", "threads=1", "comm_round=2000",
+        "round_timeout_s=15", "min_clients_per_round=1",
+    )  # fmt: skip
+    silos = federation(settings, config)
+    for rank in (0, 1, 2):
+        silos.start(rank)
+    silos.wait_for_round(1)
+    interrupted(silos, 2, signal.SIGTERM)
+    without_it = len(silos.rounds()) + 2
+    silos.wait_for_round(without_it)
+    assert [client.client for client in silos.rounds()[-1].clients] == [0]
+    interrupted(silos, 0, signal.SIGINT)
+    assert "Stopped after" in silos.output(0)
+    assert silos.wait(1, 40) == 2
+    last = silos.output(1).splitlines()[-1]  # of a silo that was waiting, or had an upload to send
+    assert "no server at" in last or "rank 1 cannot reach the server" in last
+
+
+def interrupted(silos: Silos, rank: int, number: signal.Signals) -> None:
+    """Tell one process to stop, and see it do so."""
+    told = time.monotonic()
+    silos.processes[rank].send_signal(number)
+    assert silos.wait(rank, 20) == INTERRUPTED, silos.output(rank)
+    assert time.monotonic() - told < 10
+    output = silos.output(rank)
+    assert "Traceback" not in output, output
+    assert (GOING_ON in output) + ("Stopped after" in output) == 1, output

@@ -1,0 +1,203 @@
+"""Real processes on a disk that fills up, and told to stop at any moment."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    SETTINGS_NAME,
+    build_experiment,
+    read_ledger,
+    simulate,
+)
+from fedml_dapper.federation.checkpoint import load_checkpoint
+from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+
+from .test_mpi import MPIEXEC
+from .test_resume import FEW, assert_same, command, environment
+
+pytest.importorskip("fedml", reason="fedml is not installed")
+
+SettingsFactory = Callable[..., Settings]
+NAMESPACES = (("unshare", "--mount"), ("unshare", "--user", "--map-root-user", "--mount"))
+ON_A_SMALL_DISK = """
+set -e
+small=$1 disk=$2 copy=$3; shift 3
+mount -t tmpfs -o size=$small tmpfs "$disk"
+"$@" && exit 90 || [ $? = 2 ] || exit 91
+cp -a "$disk/run" "$copy"
+mount -o remount,size=200m "$disk"
+echo "--- more space ---" >&2
+"$@"
+cp -a "$disk/run" "$(dirname "$copy")/run"
+"""
+MANY_INTERRUPTIONS = """
+import os, random, signal, sys, time
+from pathlib import Path
+
+import fedml_dapper.platform.launch  # slow, so only once: every life is a fork of this process
+from fedml_dapper.cli import main
+from fedml_dapper.interruption import ending_in_order
+
+config, run_dir, lives, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+fsync = os.fsync
+
+def life(number, flushes):
+    log = os.open(f"life_{number:02}.log", os.O_CREAT | os.O_WRONLY)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    def telling_in_the_end(descriptor):
+        nonlocal flushes
+        flushes -= 1
+        if flushes == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        fsync(descriptor)
+    os.fsync = telling_in_the_end
+    main(["run", "-c", str(config), "--output", str(run_dir), "--resume"])
+
+with ending_in_order("it"):
+    for number in range(lives):
+        at_a_flush = number % 2 == 0
+        child = os.fork()
+        if child == 0:
+            first = 1  # of the ledger's first line, when no round has begun
+            life(number, first if number == 0 else random.randint(1, 9) if at_a_flush else -1)
+        if not at_a_flush:
+            time.sleep(random.uniform(0, seconds))
+            os.kill(child, random.choice([signal.SIGINT, signal.SIGTERM]))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    life(lives, -1)
+"""
+
+
+def mount_namespace() -> tuple[str, ...]:
+    """The words that start a command where it may mount what nobody else sees."""
+    for words in NAMESPACES:
+        probe = [*words, "sh", "-c", "mount -t tmpfs -o size=64k tmpfs /mnt"]
+        if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
+            return words
+    return pytest.skip("no mount namespace can be made here, by root or by a user")
+
+
+def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    settings = tiny_settings(*FEW, "comm_round=4", "checkpoints_kept=4")
+    namespace, undisturbed = mount_namespace(), tmp_path / "undisturbed"
+    expected = simulate(build_experiment(settings), run_dir=undisturbed)
+    checkpoints = [undisturbed / CHECKPOINTS_NAME / f"round_0000{number}.safetensors" for number in (1, 2)]
+    fits = [undisturbed / SETTINGS_NAME, undisturbed / LEDGER_NAME, undisturbed / MODEL_NAME, checkpoints[0]]
+    small = sum(path.stat().st_size for path in fits) + checkpoints[1].stat().st_size // 2
+
+    config, disk, full, run_dir = (tmp_path / name for name in ("tiny.yaml", "disk", "full", "run"))
+    config.write_text(settings.as_yaml())
+    disk.mkdir()
+    ended = subprocess.run(
+        [*namespace, "bash", "-c", ON_A_SMALL_DISK, "bash", str(small), disk, full, *command(config, disk / "run")],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    before, _, after = ended.stderr.partition("--- more space ---")
+    [line] = [line for line in before.splitlines() if line.startswith("fedml_dapper:")]
+    assert f"cannot write {disk / 'run' / CHECKPOINTS_NAME / checkpoints[1].name}" in line
+    assert "No space left on device" in line
+    assert "mend that, then start it again, a run with --resume" in line
+    assert "Traceback" not in ended.stderr
+
+    assert sorted(path.name for path in full.rglob("*")) == sorted(
+        [CHECKPOINTS_NAME, checkpoints[0].name, LEDGER_NAME, MODEL_NAME, SETTINGS_NAME]
+    )
+    kept = load_checkpoint(full / CHECKPOINTS_NAME / checkpoints[0].name, settings, torch.device("cpu"))
+    assert kept.round == 1
+    assert len(read_ledger(full / LEDGER_NAME)[1]) == 2
+    assert "going on after round 1" in after
+    assert_same(run_dir, *expected)
+
+
+@pytest.mark.parametrize("lives", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    settings = tiny_settings(*FEW, f"comm_round={3 * lives}")
+    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(settings.as_yaml())
+    started = time.monotonic()
+    experiment = build_experiment(settings)
+    loaded = time.monotonic()
+    expected = simulate(experiment)
+    a_few_rounds = 2 * (loaded - started) + (time.monotonic() - loaded) / lives
+    program = [sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir, str(lives), str(a_few_rounds)]
+    ended = subprocess.run(
+        program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False
+    )
+    logs = [path.read_text() for path in sorted(tmp_path.glob("life_*.log"))]
+    assert ended.stdout.split() == [str(INTERRUPTED)] * lives, logs
+    assert len(logs) == lives + 1
+    assert "Stopped before the first round was finished" in logs[0]
+    for log in logs[:-1]:
+        assert "Traceback" not in log, log
+        assert "Stopped " in log or GOING_ON in log, log
+        assert log.count("--resume") == 1, log  # how to go on is said, and once
+    assert ended.returncode == 0, logs[-1]
+    assert_same(run_dir, *expected)
+
+
+def listens_to(process: subprocess.Popen[str], number: signal.Signals) -> bool:
+    """Whether the process has a handler of its own for this signal."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("words", [("-m", "fedml_dapper", "--cf"), ("-m", "fedml_dapper.entry", "run", "-c")])
+def test_a_program_that_is_still_loading_ends_at_once(
+    words: tuple[str, ...], tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    config = tmp_path / "tiny.yaml"
+    config.write_text(tiny_settings(*FEW).as_yaml())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen(
+            ["env", "--default-signal=INT", sys.executable, *words, config, "--output", tmp_path / "run"],
+            cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        while not listens_to(process, signal.SIGTERM):
+            time.sleep(0.005)
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        time.sleep(random.uniform(0, 2))
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=30)
+        assert process.returncode == INTERRUPTED, stderr
+        assert "Traceback" not in stderr, stderr
+        assert GOING_ON in stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    settings = tiny_settings(*FEW, "comm_round=500", "backend=MPI")
+    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(settings.as_yaml())
+    process = subprocess.Popen(
+        [MPIEXEC, "-n", "2", *command(config, run_dir)], cwd=tmp_path, env=environment(tmp_path),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (run_dir / LEDGER_NAME).exists() or (run_dir / LEDGER_NAME).read_bytes().count(b"\n") < 3:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.terminate()
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == INTERRUPTED, stderr
+    assert f"rank 0: {GOING_ON}" in stderr
+    assert "Traceback" not in stderr, stderr
+    assert len(read_ledger(run_dir / LEDGER_NAME)[1]) >= 2

@@ -1,0 +1,136 @@
+"""How a process ends when it is told to, seen from outside."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+
+PROGRAM = """
+import signal, sys, threading, time
+from fedml_dapper import interruption
+
+interruption.PATIENCE_S = 3
+
+def ready():
+    print("ready", flush=True)
+
+with interruption.ending_in_order("it"):
+{body}
+"""
+ORDERLY = """
+    try:
+        ready()
+        time.sleep(60)
+    finally:
+        time.sleep(0.5)
+        print("tidy")
+"""
+IN_CODE_MADE_ON_THE_WAY = """
+    exec("ready(); time.sleep(60)")
+"""
+SWALLOWED = """
+    while True:
+        try:
+            ready()
+            time.sleep(60)
+        except BaseException:
+            pass
+"""
+A_THREAD_HANGS = """
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    ready()
+    time.sleep(60)
+"""
+REPORTING = """
+    try:
+        ready()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        interruption.take_time()
+        time.sleep(4)
+        ready()
+        time.sleep(60)
+"""
+REPORTED = """
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    try:
+        ready()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        interruption.take_time()
+        time.sleep(4)
+        print("reported", flush=True)
+        interruption.hurry()
+        sys.exit(interruption.INTERRUPTED)
+"""
+
+
+def started(body: str, folder: Path, *before: str) -> subprocess.Popen[str]:
+    (folder / "program.py").write_text(PROGRAM.format(body=body))
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", *before, sys.executable, "-m", "program"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    heard(process)
+    return process
+
+
+def heard(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_in_order_and_repeated_signals_do_not_disturb(number: signal.Signals, tmp_path: Path) -> None:
+    process = started(ORDERLY, tmp_path)
+    for _ in range(3):
+        process.send_signal(number)
+        time.sleep(0.05)
+    stdout, stderr = process.communicate(timeout=10)
+    assert (process.returncode, stdout, stderr) == (INTERRUPTED, "tidy\n", f"it: {GOING_ON}\n")
+
+
+def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
+    process = started(IN_CODE_MADE_ON_THE_WAY, tmp_path)
+    process.terminate()
+    _, stderr = process.communicate(timeout=10)
+    assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
+
+
+@pytest.mark.parametrize("body", [SWALLOWED, A_THREAD_HANGS], ids=["swallowed", "a_thread_hangs"])
+def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
+    process = started(body, tmp_path)
+    process.terminate()
+    _, stderr = process.communicate(timeout=10)
+    assert process.returncode == INTERRUPTED
+    assert set(stderr.splitlines()) == {f"it: {GOING_ON}"}
+
+
+def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -> None:
+    process = started(REPORTING, tmp_path)
+    process.terminate()
+    heard(process)
+    process.terminate()
+    _, stderr = process.communicate(timeout=10)
+    assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
+
+
+def test_after_it_the_end_may_not(tmp_path: Path) -> None:
+    process = started(REPORTED, tmp_path)
+    process.terminate()
+    stdout, _ = process.communicate(timeout=10)
+    assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")
+
+
+def test_an_interrupt_that_the_shell_had_ignored_stays_ignored(tmp_path: Path) -> None:
+    process = started(ORDERLY.replace("60", "1"), tmp_path, "env", "--ignore-signal=INT")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=10) == ("tidy\n", "")
+    assert process.returncode == 0
