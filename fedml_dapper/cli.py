@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from pydantic import TypeAdapter
@@ -139,7 +140,7 @@ def run_experiment(
     run_dir = open_run_dir(experiment, output, resume)
     if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
         console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
-        _finish(run_dir, console, as_json)
+        _finish(settings, run_dir, console, as_json)
         return
     interrupted = False
     profiler = Profiler(experiment.device)
@@ -159,7 +160,7 @@ def run_experiment(
     if rounds is not None:
         rounds.save(run_dir / PROFILE_NAME)
         console.print(rounds.table())
-    _finish(run_dir, console, as_json, interrupted)
+    _finish(settings, run_dir, console, as_json, interrupted)
 
 
 def _run_client(config: Path, settings: Settings, rank: int) -> None:
@@ -191,14 +192,12 @@ def _show_log(who: str) -> None:
     logger.propagate = False
 
 
-def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
+def _finish(settings: Settings, run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger, report = run_dir / LEDGER_NAME, run_dir / REPORT_NAME
     begun = read_unfinished(ledger)
     if interrupted and (begun is None or not begun[1]):
         console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
-        console.print(f"The same command with --output {run_dir} --resume starts it again.", soft_wrap=True)
-        hurry()
-        sys.exit(INTERRUPTED)
+        _leave(settings, run_dir, console)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
     _write_report(run_dir, report)
@@ -215,10 +214,14 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         console.print(
             f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
         )
-        if (run_dir / CHECKPOINTS_NAME).is_dir():
-            console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
-        hurry()
-        sys.exit(INTERRUPTED)
+        _leave(settings, run_dir, console)
+
+
+def _leave(settings: Settings, run_dir: Path, console: Console) -> NoReturn:
+    if settings.common_args.training_type != "cross_silo" or (run_dir / CHECKPOINTS_NAME).is_dir():
+        console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
+    hurry()
+    sys.exit(INTERRUPTED)
 
 
 def _write_report(run_dir: Path, path: Path) -> RunSummary:
