@@ -37,8 +37,8 @@ def experiment_file(tiny_settings: SettingsFactory, folder: Path, *overrides: st
 def started(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
     running: list[Silos] = []
 
-    def build(config: Path, overrides: tuple[str, ...] = ()) -> Silos:
-        running.append(Silos(tmp_path, config, NUM_SILOS, overrides))
+    def build(config: Path, overrides: tuple[str, ...] = (), cold: tuple[int, ...] = ()) -> Silos:
+        running.append(Silos(tmp_path, config, NUM_SILOS, overrides, cold))
         return running[-1]
 
     yield build
@@ -62,7 +62,7 @@ def check_partial_participation(silos: Silos) -> None:
 
 def test_three_of_six_over_grpc(tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]) -> None:
     config = experiment_file(tiny_settings, tmp_path, "client_num_per_round=3", "comm_round=4", "epochs=1")
-    silos = started(config)
+    silos = started(config, cold=(0, 1))
     silos.start_all()
     check_partial_participation(silos)
     for rank in (0, 1):
@@ -80,7 +80,7 @@ def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
     config.write_text(yaml.safe_dump(content))
     assert BROKER is not None
     with mqtt_services(tmp_path, BROKER) as addresses:
-        silos = started(config, tuple(addresses))
+        silos = started(config, tuple(addresses), cold=(0, 1))
         silos.start_all()
         check_partial_participation(silos)
         assert objects_left(addresses) == 0

@@ -26,6 +26,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 
+from .nursery import nursery
 from .test_mpi import MPIEXEC
 from .test_parity import without_seconds
 
@@ -89,7 +90,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def command(config: Path, run_dir: Path) -> list[str | Path]:
-    return [sys.executable, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
+    return [*nursery().python, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -117,7 +118,7 @@ def killed_in_round(round_: int, words: list[str | Path], run_dir: Path) -> None
         time.sleep(0.02)
     time.sleep(random.uniform(0, 0.2))
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=30)  # to the end of their output: until all of them are gone
     assert process.returncode == -signal.SIGKILL
 
 
