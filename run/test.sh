@@ -6,4 +6,4 @@ bash run/setup.sh
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-.venv/bin/pytest --numprocesses auto "$@"
+.venv/bin/pytest --numprocesses auto --dist worksteal "$@"
