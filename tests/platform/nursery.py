@@ -176,8 +176,7 @@ def start(address: Path, arguments: list[str]) -> NoReturn:
     """Stand for a fork with this process's own folder, environment and files."""
     numbers = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]  # mpiexec's
     code = Fork(address, arguments, Path.cwd(), os.environ, {number: number for number in numbers}).wait()
-    if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+    if code < 0:  # as its fork was
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
