@@ -17,5 +17,7 @@ fi
 
 echo "Installing into .venv (about 6 GB with torch's GPU libraries; a few minutes, once) ..."
 [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mpi,dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
+    --editable '.[mpi,dev]'
+.venv/bin/python -m compileall -qq -j 0 .venv/lib || true # on all cores; a few files are for other Pythons
 echo "$wanted" >"$stamp"

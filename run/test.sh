@@ -6,4 +6,5 @@ bash run/setup.sh
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-.venv/bin/pytest --numprocesses auto "$@"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # there is a process a core already
+.venv/bin/pytest --numprocesses auto --dist worksteal "$@"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from fedml_dapper.federation.records import Record
 
@@ -46,7 +46,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(n=1, mean=mean, std=None, interval=None)
     std = stdev(values)
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / sqrt(n)
+    reach = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * std / sqrt(n)
     return Estimate(n=n, mean=mean, std=std, interval=Interval(low=mean - reach, high=mean + reach))
 
 

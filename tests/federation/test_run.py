@@ -126,7 +126,8 @@ def test_what_cannot_run_is_refused_at_once(tiny_settings: SettingsFactory, over
 
 def test_partial_aggregation_of_slim_uploads_learns(tiny_settings: SettingsFactory) -> None:
     params = "dapper_args.params.dapperfl.alpha_0=0.1"
-    settings = tiny_settings("comm_round=6", "epochs=3", "client_share=0.2", "batch_size=8", params)
+    five = ("client_num_in_total=5", "client_num_per_round=5")  # one of each level
+    settings = tiny_settings(*five, "comm_round=7", "epochs=3", "client_share=0.2", "batch_size=8", params)
     _, records = simulate(build_experiment(settings))
     scores = records[-1].scores
     assert scores is not None

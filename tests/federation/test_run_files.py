@@ -38,7 +38,7 @@ QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
 SettingsFactory = Callable[..., Settings]
 VARIANTS = (
     ("dapperfl", "personal=true", "validation_share=0.1"),
-    ("fedrep", "personal=true", "frequency_of_the_test=2"),
+    ("fedrep", "personal=true"),
     ("fedmp", "dapper_args.params.fedmp.ratio=eucb"),
     ("fedmp", "dapper_args.params.fedmp.ratio=eucb", "client_num_per_round=4"),
     ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
@@ -65,7 +65,7 @@ simulate(build_experiment(load_settings([Path(sys.argv[1])])), run_dir=Path(sys.
 def test_every_method_ends_as_if_it_had_not_been_interrupted(
     tiny_settings: SettingsFactory, tmp_path: Path, method: str, overrides: tuple[str, ...]
 ) -> None:
-    settings = tiny_settings(*FEW, f"method={method}", *overrides)
+    settings = tiny_settings(*FEW, "frequency_of_the_test=2", f"method={method}", *overrides)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     server, records = simulate(build_experiment(settings), run_dir=whole)
     run_until(3, settings, cut)

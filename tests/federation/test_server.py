@@ -86,13 +86,13 @@ def test_uploads_are_folded_in_client_order_whatever_the_arrival(tiny_settings: 
 
 def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("data_args.validation_share=0.2", "comm_round=1"))
-    [record] = simulate(experiment)[1]
+    server, [record] = simulate(experiment)
     assert record.scores is not None
     assert record.validation_scores is not None
     assert record.validation_scores.domain_accuracy.keys() == record.scores.domain_accuracy.keys()
     for samples in experiment.validations:
         assert record.validation_scores.domain_accuracy[samples.domain] == pytest.approx(
-            evaluate(experiment.method.global_model(simulate(experiment)[0].state), samples, experiment.device)[0]
+            evaluate(experiment.method.global_model(server.state), samples, experiment.device)[0]
         )
     [plain] = simulate(build_experiment(tiny_settings("comm_round=1")))[1]
     assert plain.validation_scores is None

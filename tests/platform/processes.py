@@ -15,6 +15,8 @@ from pathlib import Path
 
 from fedml_dapper.federation import RoundRecord, read_ledger
 
+from .nursery import Fork, nursery
+
 ROOT = Path(__file__).parents[2]
 OVERLAY = ROOT / "config" / "cross_silo.yaml"
 
@@ -40,25 +42,34 @@ def address_table(folder: Path, num_clients: int) -> Path:
 
 
 class Silos:
-    """A server and clients, each ``python -m fedml_dapper`` in a process of its own, with its output in a file."""
+    """A server and clients, each ``python -m fedml_dapper`` in a process of its own, with its output in a file.
 
-    def __init__(self, folder: Path, config: Path, num_clients: int, overrides: Sequence[str] = ()) -> None:
+    They start warm, but for the ranks in ``cold``, which start as a command line does.
+    """
+
+    def __init__(
+        self, folder: Path, config: Path, num_clients: int, overrides: Sequence[str] = (), cold: Sequence[int] = ()
+    ) -> None:
         self.folder, self.config, self.num_clients = folder, config, num_clients
         self.run_dir = folder / "run"
         self._overrides = [part for override in overrides for part in ("--set", override)]
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._cold = cold
+        self.processes: dict[int, subprocess.Popen[bytes] | Fork] = {}
 
     def start(self, rank: int, config: Path | None = None, program: Path | None = None) -> None:
         """Start one process, of another experiment or as a program of the user's own where given; the server goes on
         with the run that is there."""
         role = ["--role", "server", "--output", str(self.run_dir), "--resume"] if rank == 0 else ["--role", "client"]
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
-        command = [sys.executable, *what, "--cf", str(config or self.config), "--rank", str(rank), *role]
+        arguments = [*what, "--cf", str(config or self.config), "--rank", str(rank), *role, *self._overrides]
         environment = os.environ | {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
         with self._log(rank).open("ab") as log:
-            self.processes[rank] = subprocess.Popen(
-                [*command, *self._overrides], cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            if rank in self._cold:
+                self.processes[rank] = subprocess.Popen(
+                    [sys.executable, *arguments], cwd=self.folder, env=environment, stdout=log, stderr=log
+                )
+            else:
+                self.processes[rank] = nursery().start(arguments, self.folder, environment, log.fileno())
 
     def start_all(self) -> None:
         for rank in range(self.num_clients + 1):

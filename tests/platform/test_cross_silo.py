@@ -37,8 +37,8 @@ def experiment_file(tiny_settings: SettingsFactory, folder: Path, *overrides: st
 def started(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
     running: list[Silos] = []
 
-    def build(config: Path, overrides: tuple[str, ...] = ()) -> Silos:
-        running.append(Silos(tmp_path, config, NUM_SILOS, overrides))
+    def build(config: Path, overrides: tuple[str, ...] = (), cold: tuple[int, ...] = ()) -> Silos:
+        running.append(Silos(tmp_path, config, NUM_SILOS, overrides, cold))
         return running[-1]
 
     yield build
@@ -62,7 +62,7 @@ def check_partial_participation(silos: Silos) -> None:
 
 def test_three_of_six_over_grpc(tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]) -> None:
     config = experiment_file(tiny_settings, tmp_path, "client_num_per_round=3", "comm_round=4", "epochs=1")
-    silos = started(config)
+    silos = started(config, cold=(0, 1))
     silos.start_all()
     check_partial_participation(silos)
     for rank in (0, 1):
@@ -80,7 +80,7 @@ def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
     config.write_text(yaml.safe_dump(content))
     assert BROKER is not None
     with mqtt_services(tmp_path, BROKER) as addresses:
-        silos = started(config, tuple(addresses))
+        silos = started(config, tuple(addresses), cold=(0, 1))
         silos.start_all()
         check_partial_participation(silos)
         assert objects_left(addresses) == 0
@@ -101,7 +101,7 @@ def test_a_killed_client_does_not_stop_the_run(
     assert rounds[0].absent == ()
     assert all(record.absent == (2,) for record in rounds[2:])
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds[2:])
-    assert all(record.seconds.total < 15 for record in rounds)
+    assert all(record.seconds.total < 20 for record in rounds)  # 12 were waited once, and not for each message
     assert "without clients [2]" in silos.output(0)
 
 
@@ -143,7 +143,7 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
 def test_a_client_of_another_experiment_is_refused_naming_the_values(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=25", "epochs=1")
+    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=15", "epochs=1")
     other = tmp_path / "other.yaml"
     other.write_text(config.read_text().replace("method: dapperfl", "method: fedavg"))
     silos = started(config)
@@ -159,12 +159,12 @@ def test_a_client_of_another_experiment_is_refused_naming_the_values(
 def test_without_enough_clients_the_server_says_who_is_missing(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=20", "min_clients_per_round=3")
+    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=12", "min_clients_per_round=3")
     silos = started(config)
     for rank in (0, 1, 2):
         silos.start(rank)
     assert silos.wait(0) == 2
-    assert "2 of 6 client processes came online within 20 s; missing ranks: [3, 4, 5, 6]" in silos.output(0)
+    assert "2 of 6 client processes came online within 12 s; missing ranks: [3, 4, 5, 6]" in silos.output(0)
     assert silos.wait(1, 30) == silos.wait(2, 30) == 0
 
 

@@ -13,6 +13,8 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 
+from .nursery import nursery
+
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 pytestmark = pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 SettingsFactory = Callable[..., Settings]
@@ -51,10 +53,12 @@ dapper.DistributedRunner(args, None, dataset, model).run()
 """
 
 
-def mpirun(ranks: int, folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+def mpirun(ranks: int, folder: Path, *command: str | Path, cold: bool = False) -> subprocess.CompletedProcess[str]:
+    """``mpiexec -n RANKS python COMMAND``; ``cold`` as a user's, else with ranks of the nursery."""
     environment = os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    python = [sys.executable] if cold else nursery().python
     return subprocess.run(
-        [MPIEXEC, "-n", str(ranks), sys.executable, *command],
+        [MPIEXEC, "-n", str(ranks), *python, *command],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
 
@@ -67,7 +71,7 @@ def config(tiny_settings: SettingsFactory, tmp_path: Path) -> Path:
 
 
 def test_one_round_and_more_clients_than_ranks(config: Path, tmp_path: Path) -> None:
-    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run")
+    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run", cold=True)
     assert finished.returncode == 0, finished.stderr
     _, rounds = read_ledger(tmp_path / "run" / "ledger.jsonl")
     assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]

@@ -28,6 +28,7 @@ COMMANDS = {
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.alone,
     pytest.mark.skipif(
         shutil.which("unshare") is None or subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0,
         reason="this machine does not let us make network namespaces (unshare --net)",
@@ -38,7 +39,7 @@ pytestmark = [
 ]
 
 
-FEW_ROUNDS = 4
+FEW_ROUNDS = 2
 """Of the silos, of which every round is the in-process one's; MPI runs all rounds."""
 
 

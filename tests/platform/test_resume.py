@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
     LEDGER_NAME,
     MODEL_NAME,
+    SETTINGS_NAME,
     RoundRecord,
     Server,
     build_experiment,
@@ -26,6 +26,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 
+from .nursery import Fork, nursery
 from .test_mpi import MPIEXEC
 from .test_parity import without_seconds
 
@@ -36,60 +37,30 @@ FEW = (
     "method=scaffold", "client_num_in_total=4", "client_num_per_round=3", "client_share=0.05", "epochs=1", "threads=1",
     "checkpoint_every=1",
 )  # fmt: skip
-MANY_LIVES = """
-import os, random, signal, sys, time
+LIFE = """
+import os, signal, sys
 from pathlib import Path
 
-import fedml_dapper.platform.launch  # slow, so only once: every life is a fork of this process
 from fedml_dapper.cli import run_experiment
 
-config, run_dir, kills, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-sys.stdout = open(os.devnull, "w")
+config, run_dir, flushes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+fsync = os.fsync
 
-def live(flushes):
-    fsync = os.fsync
-    def fatal_in_the_end(descriptor):
-        nonlocal flushes
-        flushes -= 1
-        if flushes == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        fsync(descriptor)
-    os.fsync = fatal_in_the_end
-    run_experiment([config], output=run_dir, resume=True)
+def fatal_in_the_end(descriptor):
+    global flushes
+    flushes -= 1
+    if flushes == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(descriptor)
 
-def start(flushes=-1):
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            live(flushes)
-            code = 0
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return process
-
-done = 0
-while done < kills:
-    begun = time.time()
-    at_a_flush = done % 2
-    process = start(random.randint(1, 9) if at_a_flush else -1)
-    if not at_a_flush:
-        settings = run_dir / "settings.yaml"
-        while not settings.exists() or settings.stat().st_mtime < begun:
-            time.sleep(0.01)
-        time.sleep(random.uniform(0, seconds))
-        os.kill(process, signal.SIGKILL)
-    _, status = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL, status
-    done += 1
-_, status = os.waitpid(start(), 0)
-sys.exit(os.waitstatus_to_exitcode(status))
+os.fsync = fatal_in_the_end
+run_experiment([config], output=run_dir, resume=True)
 """
+"""A run, which ends at a flush where their number is given."""
 
 
 def command(config: Path, run_dir: Path) -> list[str | Path]:
-    return [sys.executable, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
+    return [*nursery().python, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -117,7 +88,7 @@ def killed_in_round(round_: int, words: list[str | Path], run_dir: Path) -> None
         time.sleep(0.02)
     time.sleep(random.uniform(0, 0.2))
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=30)  # to the end of their output: until all of them are gone
     assert process.returncode == -signal.SIGKILL
 
 
@@ -167,11 +138,26 @@ def test_fifty_kills_at_random_moments_change_nothing(tiny_settings: SettingsFac
     started = time.monotonic()
     expected = simulate(build_experiment(settings))
     two_rounds = (time.monotonic() - started) / 30
-    program = [sys.executable, "-c", MANY_LIVES, config, run_dir, "50", str(two_rounds)]
-    ended = subprocess.run(
-        program, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        timeout=1200, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    life, said = tmp_path / "life.py", tmp_path / "said"
+    life.write_text(LIFE)
+
+    def live(flushes: int = -1) -> Fork:
+        with said.open("ab") as output:
+            words = [str(word) for word in (life, config, run_dir, flushes)]
+            return nursery().start(words, tmp_path, environment(tmp_path), output.fileno())
+
+    for number in range(50):
+        begun = time.time()
+        at_a_flush = number % 2
+        process = live(random.randint(1, 9) if at_a_flush else -1)
+        if not at_a_flush:
+            settings_file = run_dir / SETTINGS_NAME
+            while not settings_file.exists() or settings_file.stat().st_mtime < begun:
+                assert process.poll() is None, said.read_text()[-3000:]
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, two_rounds))
+            process.kill()
+        assert process.wait(120) == -signal.SIGKILL, said.read_text()[-3000:]
+    assert live().wait(300) == 0, said.read_text()[-3000:]
     assert_same(run_dir, *expected)
-    assert not list((run_dir / CHECKPOINTS_NAME).glob("*.refused")), ended.stderr[-3000:]
+    assert not list((run_dir / CHECKPOINTS_NAME).glob("*.refused")), said.read_text()[-3000:]

@@ -1,0 +1,71 @@
+"""Forks end as processes end, and no later than whoever started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .nursery import Fork, nursery
+
+Starter = Callable[[str], Fork]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Starter:
+    """Start ``python program.py one two`` of the given text, in a folder of its own; its output goes to a file."""
+
+    def fork(text: str) -> Fork:
+        (tmp_path / "program.py").write_text(text)
+        with (tmp_path / "output").open("wb") as output:
+            return nursery().start(
+                ["program.py", "one", "two"], tmp_path, os.environ | {"HOME": "/nowhere"}, output.fileno()
+            )
+
+    return fork
+
+
+def test_it_is_a_process_with_all_that_is_its_own(start: Starter, tmp_path: Path) -> None:
+    process = start("import os, sys\nprint(sys.argv, os.getcwd(), os.environ['HOME'], os.getpid())\nsys.exit(3)")
+    assert process.wait(60) == process.poll() == 3
+    assert (tmp_path / "output").read_text() == f"['program.py', 'one', 'two'] {tmp_path} /nowhere {process.pid}\n"
+
+
+def test_an_exception_is_exit_code_1_and_a_traceback(start: Starter, tmp_path: Path) -> None:
+    assert start("raise ValueError('on fire')").wait(60) == 1
+    assert "ValueError: on fire" in (tmp_path / "output").read_text()
+
+
+def test_a_killed_one_was_killed(start: Starter) -> None:
+    process = start("import time\ntime.sleep(300)")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.1)
+    process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+
+
+def test_a_stand_in_s_fork_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)")
+    stand_in = subprocess.Popen(
+        [*nursery().python, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    assert stand_in.stdout is not None
+    fork = int(stand_in.stdout.readline())
+    assert fork != stand_in.pid
+    stand_in.kill()
+    stand_in.communicate(timeout=60)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{fork}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_stand_in_ends_as_its_fork_does(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import os, sys\nos.kill(os.getpid(), int(sys.argv[1]))")
+    command = [*nursery().python, "program.py", str(int(signal.SIGKILL))]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == -signal.SIGKILL
