@@ -25,8 +25,7 @@ SettingsFactory = Callable[..., Settings]
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_may_be_served_by_another_process_in_every_round(tiny_settings: SettingsFactory, method: str) -> None:
     few = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "comm_round=3", "epochs=1")
-    sizes = ("image_size=16", "frequency_of_the_test=3")
-    experiment = build_experiment(tiny_settings(f"method={method}", *few, *sizes))
+    experiment = build_experiment(tiny_settings(f"method={method}", *few, "frequency_of_the_test=3"))
     expected, _ = simulate(experiment)
 
     settings = experiment.settings
