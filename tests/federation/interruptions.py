@@ -26,7 +26,7 @@ from fedml_dapper.pruning import Tensors
 SECONDS = re.compile(r'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 FEW = (
     "width=8", "client_num_in_total=4", "client_num_per_round=3", "client_share=0.03", "epochs=2", "batch_size=16",
-    "comm_round=4", "checkpoint_every=1",
+    "comm_round=4", "checkpoint_every=1", "image_size=16",
 )  # fmt: skip
 """A run of four rounds that takes a second; two epochs, as some methods do different things in them."""
 

@@ -40,7 +40,7 @@ def test_of_fedavg_it_is_the_global_model_at_every_client(tiny_settings: Setting
 
 @pytest.mark.parametrize("method", ["fedavg", "dapperfl"])
 def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFactory, method: str) -> None:
-    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "personal=true", "epochs=3"))
+    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "personal=true", "epochs=3", "image_size=32"))
     server = Server(experiment)
     client_id = max(server.round_clients(), key=lambda client: experiment.profiles[client].ratio)
     clients = ClientSide(experiment)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fedml_dapper.config import load_settings
+from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.federation import Experiment, build_experiment
 
 QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+
+
+@pytest.fixture
+def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
+    """As everywhere, on smaller images: what is compared here is run against run."""
+    return partial(tiny_settings, "image_size=16")
 
 
 @pytest.fixture(scope="session")
