@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -25,6 +25,7 @@ from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Pa
 from ..processes import Silos
 from .experiment_file import experiment_file
 from .impostor import Crafted
+from .line import Line
 from .raw_silo import STATUS, RawSilo, parcel, refused
 
 SettingsFactory = Callable[..., Settings]
@@ -36,9 +37,9 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
     """``federation(settings, config)``: that experiment as a server and silos in processes of their own."""
     running: list[Silos] = []
 
-    def build(settings: Settings, config: SecureGrpcConfig) -> Silos:
+    def build(settings: Settings, config: SecureGrpcConfig, cold: Sequence[int] = ()) -> Silos:
         file = experiment_file(tmp_path, settings, config)
-        running.append(Silos(tmp_path, file, settings.train_args.client_num_in_total))
+        running.append(Silos(tmp_path, file, settings.train_args.client_num_in_total, cold=cold))
         return running[-1]
 
     yield build
@@ -88,7 +89,7 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
 
     monkeypatch.setenv("DAPPER_TOKEN", TOKEN)
     config = config.model_copy(update={"token_variable": "DAPPER_TOKEN", "max_message_mb": 2})
-    silos = federation(settings, config)
+    silos = federation(settings, config, cold=(0, 1))
     silos.start_all()
     silos.wait_for_round(1)
 
@@ -196,6 +197,28 @@ def test_a_killed_server_goes_on_with_silos_that_remember_more_than_it_does(
     assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
     assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
     assert [record.round for record in silos.rounds()] == list(range(1, 9))
+
+
+@pytest.mark.long
+def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    settings = of_four(tiny_settings, "method=scaffold", "comm_round=8", "epochs=4", "round_timeout_s=100")
+    with Line(int(config.server_address.rpartition(":")[2])) as line:
+        dialled = {"server_address": f"localhost:{line.port}", "listen_address": config.server_address}
+        silos = federation(settings, config.model_copy(update=dialled))
+        silos.start_all()
+        for round_, seconds in ((1, 1.0), (3, 4.0), (5, 12.0)):
+            silos.wait_for_round(round_)
+            line.cut()
+            time.sleep(seconds)
+            line.mend()
+        assert [silos.wait(rank) for rank in range(5)] == [0, 0, 0, 0, 0], silos.output(0)
+    assert "lost the server at" in silos.output(1)
+    server, rounds = simulate(build_experiment(settings))
+    saved = load_file(silos.run_dir / "global_model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
+    assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
 
 
 def test_missing_certificates_are_said_before_anything_starts(
