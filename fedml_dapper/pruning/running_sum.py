@@ -7,7 +7,11 @@ And how much weight held a coordinate is counted per channel, not per coordinate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import mmap
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import prod
 from typing import Literal
 
 import torch
@@ -20,6 +24,9 @@ Recovery = Literal["global", "zero", "holders"]
 _BLOCK_ENTRIES = 2**17
 """Entries widened at a time on a CPU, 1 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
 
+_HUGE_PAGE = 2**21
+"""Bytes of the pages that large sums ask the kernel for."""
+
 
 class RunningSum:
     """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64."""
@@ -28,7 +35,7 @@ class RunningSum:
         shape = spec.shape or (1,)
         cut = {axis.dim for axis in spec.axes}
         channels = [size if dim in cut else 1 for dim, size in enumerate(shape)]
-        self._sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._sum = _zeros(shape, device)
         self._held_whole = 0.0
         """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
         self._held = torch.zeros(channels, dtype=torch.float64, device=device)
@@ -77,6 +84,21 @@ class RunningSum:
                     mean = torch.where(here > 0, sums / here, before.double())
             after.copy_(mean)
         return result
+
+
+def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Zeros in float64; large ones on a CPU in pages of their own.
+
+    These go back to the system with the tensor, where the C library would keep them; and huge ones, where the kernel
+    has them, are cleared and found faster than so many small ones.
+    """
+    size = 8 * prod(shape)
+    if sys.platform != "linux" or device.type != "cpu" or size < _HUGE_PAGE:
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones are never huge
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float64).view(shape)
 
 
 def _positions(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
