@@ -67,13 +67,10 @@ class RecoveringMean:
         """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
-        recovered = {}
-        for name, previous in self._previous.items():
-            if name in self._largest:
-                recovered[name] = self._largest[name]
-            else:  # popped, so that sums and result are never whole in memory together
-                recovered[name] = self._sums.pop(name).mean(previous, self._total, self._recovery)
-        return recovered
+        # smallest first and popped: what the sums before gave back is more than the next mean takes
+        names = sorted(self._sums, key=lambda name: self._previous[name].numel())
+        means = {name: self._sums.pop(name).mean(self._previous[name], self._total, self._recovery) for name in names}
+        return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}
 
 
 def check_fits(

@@ -1,13 +1,17 @@
 """The weighted sum over clients of one tensor, of which each kept some entries; in one pass over what was sent.
 
-Three things make it fast on a CPU. Numbers are widened to float64 a block at a time, in scratch memory that stays in
-the processor's cache. The axis that clients cut stands first in memory, so that what is added to is contiguous. And
-how much weight held a coordinate is counted per channel, not per coordinate.
+Three things make it fast on a CPU. Numbers are widened to float64 a block of rows at a time, in memory that stays in
+the processor's cache. Sums lie in memory as uploads do, whichever axis was cut, so both are walked through in order.
+And how much weight held a coordinate is counted per channel, not per coordinate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import mmap
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import prod
 from typing import Literal
 
 import torch
@@ -17,70 +21,100 @@ from fedml_dapper.pruning.layout import TensorSpec
 
 Recovery = Literal["global", "zero", "holders"]
 
-_BLOCK_ENTRIES = 2**18
-"""Entries widened at a time on a CPU, 2 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
+_BLOCK_ENTRIES = 2**17
+"""Entries widened at a time on a CPU, 1 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
+
+_HUGE_PAGE = 2**21
+"""Bytes of the pages that large sums ask the kernel for."""
 
 
 class RunningSum:
     """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64."""
 
     def __init__(self, spec: TensorSpec, device: torch.device) -> None:
-        self._cut = tuple(axis.dim for axis in spec.axes)
-        shape = self._arranged(torch.empty(spec.shape, device="meta")).shape
-        self._sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        shape = spec.shape or (1,)
+        cut = {axis.dim for axis in spec.axes}
+        channels = [size if dim in cut else 1 for dim, size in enumerate(shape)]
+        self._sum = _zeros(shape, device)
         self._held_whole = 0.0
         """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
-        self._held = torch.zeros(shape[: len(self._cut)], dtype=torch.float64, device=device)
+        self._held = torch.zeros(channels, dtype=torch.float64, device=device)
 
     def add(self, values: Tensor, kept: Mapping[int, Tensor], weight: float) -> None:
         """Add ``weight`` times ``values``, which along axis ``dim`` holds the entries ``kept[dim]`` alone."""
         values = values.detach().to(self._sum.device)
         if not kept:
             self._held_whole += weight
-            for block, wide in _widened(self._arranged(values)):
-                self._sum[block].add_(wide, alpha=weight)
+            for sums, sent in _blocks(self._sum, values.view_as(self._sum)):
+                sums.add_(sent, alpha=weight)
             return
-        device = self._sum.device
-        rows = kept.get(self._cut[0], torch.arange(len(self._sum))).to(device)
-        held = torch.full((1,), weight, dtype=torch.float64, device=device)
-        for dim, size in zip(self._cut[1:], self._held.shape[1:], strict=True):
-            if dim in kept:  # cut along a second axis: filled up with zeros there
-                columns, shape = kept[dim].to(device), list(values.shape)
-                shape[dim] = size
-                values = values.new_zeros(shape).index_copy_(dim, columns, values)
-                held = held.new_zeros(size).index_fill_(0, columns, weight)
-        self._held.index_add_(0, rows, held.expand(len(rows), *self._held.shape[1:]))
-        for block, wide in _widened(self._arranged(values)):
-            self._sum.index_add_(0, rows[block], wide, alpha=weight)
+        kept = {dim: entries.to(self._sum.device) for dim, entries in kept.items()}
+        held = _positions(self._held, kept)
+        self._held.view(-1).index_add_(0, held, self._held.new_full(held.shape, weight))
+        # the weight is multiplied in first: given it as a factor, index_add_ would run in one thread
+        if kept.keys() == {0}:
+            for rows, sent in _blocks(kept[0], values):
+                self._sum.index_add_(0, rows, sent.double().mul_(weight))
+            return
+        columns = _positions(self._sum[:1], {dim: entries for dim, entries in kept.items() if dim > 0})
+        if 0 not in kept:
+            for sums, sent in _blocks(self._sum, values):
+                sums.flatten(1).index_add_(1, columns, sent.double().mul_(weight).flatten(1))
+            return
+        for rows, sent in _blocks(kept[0], values):
+            sums = self._sum[rows]
+            sums.flatten(1).index_add_(1, columns, sent.double().mul_(weight).flatten(1))
+            self._sum[rows] = sums
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
-        """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut."""
-        result = torch.empty_like(previous, memory_format=torch.contiguous_format)  # or a flat view would be a copy
-        arranged_result, arranged_previous = self._arranged(result), self._arranged(previous)
-        held = (self._held + self._held_whole).view([*self._held.shape, *[1] * (self._sum.dim() - self._held.dim())])
-        for block, wide in _widened(arranged_previous):
-            entries, here = self._sum[block], held[block] if self._cut else held
+        """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut.
+
+        The sum is used up.
+        """
+        result = torch.empty_like(previous, memory_format=torch.contiguous_format)
+        held = (self._held + self._held_whole).expand(len(self._sum), *self._held.shape[1:])
+        views = (self._sum, held, previous.view_as(self._sum), result.view_as(self._sum))
+        for sums, here, before, after in _blocks(*views):
             match recovery:
                 case "zero":
-                    torch.div(entries, total, out=wide)
+                    mean = sums.div_(total)
                 case "global":
-                    wide.mul_(total - here).add_(entries).div_(total)
+                    mean = sums.addcmul_(before.double(), total - here).div_(total)
                 case "holders":
-                    wide.copy_(torch.where(here > 0, entries / here, wide))
-            arranged_result[block] = wide
+                    mean = torch.where(here > 0, sums / here, before.double())
+            after.copy_(mean)
         return result
 
-    def _arranged(self, tensor: Tensor) -> Tensor:
-        """A view with the cut axes first; flat where there are none."""
-        return tensor.movedim(self._cut, tuple(range(len(self._cut)))) if self._cut else tensor.reshape(-1)
+
+def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Zeros in float64; large ones on a CPU in pages of their own.
+
+    These go back to the system with the tensor, where the C library would keep them; and huge ones, where the kernel
+    has them, are cleared and found faster than so many small ones.
+    """
+    size = 8 * prod(shape)
+    if sys.platform != "linux" or device.type != "cpu" or size < _HUGE_PAGE:
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared ones are never huge
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float64).view(shape)
 
 
-def _widened(tensor: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """``tensor`` in float64, so many entries of its first axis at a time as fit one block; overwritten by the next."""
-    rows = max(1, len(tensor))
-    if tensor.numel() > _BLOCK_ENTRIES and tensor.device.type == "cpu":
-        rows = max(1, _BLOCK_ENTRIES * len(tensor) // tensor.numel())
-    scratch = torch.empty((rows, *tensor.shape[1:]), dtype=torch.float64, device=tensor.device)
-    for start in range(0, len(tensor), rows):
-        block = slice(start, min(start + rows, len(tensor)))
-        yield block, scratch[: block.stop - start].copy_(tensor[block])
+def _positions(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
+    """Where in a flat view of ``tensor`` the entries lie that are ``kept``."""
+    places = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+    for dim, entries in kept.items():
+        places = places.index_select(dim, entries)
+    return places.flatten()
+
+
+def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """So many of the tensors' rows at a time as fit one block in the last of them."""
+    largest = tensors[-1]
+    if largest.numel() <= _BLOCK_ENTRIES or largest.device.type != "cpu":
+        yield tensors
+    else:
+        rows = max(1, _BLOCK_ENTRIES * len(largest) // largest.numel())
+        for start in range(0, len(largest), rows):
+            yield tuple(tensor[start : start + rows] for tensor in tensors)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,3 +65,21 @@ def test_a_previous_tensor_may_lie_in_memory_as_it_likes() -> None:
     running = RunningSum(TensorSpec((4, 3), torch.float32, True, 0), torch.device("cpu"))
     running.add(torch.ones(4, 3), {}, 2)
     assert torch.equal(running.mean(transposed, 2, "global"), torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("cut", [(), (0,), (1,), (0, 1)])
+def test_large_tensors_are_summed_as_small_ones_are(cut: tuple[int, ...]) -> None:
+    shape = (600, 512)
+    kept = {dim: torch.arange(dim, shape[dim], 3) for dim in cut}
+    running = RunningSum(
+        TensorSpec(shape, torch.float32, True, 0, tuple(Axis(dim, f"g{dim}") for dim in cut)), torch.device("cpu")
+    )
+    values, mask = torch.randn(shape, generator=torch.Generator().manual_seed(1)), torch.ones(shape, dtype=torch.bool)
+    sent = values
+    for dim, entries in kept.items():
+        sent = sent.index_select(dim, entries)
+        axis = torch.zeros(shape[dim], dtype=torch.bool).index_fill_(0, entries, True)
+        mask &= axis[:, None] if dim == 0 else axis
+    for _ in range(2):
+        running.add(sent, kept, 3)
+    assert torch.equal(running.mean(torch.full(shape, 7.0), 6, "holders"), torch.where(mask, values, 7.0))
