@@ -14,7 +14,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
 from fedml_dapper.methods import Memory, Upload
-from fedml_dapper.platform.client_manager import LIFE
+from fedml_dapper.platform.client_manager import LIFE, new_life
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import reason_of
@@ -48,7 +48,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._queues: dict[int, deque[int]] = defaultdict(deque)
         self._sent: set[int] = set()
         self._silent: set[int] = set()
+        self._life = new_life()
         self._lives: dict[int, str] = {}
+        """The clients', by process."""
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -128,6 +130,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         payload = self._codec.encode(self._server.downlink(client_id), memory)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, payload)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
+        message.add_params(LIFE, self._life)
         if self._send(message):
             self._queues[process].popleft()
             self._sent.add(client_id)
@@ -142,8 +145,10 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             if upload.round <= self._server.state.round:
                 LOGGER.warning("client %d: upload of round %d came too late, dropped", upload.client_id, upload.round)
                 return
-            if upload.client_id not in self._sent:  # of this server's or the silo's earlier life
-                LOGGER.warning("client %d: upload came before the round's model was sent, dropped", upload.client_id)
+            if msg_params.get(LIFE) != self._life or upload.client_id not in self._sent:
+                # trained on what this server sent before it crashed, which need not be what it sends now; or by a
+                # process that has been started again since
+                LOGGER.warning("client %d: upload answers a model of an earlier life, dropped", upload.client_id)
                 return
             self._server.receive(upload)
             self._silent.discard(upload.client_id)

@@ -21,16 +21,15 @@ from pathlib import Path
 
 import click
 import grpc
-import torch
-from safetensors.torch import load_file
 
 from benchmarks.output import Findings, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
-from fedml_dapper.federation import ClientSide, RoundRecord, Server, build_experiment
+from fedml_dapper.federation import RoundRecord, build_experiment
 
 from ..processes import ROOT, Silos, free_port
 from .experiment_file import experiment_file
 from .impostor import Impostor, garbage
+from .replay import differences_to_replay
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
@@ -101,7 +100,7 @@ class Chaos:
             self._silos.stop()
         return Report(
             self._seed, time.monotonic() - self._begun, self._silos.rounds(), self._events, self._sent, codes,
-            self._differing(), self._made.exists(),
+            differences_to_replay(self._experiment, self._silos), self._made.exists(),
         )  # fmt: skip
 
     # What happens
@@ -155,7 +154,7 @@ class Chaos:
             self._sent.update(kinds)
             payloads = [self._garbage[kind](self._chance, impostor, upload) for kind in kinds]
         for payload in payloads:
-            impostor.say(payload)
+            impostor.answer(payload)
 
     def _kill_the_server(self, seconds: float) -> None:
         done = len(self._silos.rounds())
@@ -177,21 +176,6 @@ class Chaos:
         self._events[event] += 1
         done, elapsed = len(self._silos.rounds()), time.monotonic() - self._begun
         self._say(f"{elapsed:5.0f} s, {done}/{self._rounds} rounds: {who} {event}")
-
-    # What came of it
-
-    def _differing(self) -> list[str]:
-        server = Server(self._experiment)
-        clients = ClientSide(self._experiment, server.memories)
-        for record in self._silos.rounds():
-            server.round_clients()
-            for client in record.clients:
-                downlink = server.downlink(client.client)
-                server.receive(clients.update(downlink, self._experiment.clients[client.client]))
-            server.close_round()
-        saved = load_file(self._silos.run_dir / "global_model.safetensors")
-        assert saved.keys() == server.state.weights.keys()
-        return [name for name, tensor in server.state.weights.items() if not torch.equal(saved[name], tensor)]
 
 
 def problems(report: Report, rounds: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import secrets
@@ -40,6 +41,8 @@ class Impostor:
         self._codec = Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
         self._experiment = experiment
         self._session, self._counter = secrets.token_hex(16), 0
+        self.life = ""
+        """Of the server that sent the last model."""
 
     def come_online(self) -> None:
         self.say(kind=STATUS, params={"client_status": "ONLINE", "life": self._session})
@@ -49,7 +52,9 @@ class Impostor:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             envelope, *payload = self._raw.fetch(left)
-            if f'"kind":{MODEL}' in envelope.decode():
+            fields = json.loads(envelope)
+            if fields["kind"] == MODEL:
+                self.life = fields["params"]["life"]
                 downlink, _ = self._codec.decode(b"".join(payload))
                 assert isinstance(downlink, Downlink)
                 return downlink
@@ -61,6 +66,10 @@ class Impostor:
 
     def encoded(self, upload: Upload) -> bytes:
         return self._codec.encode(upload)
+
+    def answer(self, payload: bytes, life: str | None = None) -> None:
+        """Send ``payload`` as the upload for the last model, or one of a server's earlier life."""
+        self.say(payload, params={"life": life or self.life})
 
     def say(self, payload: bytes = b"", **changes: object) -> None:
         self._counter += 1

@@ -19,14 +19,16 @@ from safetensors.torch import load_file
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.methods import Downlink
 from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
 from ..processes import Silos
 from .experiment_file import experiment_file
-from .impostor import Crafted
+from .impostor import Crafted, Impostor
 from .line import Line
 from .raw_silo import STATUS, RawSilo, parcel, refused
+from .replay import differences_to_replay
 
 SettingsFactory = Callable[..., Settings]
 TOKEN = "a-token-of-many-characters"
@@ -197,6 +199,48 @@ def test_a_killed_server_goes_on_with_silos_that_remember_more_than_it_does(
     assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
     assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
     assert [record.round for record in silos.rounds()] == list(range(1, 9))
+
+
+@pytest.mark.long
+def test_an_answer_to_a_server_that_has_crashed_since_does_not_count(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    settings = of_four(tiny_settings, "comm_round=2", "checkpoint_every=2", "round_timeout_s=100")
+    experiment = build_experiment(settings)
+    silos = federation(settings, config)
+    people = [Impostor(config, rank, experiment) for rank in range(1, 5)]
+
+    def models() -> list[Downlink]:
+        received = [one.model(60) for one in people]
+        assert None not in received
+        return [downlink for downlink in received if downlink is not None]
+
+    def begin() -> list[Downlink]:
+        silos.start(0)
+        wait_for_port(config, silos.processes[0])
+        for one in people:
+            one.come_online()
+        return models()
+
+    for one, downlink in zip(people, begin(), strict=True):
+        one.answer(one.encoded(one.trained(downlink)))
+    patient = people[0]
+    earlier_life, stale = patient.life, patient.trained(models()[0])
+    silos.kill(0)
+
+    downlinks = begin()  # of round 1 again: there is no checkpoint yet. This time one of them is of no use
+    people[3].answer(b"noise")
+    for one, downlink in zip(people[:3], downlinks[:3], strict=True):
+        one.answer(one.encoded(one.trained(downlink)))
+    downlinks = models()
+    assert stale.round == downlinks[0].round == 2
+    patient.answer(patient.encoded(stale), earlier_life)
+    for one, downlink in zip(people, downlinks, strict=True):
+        one.answer(one.encoded(one.trained(downlink)))
+    assert silos.wait(0, 60) == 0, silos.output(0)
+    assert [record.absent for record in silos.rounds()] == [(3,), ()]
+    assert "client 0: upload answers a model of an earlier life, dropped" in silos.output(0)
+    assert differences_to_replay(experiment, silos) == []
 
 
 @pytest.mark.long
