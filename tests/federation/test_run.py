@@ -56,7 +56,7 @@ def test_ledger_reads_back_and_says_what_everyone_cost(tiny_settings: SettingsFa
 
 def test_a_ledger_is_never_overwritten(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     (tmp_path / "ledger.jsonl").write_text("somebody's results\n")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(DataError, match="File exists"):
         LedgerWriter(tmp_path / "ledger.jsonl").run_started(build_experiment(tiny_settings()).record())
     assert (tmp_path / "ledger.jsonl").read_text() == "somebody's results\n"
 

@@ -83,14 +83,9 @@ def test_settings_of_the_machine_may_be_others(
     assert (tmp_path / "run" / SETTINGS_NAME).read_text() == other.as_yaml()
 
 
-def test_what_cannot_be_resumed_is_refused(settings: Settings, experiment: Experiment, tmp_path: Path) -> None:
+def test_what_cannot_be_resumed_is_refused(experiment: Experiment, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--resume which run"):
         open_run_dir(experiment, resume=True)
-    silos = settings.model_copy(
-        update={"common_args": settings.common_args.model_copy(update={"training_type": "cross_silo"})}
-    )
-    with pytest.raises(ConfigError, match="--resume is for one process and MPI"):
-        open_run_dir(replace(experiment, settings=silos), tmp_path / "run", resume=True)
     (tmp_path / LEDGER_NAME).write_text("somebody's results\n")
     with pytest.raises(DataError, match="line 1 is not the record of a run"):
         open_run_dir(experiment, tmp_path, resume=True)

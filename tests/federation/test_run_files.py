@@ -220,7 +220,7 @@ def test_what_comes_later_waits_for_what_comes_first(
     assert_same_end(*whole, again, cut)
 
 
-def test_a_server_without_the_clients_memories_saves_its_model_only(settings: Settings, tmp_path: Path) -> None:
+def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Settings, tmp_path: Path) -> None:
     experiment = build_experiment(settings)
     server, clients = Server(experiment), ClientSide(experiment)
     server.holds_memories = False
@@ -230,7 +230,10 @@ def test_a_server_without_the_clients_memories_saves_its_model_only(settings: Se
         server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
     files.round_finished(server.close_round())
     files.run_finished()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [MODEL_NAME, LEDGER_NAME]
+    again = Server(experiment)
+    assert len(RunFiles(experiment, again, tmp_path).resume() or []) == 1
+    assert again.state.round == 1
+    assert again.memories == {}
 
 
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(

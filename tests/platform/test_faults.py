@@ -27,7 +27,7 @@ from fedml_dapper.federation.checkpoint import load_checkpoint
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
 from .test_mpi import MPIEXEC
-from .test_resume import FEW, assert_same, command, environment
+from .test_resume import FEW, assert_same, environment
 
 pytest.importorskip("fedml", reason="fedml is not installed")
 
@@ -83,6 +83,11 @@ with ending_in_order("it"):
 """
 
 
+def cold(config: Path, run_dir: Path) -> list[str | Path]:
+    """No fork of the nursery: that would neither see the small disk nor hear mpiexec's signals."""
+    return [sys.executable, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
+
+
 def mount_namespace() -> tuple[str, ...]:
     """The words that start a command where it may mount what nobody else sees."""
     for words in NAMESPACES:
@@ -106,7 +111,7 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     config.write_text(settings.as_yaml())
     disk.mkdir()
     ended = subprocess.run(
-        [*namespace, "bash", "-c", ON_A_SMALL_DISK, "bash", str(small), disk, full, *command(config, disk / "run")],
+        [*namespace, "bash", "-c", ON_A_SMALL_DISK, "bash", str(small), disk, full, *cold(config, disk / "run")],
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
@@ -189,7 +194,7 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(settings.as_yaml())
     process = subprocess.Popen(
-        [MPIEXEC, "-n", "2", *command(config, run_dir)], cwd=tmp_path, env=environment(tmp_path),
+        [MPIEXEC, "-n", "2", *cold(config, run_dir)], cwd=tmp_path, env=environment(tmp_path),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     while not (run_dir / LEDGER_NAME).exists() or (run_dir / LEDGER_NAME).read_bytes().count(b"\n") < 3:
