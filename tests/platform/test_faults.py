@@ -132,7 +132,7 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     assert_same(run_dir, *expected)
 
 
-@pytest.mark.parametrize("lives", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     settings = tiny_settings(*FEW, f"comm_round={3 * lives}")
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"

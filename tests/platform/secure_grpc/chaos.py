@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +36,10 @@ NUM_SILOS, NUM_IMPAIRED = 6, 2
 ROUND_SECONDS = 90.0
 """When a round closes without those that do not answer, and how long silos look for a server: longer than one takes to
 start on a busy machine."""
+OUTAGES = (10.0, 10.0, 10.0, 1.2 * ROUND_SECONDS)
+"""How long at most a silo is impaired: one of these."""
 SMALL = (
-    "width=8", "epochs=4", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
+    "width=8", "epochs=6", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
     f"client_num_in_total={NUM_SILOS}", f"client_num_per_round={NUM_SILOS}", f"round_timeout_s={ROUND_SECONDS}",
     "dapper_args.defence.max_change=5",
 )  # fmt: skip
@@ -65,9 +67,11 @@ class Report:
 class Chaos:
     """One run of ``rounds`` rounds below ``folder``."""
 
-    def __init__(self, folder: Path, seed: int, rounds: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, rounds: int, say: Callable[[str], None], outages: Sequence[float] = OUTAGES
+    ) -> None:
         self._chance = random.Random(seed)
-        self._seed, self._rounds, self._say = seed, rounds, say
+        self._seed, self._rounds, self._say, self._outages = seed, rounds, say, outages
         make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS)]
         subprocess.run(make, check=True, capture_output=True)
         self._config = SecureGrpcConfig(
@@ -114,7 +118,7 @@ class Chaos:
             self._restore_those_due()
             [event] = self._chance.choices(list(EVENTS), list(EVENTS.values()))
             well = sorted(set(range(1, NUM_SILOS + 1)) - self._impaired.keys())
-            rank, longest = self._chance.choice(well), self._chance.choice((10.0, 10.0, 10.0, 1.2 * ROUND_SECONDS))
+            rank, longest = self._chance.choice(well), self._chance.choice(self._outages)
             seconds = self._chance.uniform(0, longest)
             if event == "server killed":
                 self._note("rank 0", event)
