@@ -33,11 +33,11 @@ from .replay import differences_to_replay
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
-ROUND_SECONDS = 90.0
+ROUND_SECONDS = 60.0
 """When a round closes without those that do not answer, and how long silos look for a server: longer than one takes to
 start on a busy machine."""
-OUTAGES = (10.0, 10.0, 10.0, 1.2 * ROUND_SECONDS)
-"""How long at most a silo is impaired: one of these."""
+ROUNDS_MISSED = (0, 0, 0, 1, 2)
+"""How many rounds close before a silo that is impaired is well again: one of these. The first waits for it in vain."""
 SMALL = (
     "width=8", "epochs=6", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
     f"client_num_in_total={NUM_SILOS}", f"client_num_per_round={NUM_SILOS}", f"round_timeout_s={ROUND_SECONDS}",
@@ -68,10 +68,15 @@ class Chaos:
     """One run of ``rounds`` rounds below ``folder``."""
 
     def __init__(
-        self, folder: Path, seed: int, rounds: int, say: Callable[[str], None], outages: Sequence[float] = OUTAGES
+        self,
+        folder: Path,
+        seed: int,
+        rounds: int,
+        say: Callable[[str], None],
+        rounds_missed: Sequence[int] = ROUNDS_MISSED,
     ) -> None:
         self._chance = random.Random(seed)
-        self._seed, self._rounds, self._say, self._outages = seed, rounds, say, outages
+        self._seed, self._rounds, self._say, self._rounds_missed = seed, rounds, say, rounds_missed
         make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS)]
         subprocess.run(make, check=True, capture_output=True)
         self._config = SecureGrpcConfig(
@@ -83,8 +88,8 @@ class Chaos:
         self._silos = Silos(folder, experiment_file(folder, settings, self._config), NUM_SILOS)
         self._made = folder / "made"
         self._garbage = garbage(self._made, NUM_SILOS)
-        self._impaired: dict[int, tuple[float, Callable[[], object]]] = {}
-        """Until when, and what then; by rank."""
+        self._impaired: dict[int, tuple[float, int, Callable[[], object]]] = {}
+        """Until when and up to which round, and what then; by rank."""
         self._events: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._begun = time.monotonic()
@@ -118,26 +123,26 @@ class Chaos:
             self._restore_those_due()
             [event] = self._chance.choices(list(EVENTS), list(EVENTS.values()))
             well = sorted(set(range(1, NUM_SILOS + 1)) - self._impaired.keys())
-            rank, longest = self._chance.choice(well), self._chance.choice(self._outages)
-            seconds = self._chance.uniform(0, longest)
+            rank, missed = self._chance.choice(well), self._chance.choice(self._rounds_missed)
             if event == "server killed":
                 self._note("rank 0", event)
                 self._kill_the_server(self._chance.uniform(0, 5))
             elif len(self._impaired) < NUM_IMPAIRED:
                 self._note(f"rank {rank}", event)
-                self._impair(event, rank, seconds)
+                self._impair(event, rank, missed)
             time.sleep(self._chance.uniform(1, 5))
         for rank in list(self._impaired):
             self._restore(rank)
 
-    def _impair(self, event: str, rank: int, seconds: float) -> None:
-        process, until = self._silos.processes[rank], time.monotonic() + seconds
+    def _impair(self, event: str, rank: int, missed: int) -> None:
+        process = self._silos.processes[rank]
+        until, round_ = time.monotonic() + self._chance.uniform(0, 10), len(self._silos.rounds()) + missed
         if event == "halted":
             process.send_signal(signal.SIGSTOP)
-            self._impaired[rank] = (until, lambda: process.send_signal(signal.SIGCONT))
+            self._impaired[rank] = (until, round_, lambda: process.send_signal(signal.SIGCONT))
             return
         self._silos.kill(rank)
-        self._impaired[rank] = (until, lambda: self._silos.start(rank))
+        self._impaired[rank] = (until, round_, lambda: self._silos.start(rank))
         if event != "killed":
             try:
                 self._impersonate(rank, honest=event == "repeats itself")
@@ -168,12 +173,12 @@ class Chaos:
         self._silos.wait_for_round(done + 1, 4 * ROUND_SECONDS)  # or a server that starts slowly would do nothing else
 
     def _restore_those_due(self) -> None:
-        for rank, (until, _) in list(self._impaired.items()):
-            if time.monotonic() >= until:
+        for rank, (until, round_, _) in list(self._impaired.items()):
+            if time.monotonic() >= until and len(self._silos.rounds()) >= round_:
                 self._restore(rank)
 
     def _restore(self, rank: int) -> None:
-        _, restore = self._impaired.pop(rank)
+        _, _, restore = self._impaired.pop(rank)
         restore()
 
     def _note(self, who: str, event: str) -> None:
