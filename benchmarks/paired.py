@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from statistics import median
+
+import click
 
 Work = Callable[[], object]
 
 
 def time_in_turns(work: Mapping[str, Work], runs: int, warm_ups: int = 1) -> dict[str, list[float]]:
-    """Seconds of each thing in each of ``runs`` runs, after ``warm_ups`` that do not count."""
+    """Seconds of each thing in each of ``runs`` runs, after ``warm_ups`` that do not count. Progress is on stderr."""
     seconds: dict[str, list[float]] = {name: [] for name in work}
+    begun = time.perf_counter()
     for run in range(-warm_ups, runs):
         for name, do in work.items():
             started = time.perf_counter()
             do()
             if run >= 0:
                 seconds[name].append(time.perf_counter() - started)
+        done, elapsed = run + warm_ups + 1, timedelta(seconds=int(time.perf_counter() - begun))
+        click.echo(f"{done} of {runs + warm_ups} runs in {elapsed}", err=True)
     return seconds
 
 

@@ -92,7 +92,8 @@ def garbage(made: Path, num_clients: int) -> Mapping[str, Garbage]:
         "another client's": lambda _, sender, upload: sender.encoded(
             replace(upload, client_id=(upload.client_id + 1) % num_clients)
         ),
-        "of a round to come": lambda _, sender, upload: sender.encoded(replace(upload, round=upload.round + 1)),
+        # not of the next one: that may have opened when it arrives, and then it is in form
+        "of a round to come": lambda _, sender, upload: sender.encoded(replace(upload, round=upload.round + 1000)),
         "more samples than it has": lambda _, sender, upload: sender.encoded(
             replace(upload, num_samples=1000 * upload.num_samples)
         ),
