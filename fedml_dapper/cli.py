@@ -37,7 +37,6 @@ from fedml_dapper.evaluation import (
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.search_command import search
 from fedml_dapper.federation import (
-    CHECKPOINTS_NAME,
     LEDGER_NAME,
     MODEL_NAME,
     REPORT_NAME,
@@ -140,7 +139,7 @@ def run_experiment(
     run_dir = open_run_dir(experiment, output, resume)
     if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
         console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
-        _finish(settings, run_dir, console, as_json)
+        _finish(run_dir, console, as_json)
         return
     interrupted = False
     profiler = Profiler(experiment.device)
@@ -160,7 +159,7 @@ def run_experiment(
     if rounds is not None:
         rounds.save(run_dir / PROFILE_NAME)
         console.print(rounds.table())
-    _finish(settings, run_dir, console, as_json, interrupted)
+    _finish(run_dir, console, as_json, interrupted)
 
 
 def _run_client(config: Path, settings: Settings, rank: int) -> None:
@@ -192,12 +191,12 @@ def _show_log(who: str) -> None:
     logger.propagate = False
 
 
-def _finish(settings: Settings, run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
+def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger, report = run_dir / LEDGER_NAME, run_dir / REPORT_NAME
     begun = read_unfinished(ledger)
     if interrupted and (begun is None or not begun[1]):
         console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
-        _leave(settings, run_dir, console)
+        _leave(run_dir, console)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
     _write_report(run_dir, report)
@@ -214,12 +213,11 @@ def _finish(settings: Settings, run_dir: Path, console: Console, as_json: bool, 
         console.print(
             f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
         )
-        _leave(settings, run_dir, console)
+        _leave(run_dir, console)
 
 
-def _leave(settings: Settings, run_dir: Path, console: Console) -> NoReturn:
-    if settings.common_args.training_type != "cross_silo" or (run_dir / CHECKPOINTS_NAME).is_dir():
-        console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
+def _leave(run_dir: Path, console: Console) -> NoReturn:
+    console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
     hurry()
     sys.exit(INTERRUPTED)
 

@@ -157,13 +157,13 @@ class Chaos:
         if downlink is None:
             return
         upload = impostor.trained(downlink)
-        payloads = [impostor.encoded(upload)] * 3
-        if not honest:
-            kinds = self._chance.sample(sorted(self._garbage), 3)
-            self._sent.update(kinds)
-            payloads = [self._garbage[kind](self._chance, impostor, upload) for kind in kinds]
-        for payload in payloads:
-            impostor.answer(payload)
+        if honest:
+            for _ in range(3):
+                impostor.answer(impostor.encoded(upload))
+            return
+        for kind in self._chance.sample(sorted(self._garbage), 3):
+            impostor.answer(self._garbage[kind](self._chance, impostor, upload))
+            self._sent[kind] += 1
 
     def _kill_the_server(self, seconds: float) -> None:
         done = len(self._silos.rounds())
