@@ -28,13 +28,9 @@ FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
 FAREWELL_SECONDS = 2.0
 """MQTT needs a moment to deliver the last message before the connection is closed."""
 LIFE = "life"
-"""Drawn by each process when it starts, so that others notice a restart. Clients send theirs with their status; the
-server's goes with each model, and comes back with the upload that answers it."""
-
-
-def new_life() -> str:
-    """Of this process."""
-    return secrets.token_hex(8)
+"""Drawn by a client's process when it starts and sent with its status, so that the server notices a restart."""
+TICKET = "ticket"
+"""Drawn by the server for each model it sends; comes back with the upload that answers it."""
 
 
 class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
@@ -55,7 +51,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._codec = codec
         self._trainer = trainer
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
-        self._life = new_life()
+        self._life = secrets.token_hex(8)
 
     def run(self) -> None:
         """Serve until the server ends the run; raises what ended it early."""
@@ -91,7 +87,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             memory = memories.pop(downlink.client_id)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
         message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
-        message.add_params(LIFE, msg_params.get(LIFE))
+        message.add_params(TICKET, msg_params.get(TICKET))
         self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import defaultdict, deque
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
 from fedml_dapper.methods import Memory, Upload
-from fedml_dapper.platform.client_manager import LIFE, new_life
+from fedml_dapper.platform.client_manager import LIFE, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import reason_of
@@ -46,9 +47,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._online: set[int] = set()
         self._said_goodbye: set[int] = set()
         self._queues: dict[int, deque[int]] = defaultdict(deque)
-        self._sent: set[int] = set()
+        self._sent: dict[int, str] = {}
+        """Clients that were sent the round's model, and the ticket that came with it."""
         self._silent: set[int] = set()
-        self._life = new_life()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
         self._open = False
@@ -96,7 +97,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._lives[process] = life
         for client_id in reversed(self._owed_by(process)):
             LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
-            self._sent.discard(client_id)
+            del self._sent[client_id]
             self._queues[process].appendleft(client_id)
 
     # A round
@@ -111,7 +112,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         chosen = list(self._server.round_clients())
         self._journal.round_opened(chosen)
         self._queues.clear()
-        self._sent = set()
+        self._sent = {}
         for client_id in chosen:
             self._queues[self._process_of(client_id)].append(client_id)
         self._open = True
@@ -130,10 +131,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         payload = self._codec.encode(self._server.downlink(client_id), memory)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, payload)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
-        message.add_params(LIFE, self._life)
+        ticket = secrets.token_hex(8)
+        message.add_params(TICKET, ticket)
         if self._send(message):
             self._queues[process].popleft()
-            self._sent.add(client_id)
+            self._sent[client_id] = ticket
         else:
             self._online.discard(process)
             LOGGER.warning("client %d cannot be reached; the round goes on without it", client_id)
@@ -145,10 +147,10 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             if upload.round <= self._server.state.round:
                 LOGGER.warning("client %d: upload of round %d came too late, dropped", upload.client_id, upload.round)
                 return
-            if msg_params.get(LIFE) != self._life or upload.client_id not in self._sent:
-                # trained on what this server sent before it crashed, which need not be what it sends now; or by a
-                # process that has been started again since
-                LOGGER.warning("client %d: upload answers a model of an earlier life, dropped", upload.client_id)
+            if upload.client_id not in self._sent or msg_params.get(TICKET) != self._sent[upload.client_id]:
+                # trained on what this server sent before it crashed, or on another round's model, or by a process that
+                # has been started again since: not what the client is to answer now
+                LOGGER.warning("client %d: upload does not answer what it was sent last, dropped", upload.client_id)
                 return
             self._server.receive(upload)
             self._silent.discard(upload.client_id)
@@ -183,7 +185,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             self._start_without_the_missing()
         else:
             answered = self._server.answered()
-            self._silent |= self._sent - answered - self._server.refused.keys()
+            self._silent |= self._sent.keys() - answered - self._server.refused.keys()
             minimum = self._experiment.settings.dapper_args.min_clients_per_round
             if len(answered) < minimum:
                 self._give_up(
@@ -208,10 +210,10 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         answered = self._server.answered()
         waiting = {client_id for queued in self._queues.values() for client_id in queued}
         reachable = {client_id for client_id in waiting if self._process_of(client_id) in self._online}
-        awaited = (self._sent | reachable) - self._server.refused.keys() - self._silent
+        awaited = (self._sent.keys() | reachable) - self._server.refused.keys() - self._silent
         enough = len(answered) >= self._experiment.settings.dapper_args.min_clients_per_round
         if self._open and enough and awaited <= answered:
-            self._silent |= self._sent - answered - self._server.refused.keys()
+            self._silent |= self._sent.keys() - answered - self._server.refused.keys()
             self._close()
 
     def _close(self) -> None:
@@ -249,7 +251,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
 
     def _owed_by(self, process: int) -> list[int]:
         """Clients of the process that were sent the round's model and have not been heard of since."""
-        owed = self._sent - self._server.answered() - self._server.refused.keys()
+        owed = self._sent.keys() - self._server.answered() - self._server.refused.keys()
         return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
 
     def _process_of(self, client_id: int) -> int:

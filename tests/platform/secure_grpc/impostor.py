@@ -41,8 +41,8 @@ class Impostor:
         self._codec = Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
         self._experiment = experiment
         self._session, self._counter = secrets.token_hex(16), 0
-        self.life = ""
-        """Of the server that sent the last model."""
+        self.ticket = ""
+        """Of the last model."""
 
     def come_online(self) -> None:
         self.say(kind=STATUS, params={"client_status": "ONLINE", "life": self._session})
@@ -54,7 +54,7 @@ class Impostor:
             envelope, *payload = self._raw.fetch(left)
             fields = json.loads(envelope)
             if fields["kind"] == MODEL:
-                self.life = fields["params"]["life"]
+                self.ticket = fields["params"]["ticket"]
                 downlink, _ = self._codec.decode(b"".join(payload))
                 assert isinstance(downlink, Downlink)
                 return downlink
@@ -67,9 +67,9 @@ class Impostor:
     def encoded(self, upload: Upload) -> bytes:
         return self._codec.encode(upload)
 
-    def answer(self, payload: bytes, life: str | None = None) -> None:
-        """Send ``payload`` as the upload for the last model, or one of a server's earlier life."""
-        self.say(payload, params={"life": life or self.life})
+    def answer(self, payload: bytes, ticket: str | None = None) -> None:
+        """Send ``payload`` as the upload for the last model, or the one with ``ticket``."""
+        self.say(payload, params={"ticket": ticket or self.ticket})
 
     def say(self, payload: bytes = b"", **changes: object) -> None:
         self._counter += 1

@@ -225,7 +225,7 @@ def test_an_answer_to_a_server_that_has_crashed_since_does_not_count(
     for one, downlink in zip(people, begin(), strict=True):
         one.answer(one.encoded(one.trained(downlink)))
     patient = people[0]
-    earlier_life, stale = patient.life, patient.trained(models()[0])
+    earlier, stale = patient.ticket, patient.trained(models()[0])
     silos.kill(0)
 
     downlinks = begin()  # of round 1 again: there is no checkpoint yet. This time one of them is of no use
@@ -234,12 +234,12 @@ def test_an_answer_to_a_server_that_has_crashed_since_does_not_count(
         one.answer(one.encoded(one.trained(downlink)))
     downlinks = models()
     assert stale.round == downlinks[0].round == 2
-    patient.answer(patient.encoded(stale), earlier_life)
+    patient.answer(patient.encoded(stale), earlier)
     for one, downlink in zip(people, downlinks, strict=True):
         one.answer(one.encoded(one.trained(downlink)))
     assert silos.wait(0, 60) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [(3,), ()]
-    assert "client 0: upload answers a model of an earlier life, dropped" in silos.output(0)
+    assert "client 0: upload does not answer what it was sent last, dropped" in silos.output(0)
     assert differences_to_replay(experiment, silos) == []
 
 
