@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -213,15 +214,17 @@ def problems(report: Report, rounds: int) -> list[str]:
 @click.option("--rounds", default=20, show_default=True)
 @json_option
 def main(seeds: tuple[int, ...], rounds: int, as_json: bool) -> None:
-    """A run of ROUNDS rounds per seed; exit code 1 where one does not hold."""
+    """A run of ROUNDS rounds per seed; exit code 1 where one does not hold, and then its folder is kept."""
     rows, failed = [], False
     for seed in seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            report = Chaos(Path(folder), seed, rounds, lambda text: click.echo(text, err=True)).run()
+        folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
+        report = Chaos(folder, seed, rounds, lambda text: click.echo(text, err=True)).run()
         found = problems(report, rounds)
         failed |= bool(found)
         for problem in found:
-            click.echo(f"seed {seed}: {problem}", err=True)
+            click.echo(f"seed {seed}: {problem}; see {folder}", err=True)
+        if not found:
+            shutil.rmtree(folder)
         closed = report.rounds
         rows.append(
             {"seed": seed, "rounds closed": len(closed)}

@@ -27,7 +27,7 @@ from ..processes import Silos
 from .experiment_file import experiment_file
 from .impostor import Crafted, Impostor
 from .line import Line
-from .raw_silo import STATUS, RawSilo, parcel, refused
+from .raw_silo import RawSilo, parcel, refused
 from .replay import differences_to_replay
 
 SettingsFactory = Callable[..., Settings]
@@ -140,24 +140,18 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
 def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
-    silos = federation(of_four(tiny_settings, "comm_round=3", "round_timeout_s=60"), config)
+    settings = of_four(tiny_settings, "comm_round=3", "round_timeout_s=60")
+    silos = federation(settings, config)
     for rank in range(4):
         silos.start(rank)
-    garbler = RawSilo(config, read_credentials(config, 4))
+    garbler = Impostor(config, 4, build_experiment(settings))
     made = tmp_path / "made"
-    counter = 0
-
-    def say(payload: bytes = b"", **changes: object) -> None:
-        nonlocal counter
-        counter += 1
-        garbler.deliver(parcel(payload, sender=4, counter=counter, **changes).frames())
-
     wait_for_port(config, silos.processes[0])
-    say(kind=STATUS, params={"client_status": "ONLINE"})
+    garbler.come_online()
     for round_ in range(1, 4):
-        assert garbler.fetch(60)[1:]
-        say(kind=999)
-        say(pickle.dumps(Crafted(made)))
+        assert garbler.model(60)
+        garbler.say(kind=999)
+        garbler.answer(pickle.dumps(Crafted(made)))
         silos.wait_for_round(round_)
     assert silos.wait(0) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [(3,), (3,), (3,)]
@@ -189,7 +183,7 @@ def test_a_killed_server_goes_on_with_silos_that_remember_more_than_it_does(
     settings = of_four(tiny_settings, "method=scaffold", "comm_round=8", "checkpoint_every=3", "round_timeout_s=100")
     silos = federation(settings, config)
     silos.start_all()
-    silos.wait_for_round(5)
+    silos.wait_for_round(4)  # two rounds before the next checkpoint
     silos.kill(0)
     silos.start(0)
     assert [silos.wait(rank) for rank in range(5)] == [0, 0, 0, 0, 0], silos.output(0)
