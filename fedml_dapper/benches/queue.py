@@ -15,6 +15,7 @@ from fedml_dapper.benches.grid import Cell, folder_name
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
+from fedml_dapper.federation.durable import written_whole
 
 LOG_NAME = "log.txt"
 _POLL_S = 0.5
@@ -96,7 +97,8 @@ def _check_settings(folder: Path) -> None:
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / SETTINGS_NAME).exists():
-        (folder / SETTINGS_NAME).write_text(cell.settings.as_yaml(), encoding="utf-8")
+        with written_whole(folder / SETTINGS_NAME) as scratch:
+            scratch.write_text(cell.settings.as_yaml(), encoding="utf-8")
     with (folder / LOG_NAME).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "fedml_dapper.benches.cell", str(folder)], stdout=log, stderr=subprocess.STDOUT

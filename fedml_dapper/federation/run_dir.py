@@ -8,6 +8,7 @@ from pathlib import Path
 from fedml_dapper.config import Settings, check
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.checkpoint import round_of_weights
+from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.identity import settings_difference, shared_settings
 from fedml_dapper.federation.ledger import read_unfinished
@@ -37,9 +38,10 @@ def open_run_dir(experiment: Experiment, path: Path | None = None, resume: bool 
         raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / SETTINGS_NAME).write_text(settings.as_yaml(), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write into {path.absolute()}: {error.strerror}; choose another folder") from error
+    with written_whole(path / SETTINGS_NAME) as scratch:
+        scratch.write_text(settings.as_yaml(), encoding="utf-8")
     return path
 
 
