@@ -68,6 +68,17 @@ def wait_for_port(config: SecureGrpcConfig, server: subprocess.Popen[bytes], sec
             return
 
 
+def wait_until_others_have_answered(silos: Silos, rank: int, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = f"round {len(silos.rounds()) + 1}, loss"
+        answered = [silo for silo in range(1, silos.num_clients + 1) if answer in silos.output(silo)]
+        if sorted([*answered, rank]) == list(range(1, silos.num_clients + 1)):
+            return
+        assert time.monotonic() < deadline, silos.output(0)
+        time.sleep(0.1)
+
+
 def answer_to(attempt: Callable[[], object]) -> str:
     """The status with which the server ends a call, once it is not busy with another of the same silo."""
     while (status := refused(attempt)[0]) is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -168,7 +179,7 @@ def test_a_silo_that_is_killed_at_work_and_started_again_misses_no_round(
     silos.start_all()
     silos.wait_for_round(1)
     silos.processes[3].send_signal(signal.SIGSTOP)
-    time.sleep(3)  # so that the others have answered, and the server has sent silo 3 what it will not train on
+    wait_until_others_have_answered(silos, 3)  # so the server has sent silo 3 what it will not train on
     silos.kill(3)
     silos.start(3)
     assert [silos.wait(rank) for rank in range(5)] == [0, 0, 0, 0, 0], silos.output(0)
