@@ -1,0 +1,62 @@
+"""The experiment file: FedML's YAML sections as FedML users know them, plus our own ``dapper_args``.
+
+FedML accepts any key and any type without a word; here every section is closed, typed and checked before anything
+starts. The settings of a method (``dapper_args.params``) are checked against that method's own class later, by
+:func:`fedml_dapper.methods.build_method`, with the same error messages.
+"""
+
+from fedml_dapper.config.comm_args import CommArgs, MqttConfig, S3Config, SecureGrpcConfig
+from fedml_dapper.config.dapper_args import DapperArgs, DefenceArgs, EvaluationArgs, LevelArgs, PruningArgs, Uplink
+from fedml_dapper.config.fedml_args import (
+    FEDML_PROTECTIONS,
+    CommonArgs,
+    DataArgs,
+    DeviceArgs,
+    ModelArgs,
+    PartitionName,
+    Precision,
+    TrackingArgs,
+    TrainArgs,
+    ValidationArgs,
+    why_refused,
+)
+from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
+from fedml_dapper.config.section import Section, check, did_you_mean
+from fedml_dapper.config.settings import Settings
+from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
+
+__all__ = [
+    "FEDML_PROTECTIONS",
+    "ClientSpecificArgs",
+    "CommArgs",
+    "CommonArgs",
+    "DapperArgs",
+    "DataArgs",
+    "DefenceArgs",
+    "DeviceArgs",
+    "EvaluationArgs",
+    "LevelArgs",
+    "ModelArgs",
+    "MqttConfig",
+    "PartitionName",
+    "Precision",
+    "PruningArgs",
+    "S3Config",
+    "Section",
+    "SecureGrpcConfig",
+    "Settings",
+    "SiloArgs",
+    "SiloFile",
+    "TrackingArgs",
+    "TrainArgs",
+    "Uplink",
+    "ValidationArgs",
+    "check",
+    "did_you_mean",
+    "load_settings",
+    "merge",
+    "parse_override",
+    "read_silo_levels",
+    "read_yaml",
+    "why_refused",
+]

@@ -1,0 +1,100 @@
+"""``dapper_args``: everything FedML has no word for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from fedml_dapper.config.section import Section
+
+PruningRatio = Annotated[float, Field(ge=0, lt=1)]
+Uplink = Literal["fp32", "fp16", "bf16", "int8"]
+
+
+class LevelArgs(Section):
+    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
+
+    ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    assignment: Literal["balanced", "index_mod"] = "balanced"
+    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels."""
+    strict: bool = False
+    """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
+
+    @field_validator("ratios")
+    @classmethod
+    def _not_empty(cls, ratios: tuple[float, ...]) -> tuple[float, ...]:
+        if not ratios:
+            raise ValueError("needs at least one ratio, e.g. [0.0] for full models everywhere")
+        return ratios
+
+
+class PruningArgs(Section):
+    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of (METHODS 0, A.4)."""
+
+    scope: Literal["internal", "grouped", "official_mask"] = "internal"
+    ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
+    round_to: int = Field(default=1, ge=1)
+    """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
+
+
+class EvaluationArgs(Section):
+    """``dapper_args.evaluation``: what is measured besides the global model on every domain."""
+
+    personal: bool = False
+    """Each client's own model on its own test samples, and what a round of local training changes there."""
+    unseen_domain: str | None = None
+    """Leave this domain's clients out of training; it is tested all the same, after label-free adaptation where the
+    method has one."""
+
+
+class DefenceArgs(Section):
+    """``dapper_args.defence``: what the server does about clients that send what they should not
+    (docs/reliability.md).
+
+    The relative change of an upload is ||w - W|| / ||W|| over all it holds, W being what the client was sent.
+    """
+
+    max_change: float | None = Field(default=None, gt=0)
+    """An upload of larger relative change is refused; none is when absent."""
+    strikes: int | None = Field(default=None, ge=1)
+    """After so many refused uploads a client is put in quarantine; never when absent."""
+    quarantine_rounds: int = Field(default=10, ge=1)
+    """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
+    aggregation: Literal["mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
+    """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
+    far. All but ``mean`` go with methods that recover and average only."""
+    trimmed_share: float = Field(default=0.2, gt=0, lt=0.5)
+    """For ``trimmed_mean``: share of a coordinate's holders that is left out at either end, rounded up."""
+    min_holders: int = Field(default=3, ge=1)
+    """For ``trimmed_mean`` and ``median``: a coordinate that fewer clients hold counts as held by nobody, since of two
+    values none can be called the odd one."""
+    clip_change: float = Field(default=1.0, gt=0)
+    """For ``norm_clipping``: uploads of larger relative change are shortened to this."""
+
+
+class DapperArgs(Section):
+    """``dapper_args``: everything FedML has no word for."""
+
+    method: str = "dapperfl"
+    params: dict[str, dict[str, Any]] = Field(default={})
+    """Method name -> that method's own settings (its ``Params`` class); the present method uses its own entry, so one
+    file can hold the settings of all methods it is meant to compare."""
+    levels: LevelArgs = LevelArgs()
+    pruning: PruningArgs = PruningArgs()
+    evaluation: EvaluationArgs = EvaluationArgs()
+    defence: DefenceArgs = DefenceArgs()
+    aggregation_weights: Literal["samples", "uniform"] = "samples"
+    uplink: Uplink = "fp32"
+    """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
+    output_dir: Path = Path("runs")
+    """Each run makes a folder of its own below this one."""
+    checkpoint_every: int = Field(default=5, ge=1)
+    """Rounds between two checkpoints; the last round always makes one."""
+    checkpoints_kept: int = Field(default=2, ge=1)
+    """How many of the latest checkpoints stay, besides that of the best round."""
+    round_timeout_s: float = Field(default=3600, gt=0)
+    """Seconds after which a round of separate processes closes with those who answered."""
+    min_clients_per_round: int = Field(default=1, ge=1)
+    """With fewer uploads than this at the timeout, the run ends with an error."""

@@ -1,0 +1,166 @@
+"""FedML's own sections, as FedML users know them, and what of FedML's is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedml_dapper.config.section import Section
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Precision = Literal["fp32", "bf16", "fp16"]
+PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet"]
+
+
+class CommonArgs(Section):
+    """``common_args``: what kind of run this is."""
+
+    training_type: Literal["simulation", "cross_silo"] = "simulation"
+    random_seed: int = Field(default=1, ge=0)
+
+
+class DataArgs(Section):
+    """``data_args``: which images, and how clients share them (METHODS E)."""
+
+    dataset: str
+    data_cache_dir: Path | None = None
+    """Root of the data; falls back to the environment variable ``DAPPER_DATA``."""
+    download: bool = False
+    """Let torchvision fetch what is missing, where it can."""
+    image_size: int | None = Field(default=None, ge=8)
+    """Height and width to which images are brought; the suite's own when absent."""
+    partition: PartitionName | None = None
+    """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
+    (DapperFL, E.3); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
+    tenth for testing (FDSE, E.5); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
+    samples for testing (FedCMD, E.6)."""
+    client_share: Share | None = None
+    """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
+    otherwise the share of its training samples that a client uses, all of them when absent."""
+    validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """For ``domain_shares``: the share of each domain's training set that no client gets, so that rounds and settings
+    can be chosen without looking at test images. Clients hold as many samples as without it."""
+    client_order: Literal["shuffled", "official"] = "shuffled"
+    """``official``: one guaranteed client per domain comes last, in domain order (METHODS A.7, D15)."""
+    max_clients_per_domain: int | None = Field(default=None, ge=1)
+    dirichlet_alpha: float | None = Field(default=None, gt=0)
+    """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
+    horizontal_flip: bool | None = None
+    """Random flips in training; the suite's own rule when absent (the public code flips digits too: A.7, D14)."""
+
+
+class ModelArgs(Section):
+    """``model_args``: the backbone."""
+
+    model: str
+    width: int | None = Field(default=None, ge=1)
+    """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
+    LeNet5 6)."""
+
+
+class TrainArgs(Section):
+    """``train_args``: rounds, clients and the local optimiser (DapperFL, Table 4)."""
+
+    federated_optimizer: Literal["FedAvg"] = "FedAvg"
+    """FedML wants this key; the method itself is ``dapper_args.method``."""
+    client_num_in_total: int = Field(default=10, ge=1)
+    client_num_per_round: int = Field(default=10, ge=1)
+    comm_round: int = Field(default=100, ge=1)
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=64, ge=2)
+    client_optimizer: Literal["sgd"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-5, ge=0)
+    learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
+    max_grad_norm: float | None = Field(default=None, gt=0)
+    """Gradients are clipped to this norm in every step; not at all when absent."""
+
+    @field_validator("federated_optimizer", mode="before")
+    @classmethod
+    def _explain_secure_aggregation(cls, value: Any) -> Any:
+        if value in ("SA", "LSA"):
+            raise ValueError(f"`{value}` is refused: {FEDML_PROTECTIONS['enable_secagg']}; write FedAvg")
+        return value
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> TrainArgs:
+        if self.client_num_per_round > self.client_num_in_total:
+            raise ValueError(
+                f"client_num_per_round ({self.client_num_per_round}) is more than"
+                f" client_num_in_total ({self.client_num_in_total}); lower the former"
+            )
+        return self
+
+
+class ValidationArgs(Section):
+    """``validation_args``: how often the global model is tested on every domain (in rounds)."""
+
+    frequency_of_the_test: int = Field(default=1, ge=1)
+
+
+class DeviceArgs(Section):
+    """``device_args``: where training runs."""
+
+    using_gpu: bool = False
+    gpu_id: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads for torch; all cores when absent."""
+    precision: Precision = "fp32"
+    """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
+    fp32. ``fp16`` scales the loss, and needs a GPU."""
+
+    @model_validator(mode="after")
+    def _half_on_gpu(self) -> DeviceArgs:
+        if self.precision == "fp16" and not self.using_gpu:
+            raise ValueError("precision fp16 needs using_gpu; on a CPU use bf16")
+        return self
+
+
+FEDML_PROTECTIONS = {
+    "enable_dp": "FedML's noise covers a client's weights alone, while kept channels, sample count and loss travel as"
+    " they are, and nothing bounds what one client adds; so its epsilon would not hold",
+    "enable_secagg": "secure aggregation adds up masked vectors of one length, and slim models differ in theirs",
+    "enable_fhe": "FedML adds up encrypted vectors of one length, and slim models differ in theirs",
+    "enable_defense": "FedML's defences compare tensors of one shape; use dapper_args.defence",
+    "enable_attack": "FedML's attacks rewrite tensors of one shape",
+}
+"""FedML's switches for protections that slim models do not fit, and why (docs/privacy.md)."""
+
+
+def why_refused(key: str) -> str:
+    """The line for whoever switches one of :data:`FEDML_PROTECTIONS` on."""
+    return f"leave `{key}` out: {FEDML_PROTECTIONS[key]} (docs/privacy.md)"
+
+
+_FEDML_TRACKING_KEYS = {
+    "enable_tracking": "FedML's dashboard is switched on by using_mlops here",
+    "log_file_dir": "a run writes into its own folder below dapper_args.output_dir",
+    "wandb_key": "a key in a file ends up in every copy of the settings; use `wandb login` or WANDB_API_KEY",
+    "wandb_name": "write run_name, the key that FedML reads",
+}
+"""Keys of FedML's templates that are left out here, and why."""
+
+
+class TrackingArgs(Section):
+    """``tracking_args``: who besides the ledger gets the metrics of every round (docs/tracking.md)."""
+
+    using_mlops: bool = False
+    """FedML's dashboard; the only setting that makes a run look for FedML's platform."""
+    enable_wandb: bool = False
+    wandb_project: str = "fedml_dapper"
+    wandb_entity: str | None = None
+    run_name: str | None = None
+    """The run's name at wandb; the name of its folder when absent."""
+    enable_tensorboard: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _explain_what_fedml_has(cls, values: Any) -> Any:
+        for key, reason in _FEDML_TRACKING_KEYS.items():
+            if isinstance(values, dict) and key in values:
+                raise ValueError(f"leave `{key}` out: {reason}")
+        return values

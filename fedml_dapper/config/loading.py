@@ -1,0 +1,132 @@
+"""Experiment files and ``key=value`` texts to settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel
+
+from fedml_dapper.config.section import check, did_you_mean, is_section
+from fedml_dapper.config.settings import Settings
+from fedml_dapper.config.silo_args import SiloFile
+from fedml_dapper.errors import ConfigError
+
+
+def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Settings:
+    """Read, merge and check experiment files.
+
+    ``files`` are merged left to right, so a later one may hold only what differs. ``overrides`` are ``key=value``
+    texts, applied last; a key is dotted (``train_args.comm_round``) or, where it stands in one section only, bare
+    (``comm_round``). Raises :class:`ConfigError` with one line that names file, key and remedy.
+    """
+    merged: dict[str, Any] = {}
+    for file in files:
+        merged = merge(merged, read_yaml(file))
+    for override in overrides:
+        parse_override(merged, override)
+    settings = check(Settings, merged, where=", ".join(str(file) for file in files))
+    return _with_found_files(settings, [file.parent for file in files])
+
+
+def read_silo_levels(settings: Settings) -> list[int] | None:
+    """Capability level of every client from ``client_specific_args.data_silo_config``; None where there is none.
+
+    Raises :class:`ConfigError` for a missing or malformed file and for a level that ``dapper_args.levels`` lacks.
+    """
+    files = settings.client_specific_args.data_silo_config
+    if files is None:
+        return None
+    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.capability_level for file in files]
+    known = len(settings.dapper_args.levels.ratios)
+    for file, level in zip(files, levels, strict=True):
+        if level > known:
+            raise ConfigError(f"{file}: capability_level {level}, but dapper_args.levels.ratios has {known} levels")
+    return levels
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
+    if not file.is_file():
+        raise ConfigError(f"no config file at {file.absolute()}; the shipped ones are in config/, e.g. quickstart.yaml")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
+    return content
+
+
+def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``above`` laid over it, section by section; lists are replaced whole."""
+    merged = dict(base)
+    for key, value in above.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def parse_override(values: dict[str, Any], override: str) -> None:
+    """Put ``override``, a ``key=value`` text as :func:`load_settings` has them, into ``values``."""
+    dotted, equals, text = override.partition("=")
+    if not equals or not dotted:
+        raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")
+    path = dotted.split(".") if "." in dotted else _place_of(dotted)
+    place = values
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override}: `{key}` is a value, not a section")
+    try:
+        place[path[-1]] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+
+
+def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
+    """Files named in the settings as absolute paths: relative to the working directory or to an experiment file."""
+
+    def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
+        candidates = [path, *(folder / path for folder in folders)]
+        for candidate in candidates:
+            if candidate.is_file() if kind == "file" else candidate.is_dir():
+                return candidate.resolve()
+        places = ", ".join(str(candidate.parent.absolute()) for candidate in candidates)
+        raise ConfigError(f"{key}: no {kind} {path}; looked in {places}")
+
+    comm, silos = settings.comm_args, settings.client_specific_args
+    if comm.grpc_ipconfig_path is not None:
+        comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
+    if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
+        grpc = comm.dapper_grpc
+        places = {"certificates": find(grpc.certificates, "dapper_grpc.certificates", "folder")}
+        if grpc.token_file is not None:
+            places["token_file"] = find(grpc.token_file, "dapper_grpc.token_file")
+        comm = comm.model_copy(update={"dapper_grpc": grpc.model_copy(update=places)})
+    if silos.data_silo_config is not None:
+        found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
+        silos = silos.model_copy(update={"data_silo_config": found})
+    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
+
+
+def _place_of(key: str) -> list[str]:
+    places = [path for path in _leaves(Settings) if path[-1] == key]
+    if len(places) == 1:
+        return places[0]
+    if not places:
+        raise ConfigError(f"--set {key}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
+    options = " or ".join(".".join(path) for path in places)
+    raise ConfigError(f"--set {key}: stands in several sections; write {options}")
+
+
+def _leaves(model: type[BaseModel]) -> list[list[str]]:
+    paths = []
+    for name, field in model.model_fields.items():
+        if is_section(field.annotation):
+            paths += [[name, *rest] for rest in _leaves(field.annotation)]
+        else:
+            paths.append([name])
+    return paths

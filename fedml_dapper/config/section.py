@@ -1,0 +1,68 @@
+"""Base of every group of settings, and how a mistake in one is explained."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedml_dapper.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Base of every group of settings: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: str = "") -> SectionT:
+    """``values`` as a ``model``, or a :class:`ConfigError` for the first mistake; ``prefix`` is its dotted place."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        text = "; ".join(_explain(model, mistake, prefix) for mistake in mistakes)
+        raise ConfigError(f"{where}: {text}") from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean `x`?`` when something close is known, else the list of what is known."""
+    options = sorted(known)
+    if not options:
+        return "; none is known here"
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"; did you mean `{close[0]}`?" if close else f"; known: {', '.join(options)}"
+
+
+def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
+    *parents, last = [str(step) for step in mistake["loc"]] or [""]
+    place = ".".join(step for step in (prefix, *parents) if step)
+    inside = f" in {place}" if place else ""
+    match mistake["type"]:
+        case "extra_forbidden":
+            return f"unknown key `{last}`{inside}{did_you_mean(last, _keys_at(model, parents))}"
+        case "missing":
+            return f"missing key `{last}`{inside}"
+        case "value_error":
+            return f"{'.'.join(step for step in (place, last) if step)}: {mistake['ctx']['error']}"
+    return f"`{last}`{inside} is {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for step in path:
+        annotation = model.model_fields[step].annotation
+        sections = [kind for kind in (annotation, *get_args(annotation)) if is_section(kind)]
+        if not sections:
+            return []
+        model = sections[0]
+    return list(model.model_fields)
+
+
+def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,78 @@
+"""All of an experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from pydantic import model_validator
+
+from fedml_dapper.config.comm_args import CommArgs
+from fedml_dapper.config.dapper_args import DapperArgs
+from fedml_dapper.config.fedml_args import (
+    FEDML_PROTECTIONS,
+    CommonArgs,
+    DataArgs,
+    DeviceArgs,
+    ModelArgs,
+    TrackingArgs,
+    TrainArgs,
+    ValidationArgs,
+    why_refused,
+)
+from fedml_dapper.config.section import Section
+from fedml_dapper.config.silo_args import ClientSpecificArgs
+
+
+class Settings(Section):
+    """All of an experiment; one attribute per YAML section."""
+
+    common_args: CommonArgs = CommonArgs()
+    data_args: DataArgs
+    model_args: ModelArgs
+    train_args: TrainArgs = TrainArgs()
+    validation_args: ValidationArgs = ValidationArgs()
+    device_args: DeviceArgs = DeviceArgs()
+    comm_args: CommArgs = CommArgs()
+    tracking_args: TrackingArgs = TrackingArgs()
+    client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
+    dapper_args: DapperArgs = DapperArgs()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _explain_protections(cls, values: Any) -> Any:
+        sections = values.values() if isinstance(values, dict) else ()
+        for section in sections:
+            for key in FEDML_PROTECTIONS:
+                if isinstance(section, dict) and key in section:
+                    raise ValueError(why_refused(key))
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Settings:
+        kind, backend = self.common_args.training_type, self.comm_args.backend
+        if (kind == "cross_silo") != (backend in ("DAPPER_GRPC", "GRPC", "MQTT_S3")):
+            raise ValueError(
+                f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo DAPPER_GRPC, GRPC"
+                " or MQTT_S3"
+            )
+        silos = self.client_specific_args.data_silo_config
+        if silos is not None and len(silos) != self.train_args.client_num_in_total:
+            raise ValueError(
+                f"client_specific_args.data_silo_config names {len(silos)} files for"
+                f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
+            )
+        if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
+            raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
+        defence = self.dapper_args.defence
+        orders = defence.aggregation in ("trimmed_mean", "median")
+        if orders and defence.min_holders > self.train_args.client_num_per_round:
+            raise ValueError(
+                f"dapper_args.defence.min_holders ({defence.min_holders}) is more than train_args.client_num_per_round"
+                f" ({self.train_args.client_num_per_round}), so that no coordinate would ever change; lower the former"
+            )
+        return self
+
+    def as_yaml(self) -> str:
+        """The effective settings, every default spelt out; loading this text gives equal settings back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
