@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
@@ -13,6 +14,7 @@ import torch
 
 from benchmarks.memory import peak_bytes
 from benchmarks.output import Figure, Findings, json_option
+from benchmarks.paired import say_progress
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import build_experiment, simulate
 
@@ -39,8 +41,9 @@ def main(
         click.echo(json.dumps(_measure(single, method, model, width, rounds)))
         return
     numbers = [int(size) for size in sizes.split(",")]
+    begun = time.perf_counter()
     found: dict[int, list[dict[str, float]]] = {number: [] for number in numbers}
-    for _ in range(runs):
+    for run in range(runs):
         for number in numbers:
             command = [sys.executable, "-m", "benchmarks.clients", "--of", str(number), "--method", method]
             command += ["--model", model, "--width", str(width), "--rounds", str(rounds)]
@@ -48,6 +51,7 @@ def main(
             if done.returncode != 0:
                 raise click.ClickException(done.stderr[-2000:])
             found[number].append(json.loads(done.stdout.splitlines()[-1]))
+        say_progress(run + 1, runs, begun)
     first = numbers[0]
     rows: list[dict[str, Figure]] = []
     for number in numbers:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from statistics import median
 
 import click
 
 from benchmarks.output import Figure, Findings, json_option
-from benchmarks.paired import median_ratio
+from benchmarks.paired import median_ratio, say_progress
 from fedml_dapper.federation import LEDGER_NAME, read_ledger
 
 CONFIGS = Path(__file__).parents[1] / "config"
@@ -34,11 +35,13 @@ def main(
         for number in ranks.split(",")
     }
     seconds: dict[str, list[float]] = {name: [] for name in launchers}
-    for _ in range(runs):
+    begun = time.perf_counter()
+    for run in range(runs):
         for name, launcher in launchers.items():
             backend = "sp" if name == alone else "MPI"
             settings = [f"comm_round={rounds}", "threads=1", f"backend={backend}", *overrides]
             seconds[name].append(_round_seconds(launcher, config, settings))
+        say_progress(run + 1, runs, begun)
     rows: list[dict[str, Figure]] = [
         {"runner": name, "s per round": median(times), "of one process": median_ratio(times, seconds[alone])}
         for name, times in seconds.items()

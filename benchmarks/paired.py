@@ -22,9 +22,15 @@ def time_in_turns(work: Mapping[str, Work], runs: int, warm_ups: int = 1) -> dic
             do()
             if run >= 0:
                 seconds[name].append(time.perf_counter() - started)
-        done, elapsed = run + warm_ups + 1, timedelta(seconds=int(time.perf_counter() - begun))
-        click.echo(f"{done} of {runs + warm_ups} runs in {elapsed}", err=True)
+        say_progress(run + warm_ups + 1, runs + warm_ups, begun)
     return seconds
+
+
+def say_progress(done: int, runs: int, begun: float) -> None:
+    """A line on stderr; ``begun`` is of :func:`time.perf_counter`."""
+    elapsed = time.perf_counter() - begun
+    left = timedelta(seconds=int(elapsed / done * (runs - done)))
+    click.echo(f"{done} of {runs} runs in {timedelta(seconds=int(elapsed))}, ETA {left}", err=True)
 
 
 def median_ratio(seconds: list[float], reference: list[float]) -> float:
