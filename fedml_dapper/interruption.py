@@ -5,11 +5,12 @@ What a run writes is on the disk whole or not at all, so leaving at any moment l
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERRUPTED = 130
@@ -65,6 +66,16 @@ def hurry() -> None:
     """What :func:`take_time` was for is done: the process ends."""
     _answer_with(_disregard)
     signal.alarm(PATIENCE_S)
+
+
+@atexit.register  # before all that is loaded later, hence called after what that registers
+def _leave_at_once() -> None:
+    """Spares an interrupted process the teardown of libraries, in which no handler could end it in time any more."""
+    if any(signal.getsignal(number) is _disregard for number in _SIGNALS):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # closed, or nobody reads it
+                stream.flush()
+        os._exit(INTERRUPTED)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

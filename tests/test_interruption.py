@@ -48,6 +48,13 @@ A_THREAD_HANGS = """
     ready()
     time.sleep(60)
 """
+A_LIBRARY_HANGS_IN_THE_END = """
+    import ctypes
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
+    ready()
+    time.sleep(60)
+"""
 REPORTING = """
     try:
         ready()
@@ -104,7 +111,11 @@ def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
-@pytest.mark.parametrize("body", [SWALLOWED, A_THREAD_HANGS], ids=["swallowed", "a_thread_hangs"])
+@pytest.mark.parametrize(
+    "body",
+    [SWALLOWED, A_THREAD_HANGS, A_LIBRARY_HANGS_IN_THE_END],
+    ids=["swallowed", "a_thread_hangs", "a_library_hangs"],
+)
 def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
     process = started(body, tmp_path)
     process.terminate()
