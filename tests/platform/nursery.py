@@ -98,7 +98,8 @@ class Nursery:
         listener.listen(100)
         with listener:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, "serve", str(listener.fileno())],
+                # pytest in a shell's background ignores Ctrl-C, and so would they
+                ["env", "--default-signal=INT", sys.executable, __file__, "serve", str(listener.fileno())],
                 env=os.environ | {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"},
                 stdin=subprocess.PIPE,  # by whose end it knows
                 pass_fds=[listener.fileno()],

@@ -142,7 +142,17 @@ def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: S
     loaded = time.monotonic()
     expected = simulate(experiment)
     a_few_rounds = (loaded - started) + (time.monotonic() - loaded) / 3
-    program = [sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir, str(lives), str(a_few_rounds)]
+    program = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-c",
+        MANY_INTERRUPTIONS,
+        config,
+        run_dir,
+        str(lives),
+        str(a_few_rounds),
+    ]
     ended = subprocess.run(
         program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False
     )

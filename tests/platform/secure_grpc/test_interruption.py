@@ -34,7 +34,7 @@ def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
     without_it = len(silos.rounds()) + 2
     silos.wait_for_round(without_it)
     assert [client.client for client in silos.rounds()[-1].clients] == [0]
-    interrupted(silos, 0, signal.SIGINT, within=60)  # which lets its silos go, and writes its report
+    interrupted(silos, 0, signal.SIGINT, within=20)  # which lets its silos go, and writes its report
     assert "Stopped after" in silos.output(0)
     assert silos.wait(1, 40) == 2
     last = silos.output(1).splitlines()[-1]  # of a silo that was waiting, or had an upload to send
