@@ -141,18 +141,11 @@ def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: S
     experiment = build_experiment(settings)
     loaded = time.monotonic()
     expected = simulate(experiment)
-    a_few_rounds = (loaded - started) + (time.monotonic() - loaded) / 3
+    a_part = (loaded - started) + (time.monotonic() - loaded) / 3  # of the run, so that it is not at its end too soon
     program = [
-        "env",
-        "--default-signal=INT",
-        sys.executable,
-        "-c",
-        MANY_INTERRUPTIONS,
-        config,
-        run_dir,
-        str(lives),
-        str(a_few_rounds),
-    ]
+        "env", "--default-signal=INT", sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir,
+        str(lives), str(a_part),
+    ]  # fmt: skip
     ended = subprocess.run(
         program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False
     )
