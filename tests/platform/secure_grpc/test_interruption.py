@@ -30,21 +30,21 @@ def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
     for rank in (0, 1, 2):
         silos.start(rank)
     silos.wait_for_round(1)
-    interrupted(silos, 2, signal.SIGTERM, within=10)
+    interrupted(silos, 2, signal.SIGTERM)
     without_it = len(silos.rounds()) + 2
     silos.wait_for_round(without_it)
     assert [client.client for client in silos.rounds()[-1].clients] == [0]
-    interrupted(silos, 0, signal.SIGINT, within=20)  # which lets its silos go, and writes its report
+    interrupted(silos, 0, signal.SIGINT)
     assert "Stopped after" in silos.output(0)
     assert silos.wait(1, 40) == 2
     last = silos.output(1).splitlines()[-1]  # of a silo that was waiting, or had an upload to send
     assert "no server at" in last or "rank 1 cannot reach the server" in last
 
 
-def interrupted(silos: Silos, rank: int, number: signal.Signals, within: float) -> None:
-    """Tell one process to stop, and see it do so in as many seconds."""
+def interrupted(silos: Silos, rank: int, number: signal.Signals) -> None:
+    """Tell one process to stop, and see it do so."""
     silos.processes[rank].send_signal(number)
-    assert silos.wait(rank, within) == INTERRUPTED, silos.output(rank)
+    assert silos.wait(rank, 10) == INTERRUPTED, silos.output(rank)
     output = silos.output(rank)
     assert "Traceback" not in output, output
     assert (GOING_ON in output) + ("Stopped after" in output) == 1, output
