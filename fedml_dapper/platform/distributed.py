@@ -33,6 +33,8 @@ from fedml_dapper.platform.tracking import sinks_for
 
 FORWARDING_SECONDS = 1.0
 """mpiexec needs a moment to pass on what a rank wrote before the job is aborted."""
+SERVER_FIRST_SECONDS = 5.0
+"""Ctrl-C reaches all ranks, and the first to abort ends them all: the others give the server time to have its say."""
 
 
 class DistributedRunner:
@@ -78,7 +80,7 @@ class DistributedRunner:
             interrupted = isinstance(error, KeyboardInterrupt)
             sys.stderr.write(f"rank {self._args.rank}: {GOING_ON if interrupted else traceback.format_exc()}\n")
             sys.stderr.flush()
-            time.sleep(FORWARDING_SECONDS)
+            time.sleep(SERVER_FIRST_SECONDS if interrupted and self._args.rank else FORWARDING_SECONDS)
             comm.Abort(INTERRUPTED if interrupted else 1)
 
     def _serve(self, comm: Any) -> None:
