@@ -59,7 +59,7 @@ def bench(
     chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
     store = output or Path("benches") / profile
     folder = store / declared.name
-    manifest = Manifest.of(declared, profile, chosen, changes)
+    manifest = Manifest.of(declared, profile, chosen, changes, precision)
     with written_whole(folder / MANIFEST_NAME) as scratch:
         scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)

@@ -88,7 +88,7 @@ def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Fig
     shown = [(variant, seed, diagnosis.embedding) for variant, seed, diagnosis in chosen]
     figure, grid = multiples(
         "Representations of test images (t-SNE)",
-        f"{results.data_label}, 1 seed, profile {results.manifest.profile}",
+        f"{results.data_label}, 1 seed, profile {results.profile}",
         len(shown), height=3.2,
     )  # fmt: skip
     classes = sorted({label for *_, embedding in shown for label in embedding.label})

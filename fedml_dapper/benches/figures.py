@@ -34,7 +34,7 @@ def subtitle(results: BenchResults, variants: Sequence[VariantResults] | None = 
     counts = {len(variant.cells) for variant in (variants or results.finished)}
     fewest, most = min(counts), max(counts)
     seeds = f"{most} seed{'s' if most > 1 else ''}" if fewest == most else f"{fewest} to {most} seeds"
-    return f"{results.data_label}, {seeds}, profile {results.manifest.profile}"
+    return f"{results.data_label}, {seeds}, profile {results.profile}"
 
 
 def learning_curves(results: BenchResults, best_so_far: bool = False) -> Figure:

@@ -199,6 +199,8 @@ class Manifest(Section):
     profile: ProfileName
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings that were changed in every cell, by section; the profile's note does not speak of them."""
+    precision: Precision = "fp32"
+    """What its cells are trained in, but where a variant says otherwise."""
     rounds: int
     cells: tuple[PlannedCell, ...]
 
@@ -209,7 +211,11 @@ class Manifest(Section):
         profile: ProfileName,
         chosen: Sequence[Cell],
         overrides: Mapping[str, Any] | None = None,
+        precision: Precision = "fp32",
     ) -> Manifest:
         planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
         rounds = max(cell.settings.train_args.comm_round for cell in chosen)
-        return cls(bench=bench, profile=profile, overrides=dict(overrides or {}), rounds=rounds, cells=planned)
+        return cls(
+            bench=bench, profile=profile, overrides=dict(overrides or {}), precision=precision, rounds=rounds,
+            cells=planned,
+        )  # fmt: skip

@@ -105,6 +105,12 @@ class BenchResults:
         return manifest.profile == "paper" and not manifest.overrides and "(subset)" not in self.data_label
 
     @property
+    def profile(self) -> str:
+        """The profile's name, and the precision unless it is full."""
+        manifest = self.manifest
+        return manifest.profile if manifest.precision == "fp32" else f"{manifest.profile}, {manifest.precision}"
+
+    @property
     def profile_note(self) -> str:
         return self.bench.profiles[self.manifest.profile].note
 

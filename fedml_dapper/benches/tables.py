@@ -116,7 +116,7 @@ def build_tables(results: BenchResults) -> Tables:
         bench=results.bench.name,
         title=results.bench.title,
         source=results.bench.source,
-        profile=results.manifest.profile,
+        profile=results.profile,
         profile_note=results.profile_note,
         data=results.data_label,
         statistic=results.bench.statistic,

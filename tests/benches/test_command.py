@@ -38,12 +38,13 @@ def tiny_bench(tmp_path: Path) -> Path:
 
 
 def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path) -> None:
-    command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--jobs", "1"]
+    command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--jobs", "1", "--precision", "bf16"]
     first = CliRunner().invoke(main, command)
     assert first.exit_code == 0, first.output
     report = tmp_path / "store" / "tiny" / REPORT_NAME
     assert str(report) in first.stdout.replace("\n", "")
-    assert "a round of next to nothing" in report.read_text()
+    assert "<strong>small, bf16</strong>: a round of next to nothing" in report.read_text()
+    assert "profile small, bf16" in first.stdout
     [ledger] = tmp_path.glob("store/cells/*/ledger.jsonl")
     written = ledger.stat().st_mtime_ns
     again = CliRunner().invoke(main, command)
