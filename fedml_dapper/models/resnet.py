@@ -27,7 +27,10 @@ class SkippingConv(nn.Conv2d):
 
 
 class BasicBlock(nn.Module):
-    """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU."""
+    """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU.
+
+    ReLU and sum are in place: no gradient needs what they overwrite, and a slim step is mostly waiting for memory.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -43,11 +46,11 @@ class BasicBlock(nn.Module):
 
     def residual(self, x: Tensor) -> Tensor:
         """What the block adds to its shortcut."""
-        added: Tensor = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        added: Tensor = self.bn2(self.conv2(F.relu_(self.bn1(self.conv1(x)))))
         return added
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.residual(x) + self.shortcut(x))
+        return F.relu_(self.residual(x).add_(self.shortcut(x)))
 
 
 class ResNet(Backbone):
@@ -55,7 +58,9 @@ class ResNet(Backbone):
 
     def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        )
         stages, channels = [], width
         for index, num_blocks in enumerate(blocks_per_stage):
             out_channels = width * 2**index
