@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ WIDTH, HEIGHT = 5.6, 4.0
 """Inches; small enough for 10 pt labels to stay legible on a phone."""
 _MARKED_ROUNDS = 20
 _LEGEND_COLUMNS, _LEGEND_LETTERS, _HANDLE_LETTERS = 5, 64, 7  # what fits side by side below a figure
+_NOTE_LETTERS_PER_INCH = 14
 
 
 def canvas(heading: str, subtitle: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
@@ -59,11 +61,13 @@ def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
     across = max(1, min(_LEGEND_COLUMNS, _LEGEND_LETTERS // (max(map(len, labels), default=0) + _HANDLE_LETTERS)))
     down = ceil(len(labels) / across)
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.25 + 0.21 * down)
-    figure.legend(
-        handles=handles, labels=labels, loc="outside lower center", ncols=across, frameon=False, title=note,
-        title_fontsize="small", columnspacing=1.2, handletextpad=0.5,
+    lines = wrap(note, int(width * _NOTE_LETTERS_PER_INCH))
+    figure.set_size_inches(width, height + 0.1 + 0.15 * len(lines) + 0.21 * down)
+    legend = figure.legend(
+        handles=handles, labels=labels, loc="outside lower center", ncols=across, frameon=False,
+        title="\n".join(lines), title_fontsize="small", columnspacing=1.2, handletextpad=0.5,
     )  # fmt: skip
+    legend.get_title().set_horizontalalignment("center")
 
 
 def label_once(grid: Sequence[Axes]) -> None:

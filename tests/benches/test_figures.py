@@ -107,6 +107,16 @@ def test_sweep_has_a_line_per_series_and_published_values_hollow(sweep):
     assert axes.get_xlabel() == "pruning ratio"
 
 
+def test_all_of_a_sweeps_legend_is_in_the_picture(sweep):
+    figure = figures.sweep_panels(sweep, build_tables(sweep))
+    figure.draw_without_rendering()
+
+    legend = figure.legends[0].get_window_extent()
+    assert "hollow: published; dotted: best round" in figure.legends[0].get_title().get_text().replace("\n", " ")
+    assert figure.bbox.x0 <= legend.x0
+    assert legend.x1 <= figure.bbox.x1
+
+
 def test_sweep_curves_have_axes_per_series_and_a_line_per_value(sweep):
     ours, fedmp = figures.learning_curves(sweep).axes
 
