@@ -100,13 +100,16 @@ class BenchResults:
 
     @property
     def is_papers(self) -> bool:
-        """Whether this is the paper's protocol on the paper's data, with the settings that the bench declares."""
+        """Whether this is the paper's protocol on the paper's data, with the settings that the bench declares.
+
+        Precision does not count; it stands beside the profile's name.
+        """
         manifest = self.manifest
         return manifest.profile == "paper" and not manifest.overrides and "(subset)" not in self.data_label
 
     @property
     def profile(self) -> str:
-        """The profile's name, and the precision unless it is full."""
+        """The profile's name, and the precision unless it is fp32."""
         manifest = self.manifest
         return manifest.profile if manifest.precision == "fp32" else f"{manifest.profile}, {manifest.precision}"
 

@@ -29,7 +29,7 @@ class SkippingConv(nn.Conv2d):
 class BasicBlock(nn.Module):
     """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU.
 
-    ReLU and sum are in place: no gradient needs what they overwrite, and a slim step is mostly waiting for memory.
+    ReLU and sum are in place, which moves less memory: no gradient needs what they overwrite.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
