@@ -42,10 +42,16 @@ def main(model: str, width: int | None, device: Device, runs: int, threads: int,
         for cell in cells(load_bench("official"), "paper", seeds=[1], device=device, precision=precision)
     }
 
-    def federation(label: str, precision: Precision = "fp32", channels_first: bool = False) -> Federation:
+    def federation(
+        label: str, precision: Precision = "fp32", channels_first: bool = False, round_to: int = 1
+    ) -> Federation:
         settings = by_label[label, precision]
+        pruning = settings.dapper_args.pruning.model_copy(update={"round_to": round_to})
         chosen = settings.model_copy(
-            update={"model_args": settings.model_args.model_copy(update={"model": model, "width": width})}
+            update={
+                "model_args": settings.model_args.model_copy(update={"model": model, "width": width}),
+                "dapper_args": settings.dapper_args.model_copy(update={"pruning": pruning}),
+            }
         )
         return Federation.of(chosen, channels_first)
 
@@ -53,7 +59,9 @@ def main(model: str, width: int | None, device: Device, runs: int, threads: int,
         REFERENCE: federation("official_compat", channels_first=True),
         "official_compat, channels last": federation("official_compat"),
         "DapperFL": federation("DapperFL"),
+        "DapperFL, round_to 16": federation("DapperFL", round_to=16),
         "DapperFL, bf16": federation("DapperFL", "bf16"),
+        "DapperFL, bf16, round_to 16": federation("DapperFL", "bf16", round_to=16),
     }
     work: dict[str, Callable[[], object]] = {name: one.round for name, one in federations.items()}
     seconds = time_in_turns(work, runs)
