@@ -105,6 +105,22 @@ def test_a_killed_client_does_not_stop_the_run(
     assert "without clients [2]" in silos.output(0)
 
 
+@pytest.mark.long
+def test_a_finished_run_started_again_ends_without_its_silos(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=1", "epochs=1")  # silos are waited for up to an hour
+    silos = started(config)
+    silos.start_all()
+    assert silos.wait(0) == 0, silos.output(0)
+    before = (silos.run_dir / "ledger.jsonl").read_bytes()
+    for back in (0, 2):
+        silos.start(back)
+    assert silos.wait(0, 60) == 0, silos.output(0)
+    assert silos.wait(2, 30) == 0, silos.output(2)
+    assert (silos.run_dir / "ledger.jsonl").read_bytes() == before
+
+
 SLOW_PROGRAM = """
 import time
 from fedml_dapper import platform as dapper
