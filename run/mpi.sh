@@ -10,5 +10,4 @@ fi
 config=$1 ranks=$3
 shift 3
 bash run/setup.sh
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 exec .venv/bin/mpiexec -n "$ranks" .venv/bin/python -m fedml_dapper --cf "$config" --set comm_args.backend=MPI "$@"

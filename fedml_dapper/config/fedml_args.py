@@ -108,7 +108,7 @@ class DeviceArgs(Section):
     using_gpu: bool = False
     gpu_id: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads for torch; all cores when absent."""
+    """CPU threads for torch. When absent all cores, but for an MPI rank that trains: its share of them."""
     precision: Precision = "fp32"
     """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
     fp32. ``fp16`` scales the loss, and needs a GPU."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sys
 import time
 import traceback
@@ -31,6 +33,7 @@ from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.tracking import sinks_for
 
+LOGGER = logging.getLogger(__name__)
 FORWARDING_SECONDS = 1.0
 """mpiexec needs a moment to pass on what a rank wrote before the job is aborted."""
 SERVER_FIRST_SECONDS = 5.0
@@ -65,10 +68,8 @@ class DistributedRunner:
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
-        threads = self.experiment.settings.device_args.threads
-        if threads is not None:
-            torch.set_num_threads(threads)
         comm = vars(self._args).get("comm")
+        torch.set_num_threads(self._num_threads(comm))
         try:
             if self._args.rank == 0:
                 self._serve(comm)
@@ -97,10 +98,22 @@ class DistributedRunner:
         rank = int(self._args.rank)
         self._args.client_id_list = json.dumps([rank])
         self._args.scenario = "horizontal"
+        LOGGER.info("training with %d of torch's threads", torch.get_num_threads())
         DapperClientManager(
             self._args, self._device, self._dataset, trainer, self.experiment, self._codec, comm, rank,
             self._num_processes(comm),
         ).run()  # fmt: skip
+
+    def _num_threads(self, comm: Any) -> int:
+        """As set, by the experiment or the environment; else under MPI, where torch by itself takes one, all cores for
+        the server, which works while the others wait, and an equal share of them for each of these."""
+        chosen = self.experiment.settings.device_args.threads
+        if chosen is not None:
+            return chosen
+        if comm is None or "OMP_NUM_THREADS" in os.environ:
+            return torch.get_num_threads()
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return cores if self._args.rank == 0 else max(1, cores // self._num_processes(comm))
 
     def _num_processes(self, comm: Any) -> int:
         if comm is not None:

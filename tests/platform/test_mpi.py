@@ -54,9 +54,11 @@ dapper.DistributedRunner(args, None, dataset, model).run()
 
 
 def mpirun(ranks: int, folder: Path, *command: str | Path, cold: bool = False) -> subprocess.CompletedProcess[str]:
-    """``mpiexec -n RANKS python COMMAND``; ``cold`` as a user's, else with ranks of the nursery."""
+    """``mpiexec -n RANKS python COMMAND``; ``cold`` as a user's, else with ranks of the nursery and one thread each."""
     environment = os.environ | {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
     python = [sys.executable] if cold else nursery().python
+    if cold:
+        del environment["OMP_NUM_THREADS"]
     return subprocess.run(
         [MPIEXEC, "-n", str(ranks), *python, *command],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
@@ -76,6 +78,13 @@ def test_one_round_and_more_clients_than_ranks(config: Path, tmp_path: Path) -> 
     _, rounds = read_ledger(tmp_path / "run" / "ledger.jsonl")
     assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
     assert finished.stdout.count("Report:") == 1  # one rank speaks
+
+
+def test_a_lone_training_rank_has_all_cores(tiny_settings: SettingsFactory, config: Path, tmp_path: Path) -> None:
+    config.write_text(tiny_settings("backend=MPI", "comm_round=1", "epochs=1").as_yaml())
+    finished = mpirun(2, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run", cold=True)
+    assert finished.returncode == 0, finished.stderr
+    assert f"training with {len(os.sched_getaffinity(0))} of torch's threads" in finished.stderr
 
 
 def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_path: Path) -> None:
