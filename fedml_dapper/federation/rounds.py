@@ -37,7 +37,7 @@ def run_rounds(
     journal = RunJournal(experiment, server, observers, run_dir, resume)
     try:
         journal.started()
-        while server.state.round < experiment.settings.train_args.comm_round:
+        while server.has_rounds_left:
             client_ids = server.round_clients()
             journal.round_opened(client_ids)
             for client_id in client_ids:

@@ -57,6 +57,11 @@ class Server:
         self._aggregation: Aggregation | None = None
         self._opened = 0.0
 
+    @property
+    def has_rounds_left(self) -> bool:
+        """Whether the experiment asks for more rounds than are closed."""
+        return self.state.round < self._experiment.settings.train_args.comm_round
+
     def round_clients(self) -> Sequence[int]:
         """The clients of the present round, ascending; opens the round if none is open.
 

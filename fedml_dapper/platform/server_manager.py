@@ -22,7 +22,7 @@ from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
-"""How long the server waits for clients to confirm the end of the run."""
+"""How long the server waits for clients to confirm the end of the run, or to come and hear of it."""
 
 
 class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
@@ -71,8 +71,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if self._greeted:  # MQTT tells of every reconnection
             return
         self._greeted = True
-        timeout = self._experiment.settings.dapper_args.round_timeout_s
-        self.set_deadline(timeout if self._has_rounds_left() else GOODBYE_SECONDS)
+        # a finished run needs no silos, which may have left long ago; ranks are there, and end only when told
+        is_awaited = self._server.has_rounds_left or self._server.holds_memories
+        self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s if is_awaited else GOODBYE_SECONDS)
         for process in range(1, self._num_processes + 1):
             self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, process))  # those not up yet call later
 
@@ -104,7 +105,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     # A round
 
     def _open_round_or_leave(self) -> None:
-        if self._has_rounds_left():
+        if self._server.has_rounds_left:
             self._open_round()
         else:
             self._leave()
@@ -182,7 +183,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     def on_deadline(self) -> None:
         if self._leaving:
             self.stop()
-        elif not self._has_rounds_left():  # a finished run was started again: no silo need come for that
+        elif not self._server.has_rounds_left:
             self._leave()
         elif not self._open:
             self._start_without_the_missing()
@@ -256,9 +257,6 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         """Clients of the process that were sent the round's model and have not been heard of since."""
         owed = self._sent.keys() - self._server.answered() - self._server.refused.keys()
         return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
-
-    def _has_rounds_left(self) -> bool:
-        return self._server.state.round < self._experiment.settings.train_args.comm_round
 
     def _process_of(self, client_id: int) -> int:
         if not self._server.holds_memories:

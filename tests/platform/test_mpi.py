@@ -52,6 +52,18 @@ dataset, model = dapper.load(args)
 dapper.DistributedRunner(args, None, dataset, model).run()
 """
 
+LATE_PROGRAM = """
+import time
+from pathlib import Path
+from fedml_dapper import platform as dapper
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+if args.rank == 2:
+    time.sleep(12)
+dapper.DistributedRunner(args, None, dataset, model, run_dir=Path("run"), resume=True).run()
+"""
+
 
 def mpirun(ranks: int, folder: Path, *command: str | Path, cold: bool = False) -> subprocess.CompletedProcess[str]:
     """``mpiexec -n RANKS python COMMAND``; ``cold`` as a user's, else with ranks of the nursery and one thread each."""
@@ -84,7 +96,17 @@ def test_a_lone_training_rank_has_all_cores(tiny_settings: SettingsFactory, conf
     config.write_text(tiny_settings("backend=MPI", "comm_round=1", "epochs=1").as_yaml())
     finished = mpirun(2, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run", cold=True)
     assert finished.returncode == 0, finished.stderr
-    assert f"training with {len(os.sched_getaffinity(0))} of torch's threads" in finished.stderr
+    assert f"training with {len(os.sched_getaffinity(0))} threads" in finished.stderr
+
+
+@pytest.mark.long
+def test_a_finished_run_waits_for_ranks_that_are_late_to_hear_so(config: Path, tmp_path: Path) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(LATE_PROGRAM)
+    for _ in range(2):
+        finished = mpirun(3, tmp_path, program, "--cf", config)
+        assert finished.returncode == 0, finished.stderr
+    assert len(read_ledger(tmp_path / "run" / "ledger.jsonl")[1]) == 1
 
 
 def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_path: Path) -> None:
