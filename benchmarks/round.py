@@ -35,25 +35,17 @@ REFERENCE = "official_compat, channels first"
 def main(model: str, width: int | None, device: Device, runs: int, threads: int, as_json: bool) -> None:
     """Seconds of a round of the paper's Office-Caltech10 protocol: 10 clients, 5 levels, E = 5."""
     torch.set_num_threads(threads)
-    precisions: tuple[Precision, ...] = ("fp32", "bf16")
-    by_label = {
-        (cell.variant.label, precision): cell.settings
-        for precision in precisions
-        for cell in cells(load_bench("official"), "paper", seeds=[1], device=device, precision=precision)
-    }
 
     def federation(
         label: str, precision: Precision = "fp32", channels_first: bool = False, round_to: int = 1
     ) -> Federation:
-        settings = by_label[label, precision]
-        pruning = settings.dapper_args.pruning.model_copy(update={"round_to": round_to})
-        chosen = settings.model_copy(
-            update={
-                "model_args": settings.model_args.model_copy(update={"model": model, "width": width}),
-                "dapper_args": settings.dapper_args.model_copy(update={"pruning": pruning}),
-            }
+        overrides = {
+            "model_args": {"model": model, "width": width}, "dapper_args": {"pruning": {"round_to": round_to}}
+        }  # fmt: skip
+        grid = cells(
+            load_bench("official"), "paper", seeds=[1], device=device, precision=precision, overrides=overrides
         )
-        return Federation.of(chosen, channels_first)
+        return Federation.of(next(cell.settings for cell in grid if cell.variant.label == label), channels_first)
 
     federations = {
         REFERENCE: federation("official_compat", channels_first=True),
