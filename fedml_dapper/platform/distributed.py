@@ -98,7 +98,7 @@ class DistributedRunner:
         rank = int(self._args.rank)
         self._args.client_id_list = json.dumps([rank])
         self._args.scenario = "horizontal"
-        LOGGER.info("training with %d of torch's threads", torch.get_num_threads())
+        LOGGER.info("training with %d threads", torch.get_num_threads())
         DapperClientManager(
             self._args, self._device, self._dataset, trainer, self.experiment, self._codec, comm, rank,
             self._num_processes(comm),
