@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.models import Backbone
 from fedml_dapper.seeding import Stream, torch_generator
@@ -34,6 +36,8 @@ class LevelScore(Record):
     ratio: float
     before: float
     after: float
+    everywhere: float | None = None
+    """The mean over all domains' test images of a model that it was sent slim; None where it is sent the whole one."""
 
 
 class Embedding(Record):
@@ -88,10 +92,14 @@ def _models(experiment: Experiment, server: Server) -> Mapping[str, Backbone]:
     models: dict[str, Backbone] = {}
     for profile in experiment.profiles:
         if profile.domain not in models:
-            memory = copy.deepcopy(server.memories.get(profile.client_id, Memory()))
-            context = ClientContext(profile, experiment.clients[profile.client_id], memory, experiment.device)
-            models[profile.domain] = method.personal_model(context, method.downlink(server.state, profile.client_id))
+            models[profile.domain] = _own_model(experiment, server, profile.client_id)
     return models
+
+
+def _own_model(experiment: Experiment, server: Server, client_id: int) -> Backbone:
+    memory = copy.deepcopy(server.memories.get(client_id, Memory()))
+    context = ClientContext(experiment.profiles[client_id], experiment.clients[client_id], memory, experiment.device)
+    return experiment.method.personal_model(context, experiment.method.downlink(server.state, client_id))
 
 
 @torch.no_grad()
@@ -119,9 +127,15 @@ def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:
             LevelScore(
                 client=client_id, domain=profile.domain, level=profile.level, ratio=profile.ratio,
                 before=metrics.accuracy_before, after=metrics.accuracy_after,
+                everywhere=_everywhere(experiment, server, client_id) if experiment.method.slim_downlink else None,
             )
         )  # fmt: skip
     return tuple(scores)
+
+
+def _everywhere(experiment: Experiment, server: Server, client_id: int) -> float:
+    model = _own_model(experiment, server, client_id)
+    return fmean(evaluate(model, test, experiment.device)[0] for test in experiment.tests)
 
 
 @torch.no_grad()

@@ -77,6 +77,17 @@ class LevelRow(Record):
     after: Estimate
 
 
+class SubmodelRow(Record):
+    """The slim models that one variant's clients are sent, on the test images of all domains, after the last round."""
+
+    label: str
+    levels: dict[int, Estimate]
+    """By capability level; over seeds, of the mean over the level's clients."""
+    average: Estimate
+    worst: Estimate
+    """Over seeds, of the mean over levels and of the lowest level."""
+
+
 class Tables(Record):
     """All of a bench's numbers."""
 
@@ -96,6 +107,8 @@ class Tables(Record):
     cost: tuple[CostRow, ...]
     levels: tuple[LevelRow, ...]
     """By variant, then by level; of the cells that have a diagnosis."""
+    submodels: tuple[SubmodelRow, ...]
+    """Of the variants whose clients are sent slim models."""
     missing: tuple[OpenCell, ...]
     versions: tuple[str, ...]
 
@@ -128,6 +141,7 @@ def build_tables(results: BenchResults) -> Tables:
         honest=_accuracies(results, shown, chosen.read, chosen.rule),
         cost=tuple(_cost(variant) for variant in results.finished),
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
+        submodels=tuple(row for variant in results.finished if (row := _submodels(variant))),
         missing=results.open,
         versions=tuple(sorted({cell.run.version for cell in results.cells})),
     )
@@ -238,3 +252,25 @@ def _levels(variant: VariantResults) -> list[LevelRow]:
         after = estimate([fmean(score.after for score in scores) for scores in by_seed])
         rows.append(LevelRow(label=variant.label, level=level, ratio=ratio, before=before, after=after))
     return rows
+
+
+def _submodels(variant: VariantResults) -> SubmodelRow | None:
+    by_seed = []
+    for cell in variant.cells.values():
+        clients: dict[int, list[float]] = {}
+        for score in cell.diagnosis.levels if cell.diagnosis else ():
+            if score.everywhere is not None:
+                clients.setdefault(score.level, []).append(score.everywhere)
+        if clients:
+            by_seed.append({level: fmean(accuracies) for level, accuracies in clients.items()})
+    if not by_seed:
+        return None
+    return SubmodelRow(
+        label=variant.label,
+        levels={
+            level: estimate([accuracies[level] for accuracies in by_seed if level in accuracies])
+            for level in sorted(set().union(*by_seed))
+        },
+        average=estimate([fmean(accuracies.values()) for accuracies in by_seed]),
+        worst=estimate([min(accuracies.values()) for accuracies in by_seed]),
+    )

@@ -86,6 +86,7 @@ class Store:
         unseen: Accuracies | None = None,
         planned: int | None = None,
         diagnosed: bool = False,
+        sent_slim: bool = False,
         **changes: Any,
     ) -> Path:
         """A cell's ledger: its test (and validation) accuracies, by round; ``planned`` rounds if it was cut short."""
@@ -108,7 +109,7 @@ class Store:
             )
         writer.run_finished()
         if diagnosed:
-            made_up_diagnosis().save(folder / DIAGNOSIS_NAME)
+            made_up_diagnosis(sent_slim).save(folder / DIAGNOSIS_NAME)
         return folder
 
 
@@ -159,13 +160,14 @@ def own(average: float) -> PersonalScores:
     )
 
 
-def made_up_diagnosis() -> Diagnosis:
+def made_up_diagnosis(sent_slim: bool) -> Diagnosis:
     return Diagnosis(
         confusion=dict.fromkeys(DOMAINS, ((8, 2), (1, 9))),
         levels=tuple(
             LevelScore(
                 client=place, domain=DOMAINS[place % 2], level=level.level, ratio=level.ratio,
                 before=50.0 - 5 * place, after=60.0 - 5 * place,
+                everywhere=30.0 - 10 * (place % 2) if sent_slim else None,
             )
             for place, level in enumerate(FOOTPRINTS)
         ),

@@ -103,6 +103,18 @@ def test_figures_are_saved_and_stale_ones_go(folder):
     assert {path.name for path in folder.iterdir()} >= {"report.html", "tables.csv", "summary.json"}
 
 
+def test_slim_models_as_they_are_sent(store, html):
+    folder = store.bench(["Ours", "Slim"], seeds=(1, 2))
+    for label in ("Ours", "Slim"):
+        for seed in (1, 2):
+            store.cell(label, seed, [50, 60, 70], diagnosed=True, sent_slim=label == "Slim")
+
+    text = text_of(write_bench_report(folder).read_text(encoding="utf-8"))
+
+    assert "mean of levels worst level Slim 30.0 ± 0.0 20.0 ± 0.0 30.0 ± 0.0 26.7 ± 0.0 20.0 ± 0.0" in text
+    assert "Slim models as they are sent" not in text_of(html)  # nobody is sent one there
+
+
 def test_settings_that_differ_are_listed_and_shared_ones_once(html):
     text = text_of(html)
 

@@ -115,6 +115,21 @@ def test_levels_are_means_over_clients_then_seeds(store):
     ]  # fmt: skip
 
 
+def test_submodels_are_those_of_clients_that_are_sent_slim_models(store):
+    folder = store.bench(["Ours", "Slim"], seeds=(1, 2))
+    for seed in (1, 2):
+        store.cell("Ours", seed, [50, 60, 70], diagnosed=True)
+    store.cell("Slim", 1, [50, 60, 70], diagnosed=True, sent_slim=True)
+    store.cell("Slim", 2, [50, 60, 70])
+
+    [row] = build_tables(load_results(folder)).submodels
+
+    assert row.label == "Slim"
+    assert {level: one.mean for level, one in row.levels.items()} == {1: 30, 2: 20, 3: 30}
+    assert row.average.mean == pytest.approx(80 / 3)
+    assert (row.worst.mean, row.worst.n) == (20, 1)
+
+
 def test_variants_that_are_the_same_runs_are_recognised(store):
     folder = store.bench(["Ours", "Twin", "Other"], seeds=(1,), same_as={"Twin": "Ours"})
     store.cell("Ours", 1, [50, 60, 70])
