@@ -25,6 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedml_dapper.options import json_option
+
 Status = Literal["ok", "info", "warning", "failed"]
 """``failed``: a shipped command will not work. ``warning``: something optional is missing, or untested."""
 
@@ -288,7 +290,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+@json_option
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this machine: Python, versions, torch, MPI, data, ports; exit code 2 if something will not work."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.cli import resume_option, run_experiment
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.interruption import ending_in_order
+from fedml_dapper.options import resume_option
+from fedml_dapper.run_command import run_experiment
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
