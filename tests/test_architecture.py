@@ -1,0 +1,78 @@
+"""docs/architecture.md's floors and what its rooms must never do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
+
+FLOORS = (
+    {"errors", "seeding", "profiling", "interruption", "options"},
+    {"config"},
+    {"credentials", "models", "datasets"},
+    {"pruning"},
+    {"methods"},
+    {"federation"},
+    {"platform", "evaluation", "console"},
+    {"benches"},
+    {"run_command", "footprint_command", "doctor"},
+    {"cli", "fedml_command"},
+    {"entry", "__main__"},
+)
+"""Rooms and single modules from the ground up; each may import what is below it."""
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Full names of the modules that ``file`` imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def room(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_only_go_down() -> None:
+    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
+    upward = [
+        f"{file.relative_to(PACKAGE)} imports {module}"
+        for file in sorted(PACKAGE.rglob("*.py"))
+        for module in imported(file)
+        if module.startswith("fedml_dapper.")
+        and (above := module.split(".")[1]) != room(file)
+        and floor[above] >= floor[room(file)]
+    ]
+    assert upward == []
+
+
+def test_only_the_platform_imports_fedml() -> None:
+    rooms = {
+        room(file) for file in PACKAGE.rglob("*.py") for module in imported(file) if module.split(".")[0] == "fedml"
+    }
+    assert rooms == {"platform"}
+
+
+def test_no_method_imports_another() -> None:
+    methods = {
+        f"fedml_dapper.methods.{file.stem}": file for file in PACKAGE.glob("methods/*.py") if names_a_method(file)
+    }
+    assert len(methods) > 20
+    found = [
+        f"{name} imports {module}" for name, file in methods.items() for module in imported(file) if module in methods
+    ]
+    assert found == []
+
+
+def names_a_method(file: Path) -> bool:
+    """Whether a class in ``file`` gives itself the ``name`` that settings choose it by."""
+    return any(
+        isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "name"
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        for line in node.body
+    )
