@@ -58,7 +58,7 @@ def _ranking(name: str, tables: Tables, comparisons: Sequence[_Comparison]) -> s
         rest = "" if ahead == count else " and level with the rest"
         return f"{name} is ahead of {_part(ahead, count)} {others} on the mean over seeds{rest}."
     worst = min(behind, key=lambda comparison: comparison.lead.mean)
-    most = f"most behind {worst.label} ({-worst.lead.mean:.1f} points)"
+    most = f"{'most behind ' if len(behind) > 1 else ''}{worst.label} ({-worst.lead.mean:.1f} points)"
     if not ahead:
         return f"{name} is not ahead: on the mean over seeds it is behind {_part(len(behind), count)} {others}, {most}."
     return (
@@ -80,7 +80,7 @@ def _subject(results: BenchResults, comparisons: Sequence[_Comparison]) -> str:
 
 def _others(tables: Tables, comparisons: Sequence[_Comparison]) -> str:
     if all(comparison.row.counterpart == tables.reference for comparison in comparisons):
-        return f"{len(comparisons)} others" if len(comparisons) > 1 else "1 other"
+        return f"{len(comparisons)} others" if len(comparisons) > 1 else "only other"
     return f"{len(comparisons)} results of others under the same conditions"
 
 

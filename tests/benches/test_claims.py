@@ -31,7 +31,7 @@ def test_ahead_of_some(three_methods):
     first, second, *_ = said(three_methods([60, 70, 80], [55, 65.1, 75], [62, 72.1, 82]))
 
     assert first == (
-        "Ours is not ahead of all others: on the mean over seeds it is behind 1 of 2 others, most behind Other"
+        "Ours is not ahead of all others: on the mean over seeds it is behind 1 of 2 others, Other"
         " (2.0 points), and ahead of 1."
     )
     assert second.endswith("for 2 of 2. Ahead of Ours: Other. Behind Ours: FedAvg.")
@@ -50,6 +50,16 @@ def test_some_clear_some_not(three_methods):
     assert second.endswith("for 1 of 2. Behind Ours: FedAvg. For the others the seeds do not settle it.")
 
 
+def test_behind_the_only_other(store):
+    folder = store.bench(["Ours", "FedAvg"], seeds=(1,))
+    store.cell("Ours", 1, [50, 60, 60])
+    store.cell("FedAvg", 1, [50, 60, 75])
+
+    first, *_ = said(folder)
+
+    assert first == "Ours is not ahead: on the mean over seeds it is behind the only other, FedAvg (5.0 points)."
+
+
 def test_one_seed_supports_no_claim(store):
     folder = store.bench(["Ours", "FedAvg"], seeds=(1,))
     store.cell("Ours", 1, [50, 60, 70])
@@ -57,7 +67,7 @@ def test_one_seed_supports_no_claim(store):
 
     first, second, *_ = said(folder)
 
-    assert first == "Ours is ahead of the 1 other on the mean over seeds."
+    assert first == "Ours is ahead of the only other on the mean over seeds."
     assert second == "With 1 seed there are no intervals: nothing tells these differences from chance."
 
 
@@ -67,7 +77,7 @@ def test_only_shared_seeds_count(store):
     store.cell("FedAvg", 1, [50, 50, 50])
     store.cell("FedAvg", 2, [90, 90, 90])
 
-    assert said(folder)[0].startswith("Ours is ahead of the 1 other")
+    assert said(folder)[0].startswith("Ours is ahead of the only other")
 
 
 def test_the_same_runs_under_another_name_are_no_comparison(store):
@@ -75,7 +85,7 @@ def test_the_same_runs_under_another_name_are_no_comparison(store):
     store.cell("Ours", 1, [60, 60, 60])
     store.cell("FedAvg", 1, [50, 50, 50])
 
-    assert said(folder)[0] == "Ours is ahead of the 1 other on the mean over seeds."
+    assert said(folder)[0] == "Ours is ahead of the only other on the mean over seeds."
 
 
 def test_nothing_to_compare(store):
