@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
-    {"errors", "seeding", "profiling", "interruption", "options"},
+    {"__version__", "errors", "seeding", "profiling", "interruption", "options"},
     {"config"},
     {"credentials", "models", "datasets"},
     {"pruning"},
@@ -25,12 +25,13 @@ FLOORS = (
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Full names of the modules that ``file`` imports, wherever in it."""
+    """Full names of the modules that ``file`` imports, wherever in it, and of what it takes out of them."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def room(file: Path) -> str:
