@@ -15,6 +15,10 @@ from fedml_dapper.platform.secure_grpc.parcel import Envelope, Parcel
 
 UPLOAD, STATUS, MODEL, CHECK, FINISH = 3, 5, 2, 6, 7
 """FedML's message types."""
+OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.bdp_probe", 0),  # or the window may grow until all that is left unread fits into it
+)
 DELIVER, FETCH = "/fedml_dapper.Federation/Deliver", "/fedml_dapper.Federation/Fetch"
 
 
@@ -32,7 +36,7 @@ class RawSilo:
         authority = (config.certificates / "ca.pem").read_bytes()
         shown = (credentials.key, credentials.certificate) if credentials is not None else (None, None)
         tls = grpc.ssl_channel_credentials(authority, *shown)
-        self._channel = grpc.secure_channel(config.server_address, tls, options=[("grpc.enable_http_proxy", 0)])
+        self._channel = grpc.secure_channel(config.server_address, tls, options=OPTIONS)
         self._receipt = b"{}"
         self._metadata = () if token is None else (("authorization", token),)
 
