@@ -1,4 +1,4 @@
-"""A whole round: DapperFL's slim models against the masks of the authors' code (METHODS A.7), which save nothing.
+"""A whole round: DapperFL's slim models against the masks of the authors' code, which save nothing.
 
 The public code keeps images with the channels first, as PyTorch does by itself; it is timed both so and laid out as we
 do, to show what comes from slimming and what from layout and precision.

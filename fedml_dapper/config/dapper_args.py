@@ -31,7 +31,7 @@ class LevelArgs(Section):
 
 
 class PruningArgs(Section):
-    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of (METHODS 0, A.4)."""
+    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of."""
 
     scope: Literal["internal", "grouped", "official_mask"] = "internal"
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"

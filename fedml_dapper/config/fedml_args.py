@@ -22,7 +22,7 @@ class CommonArgs(Section):
 
 
 class DataArgs(Section):
-    """``data_args``: which images, and how clients share them (METHODS E)."""
+    """``data_args``: which images, and how clients share them."""
 
     dataset: str
     data_cache_dir: Path | None = None
@@ -33,9 +33,9 @@ class DataArgs(Section):
     """Height and width to which images are brought; the suite's own when absent."""
     partition: PartitionName | None = None
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
-    (DapperFL, E.3); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
-    tenth for testing (FDSE, E.5); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
-    samples for testing (FedCMD, E.6)."""
+    (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
+    tenth for testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
+    samples for testing (FedCMD)."""
     client_share: Share | None = None
     """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
     otherwise the share of its training samples that a client uses, all of them when absent."""
@@ -43,12 +43,12 @@ class DataArgs(Section):
     """For ``domain_shares``: the share of each domain's training set that no client gets, so that rounds and settings
     can be chosen without looking at test images. Clients hold as many samples as without it."""
     client_order: Literal["shuffled", "official"] = "shuffled"
-    """``official``: one guaranteed client per domain comes last, in domain order (METHODS A.7, D15)."""
+    """``official``: one guaranteed client per domain comes last, in domain order."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
-    """Random flips in training; the suite's own rule when absent (the public code flips digits too: A.7, D14)."""
+    """Random flips in training; the suite's own rule when absent (the public code flips digits too)."""
 
 
 class ModelArgs(Section):

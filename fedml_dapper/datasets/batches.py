@@ -27,7 +27,7 @@ class ClientData:
     """The training samples of one client.
 
     Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
-    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it (METHODS 0); iterating over the
+    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it; iterating over the
     object instead gives every sample once, in order and not augmented, as a ``DataLoader`` would.
     """
 

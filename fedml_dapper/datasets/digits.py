@@ -1,4 +1,4 @@
-"""Digits (METHODS E.1): MNIST, USPS, SVHN and SYN.
+"""Digits: MNIST, USPS, SVHN and SYN.
 
 SVHN and SYN are not always to be had. The small packed SVHN then serves as ``svhn``, and a subset of MNIST-M stands in
 for SYN under its own name, ``mnistm``; either makes the suite "digits (subset)". At the usual 1 % a client of the small
@@ -41,7 +41,7 @@ DIGITS = SuiteRecipe(
             stand_in=DomainRecipe("mnistm", (PackedFile("digits_mnistm_subset.npz"),)),
         ),
     ),
-    preprocessing=Preprocessing(horizontal_flip=False),  # a mirrored digit is not that digit (METHODS A.7, D14)
+    preprocessing=Preprocessing(horizontal_flip=False),  # a mirrored digit is not that digit
     client_share=0.01,
     swap_in_missing_classes=False,
 )

@@ -95,7 +95,7 @@ class Suite:
     client_share: float
     """Share of its domain's training set that one client holds, unless the settings say otherwise."""
     swap_in_missing_classes: bool
-    """Whether a client gets a sample of every class its domain has (METHODS E.2)."""
+    """Whether a client gets a sample of every class its domain has."""
     partition: PartitionName = "domain_shares"
     """Who holds what, unless the settings say otherwise."""
     remarks: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The image sets of FedCMD's experiments (METHODS E.6): one data set each, its classes dealt unevenly to the clients.
+"""The image sets of FedCMD's experiments: one data set each, its classes dealt unevenly to the clients.
 
 Images keep their published size and are normalised by the set's own mean and standard deviation, not augmented.
 Training and test images are merged; what a client gets, it halves itself.

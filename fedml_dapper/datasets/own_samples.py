@@ -1,4 +1,4 @@
-"""Partitions in which every client keeps some of its own samples back, to test its own model on (METHODS E.5, E.6).
+"""Partitions in which every client keeps some of its own samples back, to test its own model on.
 
 Both start from all images of a domain, whatever split it was published with.
 """
@@ -35,7 +35,7 @@ class OwnSamples:
 
 
 def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | None = None) -> list[OwnSamples]:
-    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training (METHODS E.5).
+    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training.
 
     ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` unless there are as
     many clients as domains.
@@ -56,7 +56,7 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
 def dirichlet_halves(
     suite: Suite, num_clients: int, alpha: float, seed: int, share: float | None = None
 ) -> list[OwnSamples]:
-    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing (E.6).
+    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing.
 
     ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` for a suite of
     several domains and where the partition is impossible.
@@ -75,7 +75,7 @@ def dirichlet_halves(
 
 
 def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
-    """Sorted sample indices of each client, classes in proportions drawn from Dir(``alpha``) (METHODS E.6).
+    """Sorted sample indices of each client, classes in proportions drawn from Dir(``alpha``).
 
     Class by class, clients that already hold their even share of all samples get none of it. The draw is repeated
     until everyone holds ``MIN_SAMPLES``; raises :class:`ConfigError` where that cannot be, or does not come about.

@@ -42,7 +42,7 @@ def partition(
     max_per_domain: int | None = None,
     validation_share: float | None = None,
 ) -> Partition:
-    """Divide ``suite`` among ``num_clients`` (METHODS E.1-E.3).
+    """Divide ``suite`` among ``num_clients``.
 
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
@@ -91,7 +91,7 @@ def assign_domains(
     order: ClientOrder,
     max_per_domain: int | None,
 ) -> list[int]:
-    """The domain of each client: one client is guaranteed to each domain, the others draw uniformly (METHODS E.3).
+    """The domain of each client: one client is guaranteed to each domain, the others draw uniformly.
 
     ``official`` keeps the guaranteed clients last, in domain order. With ``max_per_domain`` a draw is uniform over
     the domains that still have room.

@@ -15,7 +15,7 @@ _CHUNK_PIXELS = 2**22
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The transforms of METHODS E: resize, random crop with black padding, optional flip, normalisation.
+    """The papers' transforms: resize, random crop with black padding, optional flip, normalisation.
 
     Images that are stored smaller than ``input_size`` are resized here, batch by batch: kept at that size, 10,000
     pictures of 256 x 256 would fill 2 GB. A whole batch is cropped and flipped at once, as uint8, on the device where

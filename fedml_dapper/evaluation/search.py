@@ -1,4 +1,4 @@
-"""Hyper-parameter search on validation samples (METHODS A.6; DapperFL, Appendix E).
+"""Hyper-parameter search on validation samples (DapperFL, Appendix E).
 
 A trial is one run a seed with settings of the search's choosing; its score is the validation accuracy of the round that
 is best on validation samples. What is tried next follows from the plan and the trials before it alone, so a search that

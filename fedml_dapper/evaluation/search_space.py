@@ -49,7 +49,7 @@ DEFAULT_RANGES: Mapping[str, Mapping[str, Range]] = {
     "dapperfl": {
         "alpha_0": Range(low=0.1, high=0.99),
         "alpha_min": Range(low=0.0, high=0.5),
-        "eps": Range(low=0.01, high=0.5),  # the paper stops at 0.2, where its accuracy still rises (METHODS A.6)
+        "eps": Range(low=0.01, high=0.5),  # the paper stops at 0.2, where its accuracy still rises
         "gamma": Range(low=1e-5, high=0.1, log=True),
     },
     "ditto": {"mu": Range(low=1e-4, high=1.0, log=True)},

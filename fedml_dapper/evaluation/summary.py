@@ -1,4 +1,4 @@
-"""A run in a few numbers (METHODS A.8)."""
+"""A run in a few numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Accuracy(Record):
 
 
 class PersonalSummary(Record):
-    """How the clients fare with their own models, over the rounds in which that was measured (METHODS E.5, E.6)."""
+    """How the clients fare with their own models, over the rounds in which that was measured."""
 
     overall: Accuracy
     """ALL: over the union of the clients' test samples."""

@@ -88,7 +88,7 @@ class RoundSeconds(Record):
 
 
 class Scores(Record):
-    """The global model on every domain's test set (METHODS A.8)."""
+    """The global model on every domain's test set."""
 
     global_accuracy: float
     """Unweighted mean over the domains that clients train on."""

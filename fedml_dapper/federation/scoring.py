@@ -1,4 +1,4 @@
-"""What is measured after a round: the global model on every domain (METHODS A.8), clients' own models on their own."""
+"""What is measured after a round: the global model on every domain, clients' own models on their own."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData]) -> Pe
 
 
 def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> PersonalScores:
-    """The statistics of FDSE and FedCMD (METHODS E.5, E.6) over clients with ``sizes`` test samples."""
+    """The statistics of FDSE and FedCMD over clients with ``sizes`` test samples."""
     return PersonalScores(
         overall=fmean(accuracies, weights=sizes),
         average=fmean(accuracies),

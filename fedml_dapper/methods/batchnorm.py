@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics, which decide much in federated learning on slim models (METHODS A.10)."""
+"""BatchNorm's running statistics, which decide much in federated learning on slim models."""
 
 from __future__ import annotations
 

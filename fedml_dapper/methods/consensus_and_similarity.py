@@ -1,4 +1,4 @@
-"""How FDSE's server aggregates decomposed networks (FDSE Eq. 8-9; METHODS C.1): by role, in float64.
+"""How FDSE's server aggregates decomposed networks (FDSE Eq. 8-9): by role, in float64.
 
 Shared parameters move by consensus, layer by layer; personal ones (erasers) are mixed by similarity and remembered per
 client, as ``client<id>`` in the server's memory, where those of absent clients stay as they are; shared statistics are

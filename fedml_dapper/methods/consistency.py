@@ -1,4 +1,4 @@
-"""A penalty for batch statistics that drift from the statistics all clients agreed on (FDSE Eq. 4-7; METHODS C.1)."""
+"""A penalty for batch statistics that drift from the statistics all clients agreed on (FDSE Eq. 4-7)."""
 
 from __future__ import annotations
 

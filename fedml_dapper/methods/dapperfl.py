@@ -1,4 +1,4 @@
-"""DapperFL (Jia et al., NeurIPS 2024; METHODS A).
+"""DapperFL (Jia et al., NeurIPS 2024).
 
 Each round a client fine-tunes the dense global model for one epoch, fuses the result with the received model (MFP,
 Eq. 1-2), drops the channels its capability level cannot carry by l1 norm of the fused weights, trains the slim model
@@ -7,7 +7,7 @@ server refills what was dropped from the previous global model and averages (Eq.
 
 Deviations from the text, each a setting: the penalty is a batch mean and the task loss ordinary cross-entropy (Eq. 3
 and 4 read literally depend on batch size and class count); BatchNorm statistics, on which the paper is silent, are
-those of the dense epoch (METHODS A.10).
+those of the dense epoch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OWN_STATISTICS = "slim_statistics"
 
 
 class DapperFLParams(MethodParams):
-    """Settings of DapperFL; defaults are the paper's (Table 4), switches are METHODS A.5, A.7 and A.10."""
+    """Settings of DapperFL; defaults are the paper's (Table 4); switches settle what it leaves open."""
 
     alpha_0: float = Field(default=0.9, ge=0, le=1)
     """Fusion weight of the global model in round 1."""
@@ -57,17 +57,17 @@ class DapperFLParams(MethodParams):
     gamma: float = Field(default=0.01, ge=0)
     """Strength of DAR; 0 is the ablation "w/o DAR"."""
     fusion: bool = True
-    """False is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses: D1)."""
+    """False is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses)."""
     fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
-    """What is fused: trainable parameters; ``.weight`` tensors only (D5); or BatchNorm's running statistics too."""
+    """What is fused: trainable parameters; ``.weight`` tensors only; or BatchNorm's running statistics too."""
     skip_round1_fusion: bool = False
-    """Do not fuse with the random initial model (D3)."""
+    """Do not fuse with the random initial model."""
     dar_norm: Literal["squared", "l2", "squared_mean"] = "squared"
-    """Squared length (Eq. 3), plain length (the public code, D12), or squared length per feature."""
+    """Squared length (Eq. 3), plain length (the public code), or squared length per feature."""
     dar_in_finetune: bool = True
-    """DAR in epoch 1 too (D13)."""
+    """DAR in epoch 1 too."""
     recovery: Recovery = "global"
-    """What fills dropped coordinates: the previous global model (Eq. 6), zero (D2), or only holders count."""
+    """What fills dropped coordinates: the previous global model (Eq. 6), zero, or only holders count."""
     bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
     """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
     received model's, measured on the client's images before training."""

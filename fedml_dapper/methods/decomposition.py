@@ -1,4 +1,4 @@
-"""Layers split into a large extractor that clients share and a small corrector of their own (FDSE; METHODS C.1)."""
+"""Layers split into a large extractor that clients share and a small corrector of their own (FDSE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ditto (Li et al., ICML 2021; METHODS C.6): a personal model beside the global one.
+"""Ditto (Li et al., ICML 2021): a personal model beside the global one.
 
 A client takes part in FedAvg and, besides, trains a model v_i of its own, held near the received global model by a
 quadratic term. v_i starts as the model of the client's first round, never leaves the client and is what it uses.

@@ -1,4 +1,4 @@
-"""FDSE, the Federated Domain Shift Eraser (CVPR 2025; METHODS C.1): a personal corrector in every layer.
+"""FDSE, the Federated Domain Shift Eraser (CVPR 2025): a personal corrector in every layer.
 
 Layers are split into a large shared feature extractor (DFE) and a tiny skew eraser (DSE) of each client's own. Clients
 train both, with a penalty that holds corrected features near statistics that all agreed on (L_Con). The server moves

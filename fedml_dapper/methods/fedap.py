@@ -1,4 +1,4 @@
-"""FedAP (Lu et al., IEEE TBD 2022; METHODS D.2): models mixed by how alike the clients' data look to one model.
+"""FedAP (Lu et al., IEEE TBD 2022): models mixed by how alike the clients' data look to one model.
 
 A pre-phase trains a common model. On it every client measures mean and variance of what comes out of each convolution;
 the closer two clients are in Wasserstein distance, the more of the other's latest model goes into the one a client

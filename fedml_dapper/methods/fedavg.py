@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al., AISTATS 2017; METHODS B.1): the contract's defaults, full models on every client."""
+"""FedAvg (McMahan et al., AISTATS 2017): the contract's defaults, full models on every client."""
 
 from __future__ import annotations
 

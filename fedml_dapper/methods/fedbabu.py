@@ -1,4 +1,4 @@
-"""FedBABU (Oh, Kim and Yun, ICLR 2022; METHODS D.3): the body is learnt under a head that nobody trains.
+"""FedBABU (Oh, Kim and Yun, ICLR 2022): the body is learnt under a head that nobody trains.
 
 All clients start from the head of the initial model, drawn from the seed, and keep it as it is: no gradient, no decay.
 So it need not be sent at all; only bodies are sent and averaged. A client's own model is the body fine-tuned on its

@@ -1,4 +1,4 @@
-"""FedBN (Li et al., ICLR 2021; METHODS C.8): BatchNorm stays at home.
+"""FedBN (Li et al., ICLR 2021): BatchNorm stays at home.
 
 Affine parameters and running statistics of every BatchNorm, found by layer type, stay on the client, which is tested
 with its own; everything else is FedAvg. On a network without BatchNorm it is FedAvg.

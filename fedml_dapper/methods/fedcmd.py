@@ -1,4 +1,4 @@
-"""FedCMD (IEEE TC 2024; METHODS D.1): the clients elect the layer that each of them keeps to itself.
+"""FedCMD (IEEE TC 2024): the clients elect the layer that each of them keeps to itself.
 
 Phase 1 is FedAvg for K_p = max(1, rho K) rounds. Every client votes for the layer that changes least how much further
 its data are from the labels than from the images (Eq. 6); l* is the layer that wins most rounds. Phase 2: layers before

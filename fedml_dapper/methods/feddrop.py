@@ -1,4 +1,4 @@
-"""FedDrop, federated dropout (Caldas et al., arXiv 1812.07210; METHODS B.5).
+"""FedDrop, federated dropout (Caldas et al., arXiv 1812.07210).
 
 Every round the server cuts a random narrow sub-network out of the global model for each client; the client trains it
 as it is and sends it back. All clients drop the same share, whatever their level, so it must suit the weakest.
@@ -9,7 +9,7 @@ inverted dropout, which enlarges kept channels by C / k. In training the BatchNo
 again; it would only raise running variances by (C / k)^2, which is more than the dense model has.
 
 Nobody ever runs the dense model that the server tests, and the running statistics behind a cut layer are those of
-narrow inputs, so accuracy stays low and jumps from round to round (METHODS A.10). The weights are better than they
+narrow inputs, so accuracy stays low and jumps from round to round. The weights are better than they
 look: on the quickstart suite 19 % after 5 rounds and 38 % after 12 (one seed), but 57 % and 80 % with statistics
 measured anew on the clients' images.
 """

@@ -1,4 +1,4 @@
-"""FedDyn (Acar et al., ICLR 2021; METHODS C.5): dynamic regularisation.
+"""FedDyn (Acar et al., ICLR 2021): dynamic regularisation.
 
 Each client's objective gets a linear and a quadratic term such that, once everything has converged, the clients' optima
 are one another's and the federation's. A client remembers g_i, the gradient of its task loss at the model it ended

@@ -1,4 +1,4 @@
-"""FedFA (Zhou and Konukoglu, ICLR 2023; METHODS C.9): federated feature augmentation.
+"""FedFA (Zhou and Konukoglu, ICLR 2023): federated feature augmentation.
 
 Behind every convolutional stage, a layer of augmentation moves each image's channel means and standard deviations at
 random while training. How far is learnt from the statistics of the batch and, channel by channel, from how much the

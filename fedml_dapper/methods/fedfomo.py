@@ -1,4 +1,4 @@
-"""FedFomo (Zhang et al., ICLR 2021; METHODS D.4): clients try out others' models and take from those that help them.
+"""FedFomo (Zhang et al., ICLR 2021): clients try out others' models and take from those that help them.
 
 A client gets its own last model and M others. On validation images of its own it measures how much lower each one's
 loss is, per distance in parameters; it starts training from the mean of the helpful ones, weighted so, or from its own

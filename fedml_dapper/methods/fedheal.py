@@ -1,4 +1,4 @@
-"""FedHEAL (Chen et al., CVPR 2024; METHODS C.10): the server heeds consistent updates and clients far from it.
+"""FedHEAL (Chen et al., CVPR 2024): the server heeds consistent updates and clients far from it.
 
 Per client and coordinate the server counts in how many rounds the client pushed the coordinate up. An update against
 the client's habit is ignored. Clients whose remaining update is long are weighted up round by round. Clients do what

@@ -1,4 +1,4 @@
-"""FedMP (Jiang et al., ICDE 2022; METHODS B.7).
+"""FedMP (Jiang et al., ICDE 2022).
 
 The server prunes the global model for each client by filter l1 norm before it sends it; the client trains the slim
 model in all its epochs. The server puts back what it had cut off (the client's residual W - W M_i) and averages:

@@ -1,4 +1,4 @@
-"""FedPer (Arivazhagan et al., arXiv 1912.00818; METHODS D.7): a shared base under personal top layers.
+"""FedPer (Arivazhagan et al., arXiv 1912.00818): a shared base under personal top layers.
 
 A client trains base and personal layers jointly; the base is averaged as in FedAvg, the personal layers, which start
 from the initial model, never leave the client.

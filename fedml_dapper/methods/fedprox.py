@@ -1,4 +1,4 @@
-"""FedProx (Li et al., MLSys 2020; METHODS B.6).
+"""FedProx (Li et al., MLSys 2020).
 
 Local training is held near the received model by a quadratic term, and weak clients may do less of it. In DapperFL's
 comparison the paper says only that they run fewer local updates; here a client of pruning ratio rho runs

@@ -1,4 +1,4 @@
-"""FedRep (Collins et al., ICML 2021; METHODS D.5): a shared body, learnt under personal heads.
+"""FedRep (Collins et al., ICML 2021): a shared body, learnt under personal heads.
 
 In every round a client first fits its own head to the body it received, then trains the body under that head. Only the
 body is sent and averaged.

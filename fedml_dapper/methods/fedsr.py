@@ -1,4 +1,4 @@
-"""FedSR (Nguyen, Torr and Lim, NeurIPS 2022; METHODS B.3): simple representations.
+"""FedSR (Nguyen, Torr and Lim, NeurIPS 2022): simple representations.
 
 The encoder gives a Gaussian per image instead of a point; z is drawn from it. The length of z is penalised (L2R), and
 the Gaussian is held near a reference Gaussian of the image's class (CMI), so that z says little beyond the class. Full

@@ -1,4 +1,4 @@
-"""FINCH (Sarfraz et al., CVPR 2019; METHODS B.4): clustering by first neighbours, without a number of clusters.
+"""FINCH (Sarfraz et al., CVPR 2019): clustering by first neighbours, without a number of clusters.
 
 Every point is linked to its nearest neighbour in cosine similarity; connected points are a cluster. The same is done
 with the means of the clusters, and so on, while more than one cluster is left.

@@ -1,4 +1,4 @@
-"""FPL (Huang et al., CVPR 2023; METHODS B.4): federated prototype learning.
+"""FPL (Huang et al., CVPR 2023): federated prototype learning.
 
 Clients send the mean representation of each class with their model. The server clusters each class's prototypes, so
 that frequent domains do not outweigh rare ones, and sends the cluster means and their mean, the unbiased prototype. In

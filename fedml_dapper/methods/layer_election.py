@@ -1,4 +1,4 @@
-"""How FedCMD's clients elect a layer (Eq. 5-6; METHODS D.1): scores of layers, votes, winners, a round of it."""
+"""How FedCMD's clients elect a layer (Eq. 5-6): scores of layers, votes, winners, a round of it."""
 
 from __future__ import annotations
 

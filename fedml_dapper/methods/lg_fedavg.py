@@ -1,4 +1,4 @@
-"""LG-FedAvg (Liang et al., arXiv 2001.01523; METHODS C.3): local representations under a global top.
+"""LG-FedAvg (Liang et al., arXiv 2001.01523): local representations under a global top.
 
 The lower layers, buffers included, stay on the client; only the top ones are sent and averaged as in FedAvg. All are
 trained jointly on cross-entropy: the original's auxiliary losses for the representation are left out, as in the

@@ -1,4 +1,4 @@
-"""Stand-alone training, the baseline without a federation (METHODS C.2).
+"""Stand-alone training, the baseline without a federation.
 
 Each client trains a model of its own from the common initial one; nothing travels. It trains E epochs in every round it
 takes part in, T E in a run of T rounds, the budget of the methods it is compared with. As with them the optimiser

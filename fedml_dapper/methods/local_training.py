@@ -62,7 +62,7 @@ class LocalTraining:
     def optimizer(
         self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.SGD:
-        """A fresh optimizer: momentum starts at zero in every round (METHODS 0). It steps ``parameters``, by default
+        """A fresh optimizer: momentum starts at zero in every round. It steps ``parameters``, by default
         all of the model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
         args = self._args
         return torch.optim.SGD(

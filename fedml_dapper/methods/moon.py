@@ -1,4 +1,4 @@
-"""MOON (Li et al., CVPR 2021; METHODS B.2): model-contrastive learning.
+"""MOON (Li et al., CVPR 2021): model-contrastive learning.
 
 A client's representation of an image is pulled towards that of the global model it received and pushed away from that
 of the model it uploaded last. Full models on every client; the server averages as in FedAvg.

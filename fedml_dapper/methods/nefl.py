@@ -1,4 +1,4 @@
-"""NeFL (Kang et al., 2023; METHODS B.8).
+"""NeFL (Kang et al., 2023).
 
 Sub-models of the global network are nested by width (leading channels), by depth (residual blocks left out) or both;
 a client trains the one its capability level can carry. Each residual block adds s F(x) to its shortcut with a learnable
@@ -50,7 +50,7 @@ Size = Annotated[float, Field(gt=0, le=1)]
 
 
 class NeFLParams(MethodParams):
-    """Settings of NeFL; defaults are those of DapperFL's comparison (METHODS B.8)."""
+    """Settings of NeFL; defaults are those of DapperFL's comparison."""
 
     sizes: tuple[Size, ...] = (0.04, 0.16, 0.36, 0.64, 1.0)
     """Shares of the parameters in sub-models 1 to K, rising to 1; capability level l trains sub-model K + 1 - l."""

@@ -1,4 +1,4 @@
-"""PartialFed (Sun et al., NeurIPS 2021; METHODS C.7): clients load only part of the global model.
+"""PartialFed (Sun et al., NeurIPS 2021): clients load only part of the global model.
 
 At the start of a round a client loads some layers from the global model and keeps the others as its last local model
 has them; it trains and uploads all. The server averages as in FedAvg. Layers here are modules with tensors, buffers

@@ -1,4 +1,4 @@
-"""pFedSim (Tan et al., ECAI 2023; METHODS D.6): feature extractors mixed by how similar classifiers are.
+"""pFedSim (Tan et al., ECAI 2023): feature extractors mixed by how similar classifiers are.
 
 After a warm-up by FedAvg every client keeps its classifier; its feature extractor is the mean of all clients' latest,
 weighted by -ln(1 - sim), where sim is the mean cosine between the rows of two classifiers. Only clients that took part

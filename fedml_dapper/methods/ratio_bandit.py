@@ -1,4 +1,4 @@
-"""A discounted upper-confidence-bound bandit over a tree of pruning ratios (E-UCB of FedMP; METHODS B.7).
+"""A discounted upper-confidence-bound bandit over a tree of pruning ratios (E-UCB of FedMP).
 
 Arms are numbered; neighbours are similar. The leaves of a binary tree cut the numbers into intervals, and an interval
 is halved when it is pulled, until it holds a single arm. So the grid of arms gets finer only where the bandit looks.

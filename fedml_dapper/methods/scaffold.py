@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020; METHODS C.4): control variates against client drift.
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates against client drift.
 
 The server keeps c, an estimate of the gradient of the whole federation, and every client c_i, one of its own. Each
 local step follows grad + c - c_i, the client's gradient moved to where the federation's is thought to point. c_i is

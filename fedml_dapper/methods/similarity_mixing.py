@@ -1,4 +1,4 @@
-"""Every client's vector as a mean of all clients' vectors, weighted by similarity (FDSE Eq. 9; METHODS C.1)."""
+"""Every client's vector as a mean of all clients' vectors, weighted by similarity (FDSE Eq. 9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual blocks with a learnable step size, and networks with fewer of them (NeFL, METHODS B.8)."""
+"""Residual blocks with a learnable step size, and networks with fewer of them (NeFL)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlexNet with BatchNorm behind every layer and hidden layers of 1024 (METHODS E.5; the backbone of FDSE)."""
+"""AlexNet with BatchNorm behind every layer and hidden layers of 1024 (the backbone of FDSE)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model offers: an encoder ``g_e`` and a predictor ``g_p`` (METHODS, section 0)."""
+"""What every model offers: an encoder ``g_e`` and a predictor ``g_p``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LeNet5 with BatchNorm behind its convolutions, and one, two or three hidden layers (METHODS E.6; FedCMD)."""
+"""LeNet5 with BatchNorm behind its convolutions, and one, two or three hidden layers (FedCMD)."""
 
 from __future__ import annotations
 

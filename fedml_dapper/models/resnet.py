@@ -1,4 +1,4 @@
-"""ResNet10 and ResNet18 with the CIFAR stem: 3x3 stride 1, no max-pool (METHODS E.4; He et al., CVPR 2016)."""
+"""ResNet10 and ResNet18 with the CIFAR stem: 3x3 stride 1, no max-pool (He et al., CVPR 2016)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a pruning ratio to the number of channels each group keeps (METHODS, section 0)."""
+"""From a pruning ratio to the number of channels each group keeps."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TensorSpec:
     trainable: bool
     macs_per_element: int
     """Multiply-accumulates per entry and image: output positions for conv and linear weights, 2 x positions for
-    BatchNorm weights, 0 for the rest (METHODS A.4)."""
+    BatchNorm weights, 0 for the rest."""
     axes: tuple[Axis, ...] = ()
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class ChannelLayout:
 def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> ChannelLayout:
     """Trace ``model`` on one image of ``input_size`` x ``input_size`` and keep the groups that ``scope`` allows.
 
-    ``internal`` (METHODS A.4): groups with one producer that do not reach the predictor; in a residual network these
+    ``internal``: groups with one producer that do not reach the predictor; in a residual network these
     are the channels inside each block, so z and every residual stream keep their width. ``grouped``: every group, the
     residual streams too. ``official_mask`` and None: none, since nothing is removed. The predictor's outputs and the
     input image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.

@@ -1,4 +1,4 @@
-"""Who is how strong: capability levels 1 (strongest) to L, as pruning ratios (METHODS, section 0)."""
+"""Who is how strong: capability levels 1 (strongest) to L, as pruning ratios."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def assign_levels(args: LevelArgs, num_clients: int, seed: int) -> list[int]:
     """Capability level of every client, 1-based; level l prunes at ``args.ratios[l - 1]``.
 
     ``balanced`` deals the levels round-robin over a seeded shuffle of the clients, so that level and domain are
-    independent; ``index_mod`` gives client i level i mod L, as the public code does (METHODS A.7, D15).
+    independent; ``index_mod`` gives client i level i mod L, as the public code does.
     """
     order = list(range(num_clients))
     if args.assignment == "balanced":

@@ -1,4 +1,4 @@
-"""The masks of the authors' public code, for comparison only (METHODS A.7, D7-D11): nothing becomes smaller.
+"""The masks of the authors' public code, for comparison only: nothing becomes smaller.
 
 Every convolution but the stem loses its weakest output channels and, chosen from what is left, its weakest input
 channels, both at the full ratio, so only (1 - ratio)^2 of its weights survive; masks of neighbouring layers do not

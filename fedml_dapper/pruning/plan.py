@@ -1,5 +1,5 @@
 """Which part of the global model a client holds: channels chosen by l1 importance (DapperFL, section 3.2), at random
-or as a window, and tensors left out whole (METHODS A.1, B.5, B.8)."""
+or as a window, and tensors left out whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heterogeneous aggregation: refill what was pruned, then average (DapperFL Eq. 6-7; METHODS A.2, A.10).
+"""Heterogeneous aggregation: refill what was pruned, then average (DapperFL Eq. 6-7).
 
 Uploads are folded one at a time into running sums (``running_sum``) and can be dropped at once, so memory does not grow
 with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and the previous global model W:

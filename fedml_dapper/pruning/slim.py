@@ -76,7 +76,7 @@ def carry_momentum(
     dense: torch.optim.SGD, dense_model: nn.Module, slim: torch.optim.SGD, slim_model: nn.Module,
     layout: ChannelLayout, plan: PruningPlan,
 ) -> None:  # fmt: skip
-    """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels (METHODS A.7, optimiser note)."""
+    """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels."""
     kept, slim_parameters = KeptIndices(plan), dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
         buffer = dense.state.get(parameter, {}).get("momentum_buffer")

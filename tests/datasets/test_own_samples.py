@@ -1,4 +1,4 @@
-"""FDSE's and FedCMD's partitions (METHODS E.5, E.6)."""
+"""FDSE's and FedCMD's partitions."""
 
 from collections.abc import Callable
 from typing import Any

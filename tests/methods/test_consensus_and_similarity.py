@@ -1,4 +1,4 @@
-"""METHODS C.1, server, on a model of two shared tensors, one personal one, two statistics and a local one."""
+"""FDSE's server, on a model of two shared tensors, one personal one, two statistics and a local one."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_identical_updates_are_fedavg_without_weights() -> None:
     assert weights["b"].tolist() == [pytest.approx([18])]
 
 
-def test_client_numbers_do_not_matter() -> None:  # F.2
+def test_client_numbers_do_not_matter() -> None:
     generator = torch.Generator().manual_seed(3)
     drawn = [{"a": x, "b": y, "v": (x, y), "mean": y} for x, y in torch.randn(3, 2, generator=generator).tolist()]
     one = aggregate(state(), *(upload(client_id, **values) for client_id, values in enumerate(drawn)))

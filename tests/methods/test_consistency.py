@@ -1,4 +1,4 @@
-"""METHODS C.1, Eq. 4-7."""
+"""FDSE's penalty on batch statistics (Eq. 4-7), by hand."""
 
 from __future__ import annotations
 

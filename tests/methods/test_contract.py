@@ -46,7 +46,7 @@ def test_slimming_that_a_method_cannot_do_is_refused(
     assert message in str(caught.value)
 
 
-def test_same_seed_same_partition_levels_and_start_for_all_methods(tiny_settings: SettingsFactory) -> None:  # F.9
+def test_same_seed_same_partition_levels_and_start_for_all_methods(tiny_settings: SettingsFactory) -> None:
     first, second = (build_experiment(tiny_settings(f"method={name}")) for name in ("dapperfl", "fedavg"))
     assert first.profiles == second.profiles
     for one, other in zip(first.clients, second.clients, strict=True):

@@ -1,4 +1,4 @@
-"""METHODS A.9 and F, by hand or bit for bit."""
+"""DapperFL, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client_of_level(experiment: Experiment, level: int) -> int:
     return next(profile.client_id for profile in experiment.profiles if profile.level == level)
 
 
-def test_dar_by_hand() -> None:  # A.9.4
+def test_dar_by_hand() -> None:
     representations = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     assert float(dar(representations)) == 12.5
     assert float(dar(representations, "l2")) == 2.5
@@ -53,7 +53,7 @@ def test_fusion_by_hand() -> None:  # Eq. 1
     assert local["w"].tolist() == [3.0, 7.0]
 
 
-def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2, METHODS A.3
+def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2
     method = build_experiment(tiny_settings()).method
     assert isinstance(method, DapperFL)
     expected = [0.9, 0.72, 0.576, 0.4608, 0.36864, 0.294912, 0.23593, 0.188744, 0.150995, 0.120796, 0.1, 0.1]
@@ -63,7 +63,7 @@ def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2, METH
     assert DapperFL(DapperFLParams(fusion=False), method.task).fusion_weight(3) == 0.0
 
 
-def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:  # A.9.1, F.1
+def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:
     dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS))
     fedavg = final_weights(tiny_settings("method=fedavg"))
     assert all(torch.equal(tensor, fedavg[name]) for name, tensor in dapperfl.items())
@@ -71,7 +71,7 @@ def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFac
     assert any(not torch.equal(tensor, fedavg[name]) for name, tensor in with_dar.items())
 
 
-def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: SettingsFactory) -> None:  # A.9.2
+def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: SettingsFactory) -> None:
     one_round = ("comm_round=1", "epochs=1", DENSE_LEVELS)
     experiment = build_experiment(tiny_settings(*one_round))
     initial = experiment.method.task.backbone.state_dict()
@@ -124,7 +124,7 @@ def test_statistics_are_those_of_the_dense_epoch(tiny_settings: SettingsFactory)
     assert any(not torch.equal(tensor, one[name]) for name, tensor in recalibrated[0].items())
 
 
-def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> None:  # A.9.8
+def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings(params(alpha_0=1.0, alpha_min=1.0), "ratios=[0.8]", "comm_round=1")
     experiment = build_experiment(settings)
     initial = experiment.method.task.backbone.state_dict()
@@ -136,7 +136,7 @@ def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> No
     assert not torch.equal(after[f"{name}.weight"], initial[f"{name}.weight"])
 
 
-def test_permuting_arrival_changes_nothing(tiny_settings: SettingsFactory) -> None:  # F.2
+def test_permuting_arrival_changes_nothing(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings())
     results = []
     for order in (range(10), [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]):
@@ -172,7 +172,7 @@ def test_each_switch_changes_the_upload(tiny_settings: SettingsFactory, switch: 
 OFFICIAL = ("scope=official_mask", "ratio_of=channels", "assignment=index_mod")
 
 
-def test_official_compatibility_masks_and_zero_fills(tiny_settings: SettingsFactory) -> None:  # A.7, D2
+def test_official_compatibility_masks_and_zero_fills(tiny_settings: SettingsFactory) -> None:
     switches = params(fusion=False, recovery="zero", dar_norm="l2", bn_statistics="slim")
     experiment = build_experiment(tiny_settings(*OFFICIAL, switches, "ratios=[0.8]", "comm_round=1"))
     _, upload = one_upload(experiment, 0)

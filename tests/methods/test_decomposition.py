@@ -1,4 +1,4 @@
-"""METHODS C.1, layer decomposition."""
+"""FDSE's layers in two parts: counts, shapes and roles by hand."""
 
 from __future__ import annotations
 

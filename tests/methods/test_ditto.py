@@ -1,4 +1,4 @@
-"""METHODS C.6 and F."""
+"""Ditto, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
-def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:  # F.1, F.4
+def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
     expected, plain = play(fedavg, 2)
     found, uploads = play(ditto(fedavg), 2)
     assert same(found.state.weights, expected.state.weights)

@@ -1,4 +1,4 @@
-"""METHODS C.1 and F; the parts have tests of their own."""
+"""FDSE as a whole; the parts have tests of their own."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_clients_share_all_but_their_erasers_and_local_statistics(trained: Any) 
     )}  # fmt: skip
     erasers = {name for group in method.roles.similarity for name in group}
     first, second = server.downlink(0), server.downlink(1)
-    for message in (first, uploads[0]):  # F.4
+    for message in (first, uploads[0]):
         assert message.weights.keys() == server.state.weights.keys() - method.personal
     different = {name for name in first.weights if not torch.equal(first.weights[name], second.weights[name])}
     assert {"conv1.dse.weight", "conv2.dse.weight"} <= different <= erasers

@@ -1,4 +1,4 @@
-"""METHODS D.2 and F."""
+"""FedAP, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_weights_by_hand() -> None:
     rows = torch.stack([mixing_row(row, own, mu=0.5) for own, row in enumerate(distances)])
     expected = [[0.5, 0.375, 0.125], [1 / 3, 0.5, 1 / 6], [0.2, 0.3, 0.5]]
     torch.testing.assert_close(rows, torch.tensor(expected, dtype=torch.float64))
-    torch.testing.assert_close(rows.sum(dim=1), torch.ones(3, dtype=torch.float64))  # F.3
+    torch.testing.assert_close(rows.sum(dim=1), torch.ones(3, dtype=torch.float64))
     assert mixing_row(torch.zeros(1), 0, mu=0.3).tolist() == [1]
     equal = mixing_row(torch.tensor([0.0, 0.0, 4.0], dtype=torch.float64), 0, mu=0.5)
     assert equal.tolist() == pytest.approx([0.5, 0.5, 0])
 
 
-def test_with_warm_up_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:  # F.1
+def test_with_warm_up_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
     servers = []
     for experiment in (lenet, fedap(lenet, warm_up=1)):
         server, clients = Server(experiment), ClientSide(experiment)
@@ -118,7 +118,7 @@ def test_models_are_mixed_and_batchnorm_stays_at_home(
     uploads = {upload.client_id: upload for _, upload in messages}
     layout = server.state.weights.keys()
     shared = {name for name in layout if not name.startswith(NORM_PREFIXES)}
-    for upload in uploads.values():  # F.4
+    for upload in uploads.values():
         assert upload.weights.keys() == shared
     downlink = server.downlink(1)
     assert downlink.weights.keys() == shared

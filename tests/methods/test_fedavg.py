@@ -1,4 +1,4 @@
-"""METHODS B.1."""
+"""FedAvg, which all others are measured by."""
 
 from __future__ import annotations
 

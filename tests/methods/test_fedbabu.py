@@ -1,4 +1,4 @@
-"""METHODS D.3 and F."""
+"""FedBABU: who trains what, and when."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_head_is_the_initial_one_after_any_round_and_never_travels(
     experiment, server, clients = trained
     initial, downlink = experiment.method.task.backbone.state_dict(), server.downlink(0)
     upload = clients.update(downlink, experiment.clients[0])
-    assert downlink.weights.keys() == upload.weights.keys() == initial.keys() - HEAD  # F.4
+    assert downlink.weights.keys() == upload.weights.keys() == initial.keys() - HEAD
     for name in HEAD:
         assert torch.equal(server.state.weights[name], initial[name])
         assert all(torch.equal(memory.recall("personal")[name], initial[name]) for memory in clients.memories.values())

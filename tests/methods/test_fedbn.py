@@ -1,4 +1,4 @@
-"""METHODS C.8 and F."""
+"""FedBN: what stays at home, and what does not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_clients_share_all_but_batchnorm(trained: tuple[Experiment, Server, Clie
     assert len(method.personal) == 60
     assert downlink.weights.keys() == initial.keys() - method.personal
     upload = ClientSide(experiment).update(downlink, experiment.clients[0])
-    assert upload.weights.keys() == downlink.weights.keys()  # F.4
+    assert upload.weights.keys() == downlink.weights.keys()
     assert all(torch.equal(server.state.weights[name], initial[name]) for name in method.personal)
     models = [
         method.load(ClientContext(profile, data, clients.memories[profile.client_id]), server.downlink(0)).state_dict()
@@ -66,7 +66,7 @@ def test_clients_share_all_but_batchnorm(trained: tuple[Experiment, Server, Clie
     assert all(torch.equal(models[1][name], tensor) for name, tensor in mine.items())
 
 
-def test_without_batchnorm_it_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:  # F.1
+def test_without_batchnorm_it_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
     bare = copy.deepcopy(fedavg.method.task.backbone)
     for name, layer in list(bare.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):

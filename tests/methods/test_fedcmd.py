@@ -1,4 +1,4 @@
-"""METHODS D.1 and F."""
+"""FedCMD as a whole; election and distance have tests of their own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_length_of_the_first_phase(lenet: Experiment, rho: float, rounds: int, e
     assert fedcmd(lenet, rounds, rho=rho).method.first_rounds == expected
 
 
-def test_with_rho_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:  # F.1
+def test_with_rho_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
     plain, ours = (run(experiment, 2)[0] for experiment in (lenet, fedcmd(lenet, rounds=2, rho=1)))
     assert same(plain.state.weights, ours.state.weights)
     assert ours.downlink(1).plan is DENSE

@@ -1,4 +1,4 @@
-"""METHODS B.5; what it shares with other sub-model methods is in test_sub_models.py."""
+"""FedDrop; what it shares with other sub-model methods is in test_sub_models.py."""
 
 from __future__ import annotations
 

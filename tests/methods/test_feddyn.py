@@ -1,4 +1,4 @@
-"""METHODS C.5 and F."""
+"""FedDyn, by hand and by its optimum."""
 
 from __future__ import annotations
 

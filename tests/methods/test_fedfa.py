@@ -1,4 +1,4 @@
-"""METHODS C.9 and F."""
+"""FedFA, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_tracing_sees_the_plain_network(fedavg: Experiment, scope: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet10", "lenet5"])
-def test_at_probability_0_it_is_fedavg_bit_for_bit(fedavg: Experiment, name: str) -> None:  # F.1
+def test_at_probability_0_it_is_fedavg_bit_for_bit(fedavg: Experiment, name: str) -> None:
     plain = on_backbone(fedavg, name, 6)
     expected, ours = (run(experiment, 2)[0].state.weights for experiment in (plain, fedfa(plain, probability=0)))
     assert all(torch.equal(tensor, ours[name]) for name, tensor in expected.items())

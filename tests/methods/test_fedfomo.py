@@ -1,4 +1,4 @@
-"""METHODS D.4."""
+"""FedFomo, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHODS C.10 and F."""
+"""FedHEAL, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_distance_is_the_sum_of_the_tensors_norms() -> None:
     assert distance(model, before, masks) == 5 + 2
 
 
-def test_each_coordinate_moves_by_those_who_may_move_it() -> None:  # F.10
+def test_each_coordinate_moves_by_those_who_may_move_it() -> None:
     before = torch.tensor([1.0, 1.0, 1.0, 1.0])
     models = [torch.tensor([2.0, 2.0, 2.0, 2.0]), torch.tensor([5.0, 5.0, 5.0, 5.0])]
     masks = [torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])]

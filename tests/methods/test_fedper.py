@@ -1,4 +1,4 @@
-"""METHODS D.7 and F."""
+"""FedPer: what is shared, and what stays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_second_round_starts_from_the_clients_own_head(fedavg: Experiment) -> No
     assert all(torch.equal(tensor, plain.weights[name]) for name, tensor in after.items())
 
 
-def test_without_personal_layers_it_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:  # F.1
+def test_without_personal_layers_it_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
     plain, ours = (run(experiment, 2)[0].state.weights for experiment in (fedavg, fedper(fedavg, 0)))
     assert all(torch.equal(tensor, ours[name]) for name, tensor in plain.items())
 

@@ -1,4 +1,4 @@
-"""METHODS B.6 and F.1."""
+"""FedProx, by hand or bit for bit."""
 
 from __future__ import annotations
 

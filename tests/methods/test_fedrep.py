@@ -1,4 +1,4 @@
-"""METHODS D.5 and F."""
+"""FedRep: who trains what, and when."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_head_stays_home_and_a_second_round_goes_on_from_it(fedavg: Experiment) 
     server, clients = Server(experiment), ClientSide(experiment)
     downlink = server.downlink(0)
     upload = clients.update(downlink, experiment.clients[0])
-    assert downlink.weights.keys() == upload.weights.keys() == server.state.weights.keys() - HEAD  # F.4
+    assert downlink.weights.keys() == upload.weights.keys() == server.state.weights.keys() - HEAD
     own = clients.memories[0].recall("personal")
     assert own.keys() == HEAD
     context = ClientContext(experiment.profiles[0], experiment.clients[0], clients.memories[0])

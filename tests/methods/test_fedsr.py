@@ -1,4 +1,4 @@
-"""METHODS B.3 and F."""
+"""FedSR, by hand or bit for bit."""
 
 from __future__ import annotations
 

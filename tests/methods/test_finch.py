@@ -1,4 +1,4 @@
-"""METHODS B.4, clustering by first neighbours."""
+"""FINCH: clustering by first neighbours, by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHODS B.4 and F."""
+"""FPL, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_server_clusters_each_class_and_sends_all(fedavg: Experiment) -> None:
     assert sent["cluster_classes"].tolist() == [1, 1, 4]
     torch.testing.assert_close(sent["clusters"][:, :2], torch.tensor([[2.0, 0.05], [0.05, 3.0], [3.0, 3.0]]))
     torch.testing.assert_close(sent["unbiased"][:, :2], torch.tensor([[1.025, 1.525], [3.0, 3.0]]))
-    assert same(*memories)  # F.2
+    assert same(*memories)
 
 
 GOOD = torch.zeros(2, 64)

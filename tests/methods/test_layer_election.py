@@ -1,4 +1,4 @@
-"""METHODS D.1: Eq. 5-6 and the vote."""
+"""FedCMD's election of a layer (Eq. 5-6), by hand."""
 
 from __future__ import annotations
 

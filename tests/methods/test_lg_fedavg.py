@@ -1,4 +1,4 @@
-"""METHODS C.3 and F."""
+"""LG-FedAvg: what is shared, and what stays."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_only_shared_layers_travel_and_only_they_agree(lenet: Experiment) -> Non
     assert not torch.equal(clients.memories[0].recall("personal")["conv1.weight"], memories[0]["conv1.weight"])
 
 
-def test_all_layers_global_is_fedavg_bit_for_bit(lenet: Experiment) -> None:  # F.1
+def test_all_layers_global_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
     plain, ours = (run(experiment, 2)[0].state.weights for experiment in (lenet, lg(lenet, "all")))
     assert all(torch.equal(tensor, ours[name]) for name, tensor in plain.items())
 

@@ -1,4 +1,4 @@
-"""METHODS C.2 and F."""
+"""Stand-alone training against FedAvg of one client."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_without_momentum_there_is_none_to_keep(fedavg: Experiment) -> None:
     assert clients.memories[0].recall("momentum") == {}
 
 
-def test_nothing_travels(fedavg: Experiment) -> None:  # F.4
+def test_nothing_travels(fedavg: Experiment) -> None:
     experiment = local(fedavg)
     layout, cost = experiment.method.task.layout, experiment.method.footprint(0.0)
     server, clients = Server(experiment), ClientSide(experiment)

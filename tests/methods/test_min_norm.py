@@ -1,4 +1,4 @@
-"""METHODS C.1, consensus."""
+"""The direction that hurts no client, by hand and by its optimality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHODS B.2 and F."""
+"""MOON, by hand or bit for bit."""
 
 from __future__ import annotations
 

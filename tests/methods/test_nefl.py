@@ -1,4 +1,4 @@
-"""METHODS B.8 and F, by hand or bit for bit."""
+"""NeFL, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_widths_by_hand() -> None:
     assert leading_widths(hundred, 0.95, round_to=8) == leading_widths(hundred, 1.0) == {}
 
 
-def test_one_full_submodel_with_frozen_steps_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:  # F.1
+def test_one_full_submodel_with_frozen_steps_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:
     def weights(*overrides: str) -> dict[str, Tensor]:
         return simulate(build_experiment(tiny_settings(*SMALL, *overrides)))[0].state.weights
 
@@ -211,7 +211,7 @@ def test_submodels_that_nobody_trained_keep_their_private_sets(experiment: Exper
     assert float(server.state.weights["stages.0.0.step"]) == 1
 
 
-def test_without_training_nothing_changes(experiment: Experiment) -> None:  # F.6
+def test_without_training_nothing_changes(experiment: Experiment) -> None:
     method, server = method_of(experiment), opened(experiment)
     before = {k: method.weights(server.state, k) for k in (1, 2, 3)}
     say_that_clients_hold(server, range(10, 14))
@@ -348,7 +348,7 @@ def test_draws_are_uniform_over_the_neighbours_that_exist(reach: int) -> None:
     assert plan is method.submodels[method.choose(state, 2)]
 
 
-def test_a_round_repeats_itself_and_does_not_depend_on_arrival() -> None:  # F.2
+def test_a_round_repeats_itself_and_does_not_depend_on_arrival() -> None:
     results = []
     for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
         experiment = build("dapper_args.params.nefl.dynamic_range=1", "random_seed=3")
@@ -363,7 +363,7 @@ def test_a_round_repeats_itself_and_does_not_depend_on_arrival() -> None:  # F.2
     assert results[0].keys() == results[1].keys()
     assert all(torch.equal(tensor, results[1][name]) for name, tensor in results[0].items())
     counters = [tensor for name, tensor in results[0].items() if name.endswith("num_batches_tracked")]
-    assert {counter.dtype for counter in counters} == {torch.int64}  # F.7
+    assert {counter.dtype for counter in counters} == {torch.int64}
     assert all(bool(tensor.isfinite().all()) for tensor in results[0].values())
 
 

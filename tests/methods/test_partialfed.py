@@ -1,4 +1,4 @@
-"""METHODS C.7 and F."""
+"""PartialFed, by hand or bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHODS D.6 and F."""
+"""pFedSim, by hand or bit for bit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_similarity_by_hand() -> None:
     assert classifier_similarity(left, -left) == 0
 
 
-def test_with_warm_up_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:  # F.1
+def test_with_warm_up_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
     servers = []
     for experiment in (lenet, pfedsim(lenet, warm_up=1)):
         server, clients = Server(experiment), ClientSide(experiment)

@@ -1,4 +1,4 @@
-"""FedMP's bandit by hand (METHODS B.7)."""
+"""FedMP's bandit by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHODS C.4 and F."""
+"""SCAFFOLD, by hand and by its optimum."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_momentum_is_divided_out(momentum: float, expected: float) -> None:
     assert float(control) == pytest.approx(0.7, rel=1e-5)
 
 
-def test_first_round_is_fedavg_without_momentum_and_uniform_bit_for_bit(fedavg: Experiment) -> None:  # F.1
+def test_first_round_is_fedavg_without_momentum_and_uniform_bit_for_bit(fedavg: Experiment) -> None:
     task = fedavg.method.task
     assert task.training.momentum == 0.9
     plain = replace(task, uniform_weights=True, training=task.training.model_copy(update={"momentum": 0.0}))

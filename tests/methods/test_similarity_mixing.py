@@ -1,4 +1,4 @@
-"""METHODS C.1, Eq. 9."""
+"""Mixing by similarity (FDSE Eq. 9), by hand."""
 
 from __future__ import annotations
 

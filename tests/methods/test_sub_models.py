@@ -1,4 +1,4 @@
-"""What holds for every method whose server cuts a sub-model out of the global model (METHODS F)."""
+"""What holds for every method whose server cuts a sub-model out of the global model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def server_of_random_weights(experiment: Experiment) -> Server:
     return server
 
 
-def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:  # F.1
+def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:
     base = replace(base, profiles=tuple(replace(profile, ratio=0.0) for profile in base.profiles))
     plain = {"masked_loss": False, "bn_statistics": "slim"}
 
@@ -73,7 +73,7 @@ def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:
 
 
 @pytest.mark.parametrize("name", SUB_MODELS)
-def test_untrained_sub_models_give_the_global_model_back(base: Experiment, name: str) -> None:  # F.6
+def test_untrained_sub_models_give_the_global_model_back(base: Experiment, name: str) -> None:
     server = server_of_random_weights(with_method(base, name))
     before, held = copy.deepcopy(server.state.weights), (7, 250, 31, 64)
     say_that_clients_hold(server, held)
@@ -96,7 +96,7 @@ def test_untrained_sub_models_give_the_global_model_back(base: Experiment, name:
 )
 def test_disjoint_sub_models_move_only_what_they_hold(
     base: Experiment, name: str, params: dict[str, Any], shares: tuple[float, float]
-) -> None:  # F.10
+) -> None:
     experiment = with_method(base, name, **params)
     server = server_of_random_weights(experiment)
     before = copy.deepcopy(server.state.weights)

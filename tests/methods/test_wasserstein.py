@@ -1,4 +1,4 @@
-"""METHODS D.1, D.2."""
+"""The distance of FedCMD and FedAP, by hand."""
 
 from __future__ import annotations
 

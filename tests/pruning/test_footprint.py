@@ -1,4 +1,4 @@
-"""METHODS A.4's integers and the paper's Tables 5 and 6."""
+"""Footprints: integers by hand, and the paper's Tables 5 and 6."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ INTEGERS = {
         0.8: (447_432, 18_897_833),
     },
     ("resnet18", 32, "internal"): {0.0: (11_173_962, 556_651_520)},
-    ("alexnet", 256, "internal"): {0.0: (12_974_154, 880_282_560)},  # x 50: the 4.40e10 of METHODS C.1
+    ("alexnet", 256, "internal"): {0.0: (12_974_154, 880_282_560)},  # x 50 is 4.40e10; FDSE's Table 4 says 4.41
     ("lenet5", 32, "internal"): {0.0: (62_050, 664_328)},
 }
 # rho -> (million parameters, million MACs) as printed

@@ -1,4 +1,4 @@
-"""METHODS A.7, D7-D11."""
+"""Which weights the masks of the authors' public code leave."""
 
 from __future__ import annotations
 

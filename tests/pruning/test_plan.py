@@ -22,7 +22,7 @@ TWO_GROUPS = ChannelLayout({"a": ChannelGroup("a", 5, ("a",)), "b": ChannelGroup
 
 
 def test_weakest_channels_go_and_indices_stay_sorted() -> None:
-    scores = torch.tensor([2.0, 0.5, 4.0, 0.2, 3.0])  # METHODS A.9.5: rho 0.4 drops channels 4 and 2, counted from 1
+    scores = torch.tensor([2.0, 0.5, 4.0, 0.2, 3.0])  # rho 0.4 drops channels 4 and 2, counted from 1
     assert keep_largest(scores, 3).tolist() == [0, 2, 4]
 
 

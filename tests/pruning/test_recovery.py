@@ -35,7 +35,7 @@ def vector(*values: float) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("recovery", "expected"),
     [
-        ("global", [6.5, 7.5, 7.5, 8.5]),  # METHODS A.9.3
+        ("global", [6.5, 7.5, 7.5, 8.5]),
         ("zero", [6.5, 7.5, 6.75, 7.5]),
         ("holders", [6.5, 7.5, 9.0, 10.0]),
     ],
@@ -56,7 +56,7 @@ def test_what_nobody_kept(recovery: Recovery, expected: list[float]) -> None:
     assert mean.result()["w"].tolist()[2:] == expected
 
 
-def test_disjoint_owners_move_only_their_own_by_their_share() -> None:  # METHODS F.10
+def test_disjoint_owners_move_only_their_own_by_their_share() -> None:
     mean = RecoveringMean(vector(1, 1, 1, 1), VECTOR)
     mean.add(vector(5, 5), FIRST_TWO, weight=1)
     mean.add(vector(9, 9), PruningPlan({"g": torch.tensor([2, 3])}), weight=3)
@@ -87,7 +87,7 @@ def test_full_uploads_give_the_plain_weighted_mean_bit_for_bit(recovery: Recover
             assert torch.equal(tensor, (total / sum(counts)).float())
 
 
-def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None:  # METHODS F.6
+def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None:
     model = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed=1)
     layout = trace_layout(model, 16, "grouped")
     weights = model.state_dict()
@@ -98,7 +98,7 @@ def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None: 
     assert all(torch.equal(tensor, weights[name]) for name, tensor in mean.result().items())
 
 
-def test_integer_buffers_keep_dtype_and_take_the_largest() -> None:  # METHODS F.7
+def test_integer_buffers_keep_dtype_and_take_the_largest() -> None:
     layout = ChannelLayout({}, {"n": TensorSpec((), torch.int64, False, 0)})
     mean = RecoveringMean({"n": torch.tensor(3)}, layout)
     for counter in (5, 9, 7):

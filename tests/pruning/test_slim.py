@@ -1,4 +1,4 @@
-"""A slim model is the masked dense model, only smaller (METHODS A.9.6, F.5)."""
+"""A slim model is the masked dense model, only smaller."""
 
 from __future__ import annotations
 
