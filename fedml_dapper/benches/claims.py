@@ -113,6 +113,8 @@ def _published(name: str, tables: Tables) -> tuple[str, ...]:
             ahead += reference.mean > theirs.mean
     if not compared:
         return ()
+    if compared == 1:
+        return (f"In the published numbers {name} is {'ahead' if ahead else 'not ahead'} in this one comparison.",)
     return (f"In the published numbers {name} is ahead in {ahead} of these {compared} comparisons.",)
 
 

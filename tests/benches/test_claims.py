@@ -1,5 +1,7 @@
 import re
 
+import pytest
+
 from fedml_dapper.benches.claims import claims
 from fedml_dapper.benches.grid import Published, Variant
 from fedml_dapper.benches.results import load_results
@@ -108,6 +110,19 @@ def test_published_order_is_counted_and_choosing_is_priced(store):
 
     assert "In the published numbers Ours is ahead in 1 of these 2 comparisons." in sentences
     assert any(re.search(r"raises the means by 2\.0 to 5\.0 points", sentence) for sentence in sentences)
+
+
+@pytest.mark.parametrize(("theirs", "says"), [(65, "is ahead"), (75, "is not ahead")])
+def test_one_published_comparison_is_told_as_one(store, theirs, says):
+    ours, other = (
+        Variant(label=label, method="m", published={"global": Published(mean=mean)})
+        for label, mean in (("Ours", 70), ("A", theirs))
+    )
+    folder = store.bench([ours, other], seeds=(1,))
+    for label in ("Ours", "A"):
+        store.cell(label, 1, [50, 60, 60])
+
+    assert f"In the published numbers Ours {says} in this one comparison." in said(folder)
 
 
 def test_costs_are_relative_to_fedavg(three_methods):
