@@ -27,8 +27,8 @@ class ClientData:
     """The training samples of one client.
 
     Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
-    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it; iterating over the
-    object instead gives every sample once, in order and not augmented, as a ``DataLoader`` would.
+    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it; iterating over the object
+    instead gives every sample once, in order and not augmented, as a ``DataLoader`` would.
     """
 
     client_id: int

@@ -1,4 +1,4 @@
-"""Digits: MNIST, USPS, SVHN and SYN.
+"""Digits (DapperFL, Table 1): MNIST, USPS, SVHN and SYN.
 
 SVHN and SYN are not always to be had. The small packed SVHN then serves as ``svhn``, and a subset of MNIST-M stands in
 for SYN under its own name, ``mnistm``; either makes the suite "digits (subset)". At the usual 1 % a client of the small

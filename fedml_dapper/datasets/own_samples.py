@@ -1,4 +1,4 @@
-"""Partitions in which every client keeps some of its own samples back, to test its own model on.
+"""Partitions in which every client keeps some of its own samples back, to test its own model on (FDSE, FedCMD).
 
 Both start from all images of a domain, whatever split it was published with.
 """
@@ -35,7 +35,7 @@ class OwnSamples:
 
 
 def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | None = None) -> list[OwnSamples]:
-    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training.
+    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training (FDSE).
 
     ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` unless there are as
     many clients as domains.
@@ -56,7 +56,7 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
 def dirichlet_halves(
     suite: Suite, num_clients: int, alpha: float, seed: int, share: float | None = None
 ) -> list[OwnSamples]:
-    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing.
+    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing (FedCMD).
 
     ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` for a suite of
     several domains and where the partition is impossible.

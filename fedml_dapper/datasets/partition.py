@@ -42,7 +42,7 @@ def partition(
     max_per_domain: int | None = None,
     validation_share: float | None = None,
 ) -> Partition:
-    """Divide ``suite`` among ``num_clients``.
+    """Divide ``suite`` among ``num_clients``, as DapperFL's experiments do.
 
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from

@@ -26,7 +26,7 @@ class Accuracy(Record):
 
 
 class PersonalSummary(Record):
-    """How the clients fare with their own models, over the rounds in which that was measured."""
+    """How the clients fare with their own models, over the rounds in which that was measured (FDSE, FedCMD)."""
 
     overall: Accuracy
     """ALL: over the union of the clients' test samples."""

@@ -46,7 +46,8 @@ _OWN_STATISTICS = "slim_statistics"
 
 
 class DapperFLParams(MethodParams):
-    """Settings of DapperFL; defaults are the paper's (Table 4); switches settle what it leaves open."""
+    """Settings of DapperFL; defaults are the paper's (Table 4). Switches are its ablations, what it leaves open, and
+    what the authors' public code does."""
 
     alpha_0: float = Field(default=0.9, ge=0, le=1)
     """Fusion weight of the global model in round 1."""
@@ -59,15 +60,17 @@ class DapperFLParams(MethodParams):
     fusion: bool = True
     """False is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses)."""
     fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
-    """What is fused: trainable parameters; ``.weight`` tensors only; or BatchNorm's running statistics too."""
+    """What is fused: trainable parameters; ``.weight`` tensors only (the public code); or BatchNorm's running
+    statistics too."""
     skip_round1_fusion: bool = False
-    """Do not fuse with the random initial model."""
+    """Do not fuse with the random initial model, as the public code means to; the paper does."""
     dar_norm: Literal["squared", "l2", "squared_mean"] = "squared"
     """Squared length (Eq. 3), plain length (the public code), or squared length per feature."""
     dar_in_finetune: bool = True
-    """DAR in epoch 1 too."""
+    """DAR in epoch 1 too, as in the public code; the paper does not say."""
     recovery: Recovery = "global"
-    """What fills dropped coordinates: the previous global model (Eq. 6), zero, or only holders count."""
+    """What fills dropped coordinates: the previous global model (Eq. 6), zero (the public code), or only
+    holders count."""
     bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
     """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
     received model's, measured on the client's images before training."""

@@ -9,9 +9,9 @@ inverted dropout, which enlarges kept channels by C / k. In training the BatchNo
 again; it would only raise running variances by (C / k)^2, which is more than the dense model has.
 
 Nobody ever runs the dense model that the server tests, and the running statistics behind a cut layer are those of
-narrow inputs, so accuracy stays low and jumps from round to round. The weights are better than they
-look: on the quickstart suite 19 % after 5 rounds and 38 % after 12 (one seed), but 57 % and 80 % with statistics
-measured anew on the clients' images.
+narrow inputs, so accuracy stays low and jumps from round to round. The weights are better than they look: on the
+quickstart suite 19 % after 5 rounds and 38 % after 12 (one seed), but 57 % and 80 % with statistics measured anew on
+the clients' images.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ class LocalTraining:
     def optimizer(
         self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
     ) -> torch.optim.SGD:
-        """A fresh optimizer: momentum starts at zero in every round. It steps ``parameters``, by default
-        all of the model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
+        """A fresh optimizer: momentum starts at zero in every round. It steps ``parameters``, by default all of the
+        model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
         args = self._args
         return torch.optim.SGD(
             model.parameters() if parameters is None else parameters,

@@ -1,4 +1,4 @@
-"""A direction that no client's update disagrees with: the shortest point of the updates' convex hull."""
+"""A direction that no client's update disagrees with: the shortest point of the updates' convex hull (FDSE)."""
 
 from __future__ import annotations
 
