@@ -1,9 +1,9 @@
 """The masks of the authors' public code, for comparison only: nothing becomes smaller.
 
-Every convolution but the stem loses its weakest output channels and, chosen from what is left, its weakest input
-channels, both at the full ratio, so only (1 - ratio)^2 of its weights survive; masks of neighbouring layers do not
-line up. The first block's conv1 and the network's first shortcut are cut on outputs only. BatchNorm weights are
-masked one by one, their biases and statistics stay. The predictor loses input features by l2 norm.
+Every convolution but the stem loses its weakest input channels and, chosen by what these leave of each filter, its
+weakest output channels, both at the full ratio, so only (1 - ratio)^2 of its weights survive; masks of neighbouring
+layers do not line up. The first block's conv1 and the network's first shortcut are cut on outputs only. BatchNorm
+weights are masked one by one, their biases and statistics stay. The predictor loses input features by l2 norm.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def official_masks(model: Backbone, ratio: float) -> dict[str, Tensor]:
     norms = [layer for layer in scratch.modules() if isinstance(layer, nn.BatchNorm2d)][1:]
     first_shortcut = next((layer for layer in convolutions if layer.kernel_size == (1, 1)), None)
     for layer in convolutions:
-        _mask_channels(layer, ratio, norm=1, dim=0)
         if layer is not convolutions[0] and layer is not first_shortcut:
             _mask_channels(layer, ratio, norm=1, dim=1)
+        _mask_channels(layer, ratio, norm=1, dim=0)
     for norm in norms:
         prune.l1_unstructured(norm, "weight", amount=ratio)  # type: ignore[no-untyped-call]
     _mask_channels(scratch.predictor, ratio, norm=2, dim=1)
