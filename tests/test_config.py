@@ -51,6 +51,24 @@ def test_fedcmd_experiment_holds_its_settings() -> None:
     assert settings.model_args.model == "lenet5"
 
 
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        (["client_order=official"], "leave client_order and max_clients_per_domain"),
+        (["ratios=[0.0]"], "data_args.clients has level 2, but dapper_args.levels.ratios has 1 levels"),
+        (["data_silo_config=[a.yaml, b.yaml]"], "levels stand in data_args.clients and in client_specific_args"),
+    ],
+)
+def test_stated_clients_leave_nothing_else_to_say_it(experiment: Path, also: list[str], message: str) -> None:
+    stated = [
+        "client_num_in_total=2",
+        "client_num_per_round=2",
+        "clients=[{domain: a, level: 2}, {domain: b, level: 1}]",
+    ]
+    with pytest.raises(ConfigError, match=message):
+        load_settings([experiment], [*stated, *also])
+
+
 def test_compatibility_overlay_changes_only_what_it_names() -> None:
     paper = load_settings([CONFIG / "office_caltech.yaml"])
     official = load_settings([CONFIG / "office_caltech.yaml", CONFIG / "official_compat.yaml"])
@@ -110,6 +128,9 @@ def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
             "two places for one",
         ),
         ("training_type=cross_silo", "simulation takes sp or MPI"),
+        ("clients=[a, b]", "data_args.clients states 2 clients, train_args.client_num_in_total is 10; make them agree"),
+        ("clients=[{domain: a, level: 1}, b]", "`clients` gives a level to some clients only"),
+        ("clients=[{domain: a, levle: 1}]", "unknown key `levle`"),
         ("epochs", "expected key=value"),
         ("ratios=[]", "needs at least one ratio"),
         ("tracking_args.wandb_key=abc", "tracking_args: leave `wandb_key` out: a key in a file ends up in every copy"),

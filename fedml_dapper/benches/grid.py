@@ -132,11 +132,16 @@ def load_bench(name: str) -> Bench:
         path = CONFIGS / "benches" / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"no bench `{name}` in {path.parent}{did_you_mean(name, bench_names())}")
+    return check(Bench, _extended(path) | {"name": path.stem}, where=str(path))
+
+
+def _extended(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The bench file at ``path`` laid over the one that it ``extends``, and that over what it extends itself."""
+    if path in above:
+        raise ConfigError(f"{above[0]}: extends itself by way of {path.name}; leave one `extends` out")
     values = read_yaml(path)
     extended = values.pop("extends", None)
-    if extended is not None:
-        values = merge(read_yaml(path.parent / str(extended)), values)
-    return check(Bench, values | {"name": path.stem}, where=str(path))
+    return values if extended is None else merge(_extended(path.parent / str(extended), (*above, path)), values)
 
 
 def bench_names() -> list[str]:

@@ -9,6 +9,7 @@ from fedml_dapper.config.comm_args import CommArgs, MqttConfig, S3Config, Secure
 from fedml_dapper.config.dapper_args import DapperArgs, DefenceArgs, EvaluationArgs, LevelArgs, PruningArgs, Uplink
 from fedml_dapper.config.fedml_args import (
     FEDML_PROTECTIONS,
+    ClientArgs,
     CommonArgs,
     DataArgs,
     DeviceArgs,
@@ -27,6 +28,7 @@ from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
 
 __all__ = [
     "FEDML_PROTECTIONS",
+    "ClientArgs",
     "ClientSpecificArgs",
     "CommArgs",
     "CommonArgs",

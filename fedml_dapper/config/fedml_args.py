@@ -21,6 +21,16 @@ class CommonArgs(Section):
     random_seed: int = Field(default=1, ge=0)
 
 
+class ClientArgs(Section):
+    """One entry of ``data_args.clients``: what a client holds, and how strong its device is."""
+
+    domain: str
+    share: Share | None = None
+    """Of its domain's training set; ``data_args.client_share`` when absent."""
+    level: int | None = Field(default=None, ge=1)
+    """Capability level, 1 the strongest; ``dapper_args.levels.assignment`` decides when no entry has one."""
+
+
 class DataArgs(Section):
     """``data_args``: which images, and how clients share them."""
 
@@ -42,13 +52,36 @@ class DataArgs(Section):
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """For ``domain_shares``: the share of each domain's training set that no client gets, so that rounds and settings
     can be chosen without looking at test images. Clients hold as many samples as without it."""
+    clients: tuple[ClientArgs, ...] | None = None
+    """For ``domain_shares``, where domains are not to be drawn: the clients in order, each a domain's name or
+    ``{domain, share, level}``."""
     client_order: Literal["shuffled", "official"] = "shuffled"
-    """``official``: one guaranteed client per domain comes last, in domain order."""
+    """Of drawn domains; ``official``: one guaranteed client per domain comes last, in domain order."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
     """Random flips in training; the suite's own rule when absent (the public code flips digits too)."""
+
+    @field_validator("clients", mode="before")
+    @classmethod
+    def _names_alone(cls, entries: Any) -> Any:
+        if not isinstance(entries, list | tuple):
+            return entries
+        return [{"domain": entry} if isinstance(entry, str) else entry for entry in entries]
+
+    @model_validator(mode="after")
+    def _stated_or_drawn(self) -> DataArgs:
+        if self.clients is None:
+            return self
+        if self.client_order != "shuffled" or self.max_clients_per_domain is not None:
+            raise ValueError(
+                "`clients` states who holds what; leave client_order and max_clients_per_domain, which are about"
+                " drawing it, out"
+            )
+        if len({client.level is None for client in self.clients}) > 1:
+            raise ValueError("`clients` gives a level to some clients only; give one to all of them or to none")
+        return self
 
 
 class ModelArgs(Section):

@@ -62,6 +62,7 @@ class Settings(Section):
                 f"client_specific_args.data_silo_config names {len(silos)} files for"
                 f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
             )
+        self._clients_fit(silos is not None)
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
         defence = self.dapper_args.defence
@@ -72,6 +73,26 @@ class Settings(Section):
                 f" ({self.train_args.client_num_per_round}), so that no coordinate would ever change; lower the former"
             )
         return self
+
+    def _clients_fit(self, silos_say_levels: bool) -> None:
+        stated = self.data_args.clients
+        if stated is None:
+            return
+        if len(stated) != self.train_args.client_num_in_total:
+            raise ValueError(
+                f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is"
+                f" {self.train_args.client_num_in_total}; make them agree"
+            )
+        levels = [client.level for client in stated if client.level is not None]
+        if levels and silos_say_levels:
+            raise ValueError(
+                "levels stand in data_args.clients and in client_specific_args.data_silo_config; leave one out"
+            )
+        if levels and max(levels) > len(self.dapper_args.levels.ratios):
+            raise ValueError(
+                f"data_args.clients has level {max(levels)}, but dapper_args.levels.ratios has"
+                f" {len(self.dapper_args.levels.ratios)} levels"
+            )
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

@@ -66,6 +66,7 @@ def _check(name: PartitionName, args: DataArgs) -> None:
         raise ConfigError("data_args.dirichlet_alpha: partition dirichlet needs it; e.g. 0.1 (uneven) or 1.0 (mild)")
     belongs = {
         "dirichlet_alpha": ("dirichlet", args.dirichlet_alpha is not None),
+        "clients": ("domain_shares", args.clients is not None),
         "client_order": ("domain_shares", args.client_order != "shuffled"),
         "max_clients_per_domain": ("domain_shares", args.max_clients_per_domain is not None),
         "validation_share": ("domain_shares", args.validation_share is not None),
@@ -84,6 +85,7 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
         order=args.client_order,
         max_per_domain=args.max_clients_per_domain,
         validation_share=args.validation_share,
+        stated=args.clients,
     )
     tests = tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains)
     validations = tuple(

@@ -1,7 +1,8 @@
-"""Who holds which samples: clients get a domain each, then a share of that domain's training set."""
+"""Who holds which samples: clients get a domain each, drawn or stated, then a share of that domain's training set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.errors import ConfigError
@@ -29,7 +31,7 @@ class Partition:
     validation: tuple[Tensor, ...]
     """For each domain, the int64 indices of the training samples that are kept from all clients."""
     notes: tuple[str, ...]
-    """One line for each client that shares samples with earlier ones, to be logged."""
+    """One line for each client that shares samples with earlier ones and each domain without clients, to be logged."""
 
 
 def partition(
@@ -41,9 +43,11 @@ def partition(
     order: ClientOrder = "shuffled",
     max_per_domain: int | None = None,
     validation_share: float | None = None,
+    stated: Sequence[ClientArgs] | None = None,
 ) -> Partition:
     """Divide ``suite`` among ``num_clients``, as DapperFL's experiments do.
 
+    Which domain is whose is drawn, unless it is ``stated``, client by client.
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
     the free samples first, and else also from others'. ``share`` defaults to the suite's own. ``validation_share`` of
@@ -51,17 +55,27 @@ def partition(
     """
     share = suite.client_share if share is None else share
     rng = numpy_generator(seed, Stream.PARTITION)
-    domains = assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain)
+    if stated is None:
+        domains, shares = (
+            assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain),
+            [share] * num_clients,
+        )
+    else:
+        domains, shares = _find_domains(suite, stated), [client.share or share for client in stated]
     validation = [_hold_out(domain, index, validation_share, seed) for index, domain in enumerate(suite.domains)]
     pools = [_Pool(domain, held_out) for domain, held_out in zip(suite.domains, validation, strict=True)]
-    indices, notes = [], []
-    for client, index in enumerate(domains):
+    unused = [domain.name for index, domain in enumerate(suite.domains) if index not in domains]
+    indices, notes = (
+        [],
+        [f"no client holds images of domain {name}; the global model is tested on it" for name in unused],
+    )
+    for client, (index, held_share) in enumerate(zip(domains, shares, strict=True)):
         domain, pool = suite.domains[index], pools[index]
-        count = size_of_share(share, len(domain.train))
+        count = size_of_share(held_share, len(domain.train))
         if count > len(pool.labels):
             raise ConfigError(
-                f"data_args.validation_share: {validation_share} and client_share {share} together are more than the"
-                f" {len(domain.train)} training samples of {domain.name}; lower one of them"
+                f"data_args.validation_share: {validation_share} and client_share {held_share} together are more than"
+                f" the {len(domain.train)} training samples of {domain.name}; lower one of them"
             )
         drawn = pool.draw(count, rng)
         if suite.swap_in_missing_classes:
@@ -116,6 +130,15 @@ def assign_domains(
         free.append(domain)
     assigned = free + guaranteed
     return assigned if order == "official" else [assigned[position] for position in rng.permutation(num_clients)]
+
+
+def _find_domains(suite: Suite, stated: Sequence[ClientArgs]) -> list[int]:
+    """The place in ``suite`` of each stated client's domain."""
+    places = {domain.name: index for index, domain in enumerate(suite.domains)}
+    for client in stated:
+        if client.domain not in places:
+            raise ConfigError(f"data_args.clients: no domain `{client.domain}`{did_you_mean(client.domain, places)}")
+    return [places[client.domain] for client in stated]
 
 
 def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) -> list[ClientData]:

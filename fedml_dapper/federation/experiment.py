@@ -100,7 +100,7 @@ def build_experiment(settings: Settings) -> Experiment:
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
-    levels = read_silo_levels(settings) or assign_levels(level_args, len(clients), seed)
+    levels = read_silo_levels(settings) or _stated_levels(settings) or assign_levels(level_args, len(clients), seed)
     profiles = tuple(
         ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
         for client, level in zip(clients, levels, strict=True)
@@ -119,6 +119,11 @@ def build_experiment(settings: Settings) -> Experiment:
         device=device,
         notes=division.notes,
     )
+
+
+def _stated_levels(settings: Settings) -> list[int]:
+    """The levels in ``data_args.clients``; empty where it has none."""
+    return [client.level for client in settings.data_args.clients or () if client.level is not None]
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:

@@ -30,5 +30,6 @@ def leave_out(suite: Suite, settings: Settings) -> tuple[Suite, UnseenDomain | N
     seen = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name != name))
     alone = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name == name))
     seed, batch_size = settings.common_args.random_seed, settings.train_args.batch_size
-    newcomer = divide(alone, settings.data_args, 1, batch_size, seed)
+    drawn = settings.data_args.model_copy(update={"clients": None})  # those are who train
+    newcomer = divide(alone, drawn, 1, batch_size, seed)
     return seen, UnseenDomain(newcomer.clients[0], newcomer.domain_tests[0])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -102,13 +103,32 @@ def test_the_same_run_has_the_same_folder_whatever_bench_asks_for_it(write_bench
 def test_cells_that_benches_share() -> None:
     nine = {cell.folder for cell in cells(load_bench("table2"), "small")}
     assert {cell.folder for cell in cells(load_bench("fig6"), "small")} == nine
-    assert len({cell.folder for cell in cells(load_bench("table3"), "small")} & nine) == 3  # DapperFL, three seeds
+    assert len({cell.folder for cell in cells(load_bench("official"), "small")} & nine) == 6  # all but the public code
+    drawn = {cell.folder for cell in cells(load_bench("table2_drawn"), "small")}
+    assert not drawn & nine
+    assert len({cell.folder for cell in cells(load_bench("table3"), "small")} & drawn) == 3  # DapperFL, three seeds
+
+
+def test_table_2_has_the_domains_that_the_public_code_draws_at_its_default_seed() -> None:
+    domains = ["caltech", "amazon", "webcam", "dslr"]
+    drawn = np.random.RandomState(1234).choice(domains, 6).tolist()
+    for cell in cells(load_bench("table2"), "paper"):
+        assert cell.settings.data_args.clients is not None
+        assert [client.domain for client in cell.settings.data_args.clients] == drawn + domains
+
+
+def test_a_bench_cannot_extend_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml: extends itself by way of a\.yaml; leave one `extends` out"):
+        load_bench(str(tmp_path / "a.yaml"))
 
 
 def test_committed_runs_are_those_that_the_bench_asks_for() -> None:
     store = Path(__file__).parents[2] / "results" / "small"
     assert all(
-        (store / "cells" / cell.folder / DIAGNOSIS_NAME).is_file() for cell in cells(load_bench("table2"), "small")
+        (store / "cells" / cell.folder / DIAGNOSIS_NAME).is_file()
+        for cell in cells(load_bench("table2_drawn"), "small")
     )
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedml_dapper.config import ClientArgs
 from fedml_dapper.datasets import Partition, Suite, assign_domains, client_data, partition
 from fedml_dapper.errors import ConfigError, DataError
 
@@ -183,3 +184,18 @@ def test_validation_samples_do_not_depend_on_the_clients(small_suite: MakeSuite)
 def test_too_little_left_beside_validation(small_suite: MakeSuite) -> None:
     with pytest.raises(ConfigError, match=r"validation_share: 0.6 and client_share 0.5 together.*100 training.*d0"):
         partition(small_suite([100]), 1, 0.5, seed=1, validation_share=0.6)
+
+
+def test_stated_clients_get_their_domains_and_shares(small_suite: MakeSuite) -> None:
+    suite = small_suite([100, 40, 20])
+    stated = [ClientArgs(domain="d1"), ClientArgs(domain="d0", share=0.5), ClientArgs(domain="d1")]
+    division = partition(suite, 3, 0.2, seed=1, stated=stated)
+    assert division.domains == (1, 0, 1)
+    assert [len(held) for held in division.indices] == [8, 50, 8]
+    assert not set(division.indices[0].tolist()) & set(division.indices[2].tolist())
+    assert division.notes == ("no client holds images of domain d2; the global model is tested on it",)
+
+
+def test_a_stated_domain_has_to_exist(small_suite: MakeSuite) -> None:
+    with pytest.raises(ConfigError, match=r"data_args.clients: no domain `d7`; known: d0, d1"):
+        partition(small_suite([40, 40]), 1, None, seed=1, stated=[ClientArgs(domain="d7")])

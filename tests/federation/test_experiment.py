@@ -19,6 +19,18 @@ def test_a_clients_own_test_set_is_its_domains(tiny_settings: SettingsFactory) -
     assert all(own.test in experiment.tests and own.validation is None for own in experiment.client_tests)
 
 
+def test_stated_clients_hold_what_they_state_at_their_levels(tiny_settings: SettingsFactory) -> None:
+    stated = "clients=[{domain: fonts, level: 2}, {domain: scans, share: 0.5, level: 1}, {domain: fonts, level: 2}]"
+    two_levels = ("client_num_in_total=3", "client_num_per_round=3", "ratios=[0.0, 0.5]")
+    experiment = build_experiment(tiny_settings(stated, *two_levels))
+    assert [(p.domain, p.level, p.ratio) for p in experiment.profiles] == [
+        ("fonts", 2, 0.5), ("scans", 1, 0.0), ("fonts", 2, 0.5),
+    ]  # fmt: skip
+    assert experiment.profiles[1].num_samples > 2 * experiment.profiles[0].num_samples
+    assert [test.domain for test in experiment.tests] == ["scans", "blended", "fonts", "segments"]
+    assert sum("no client holds images of domain" in note for note in experiment.notes) == 2
+
+
 @pytest.mark.parametrize("model", ["lenet5", "resnet10"])
 def test_one_client_a_domain_trains_and_is_tested_apart(tiny_settings: SettingsFactory, model: str) -> None:
     own_samples = ("partition=one_per_domain", "image_size=20", f"model={model}")
