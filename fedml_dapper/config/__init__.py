@@ -22,11 +22,13 @@ from fedml_dapper.config.fedml_args import (
     why_refused,
 )
 from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
+from fedml_dapper.config.references import ENTRY_POINTS, Reference, installed, sources
 from fedml_dapper.config.section import Section, check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
 
 __all__ = [
+    "ENTRY_POINTS",
     "FEDML_PROTECTIONS",
     "ClientArgs",
     "ClientSpecificArgs",
@@ -43,6 +45,7 @@ __all__ = [
     "PartitionName",
     "Precision",
     "PruningArgs",
+    "Reference",
     "S3Config",
     "Section",
     "SecureGrpcConfig",
@@ -55,10 +58,12 @@ __all__ = [
     "ValidationArgs",
     "check",
     "did_you_mean",
+    "installed",
     "load_settings",
     "merge",
     "parse_override",
     "read_silo_levels",
     "read_yaml",
+    "sources",
     "why_refused",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from fedml_dapper.config.references import ENTRY_POINTS, Reference
 from fedml_dapper.config.section import check, did_you_mean, is_section
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.silo_args import SiloFile
@@ -27,8 +28,9 @@ def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Setti
         merged = merge(merged, read_yaml(file))
     for override in overrides:
         parse_override(merged, override)
-    settings = check(Settings, merged, where=", ".join(str(file) for file in files))
-    return _with_found_files(settings, [file.parent for file in files])
+    folders = [file.parent for file in files]
+    settings = check(Settings, _with_found_sources(merged, folders), where=", ".join(str(file) for file in files))
+    return _with_found_files(settings, folders)
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:
@@ -86,16 +88,39 @@ def parse_override(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: the value is not valid YAML") from error
 
 
+def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+    """Unchecked ``values`` in which ``path/to/file.py:Name`` has an absolute path."""
+    found = dict(values)
+    for key in ENTRY_POINTS:
+        *sections, last = key.split(".")
+        place: Any = values
+        for section in sections:
+            place = place.get(section) if isinstance(place, dict) else None
+        value = place.get(last) if isinstance(place, dict) else None
+        reference = Reference.parse(value) if isinstance(value, str) else None
+        if reference is not None and reference.file is not None:
+            moved: dict[str, Any] = {last: f"{_find(reference.file, key, 'file', folders)}:{reference.name}"}
+            for section in reversed(sections):
+                moved = {section: moved}
+            found = merge(found, moved)
+    return found
+
+
+def _find(path: Path, key: str, kind: Literal["file", "folder"], folders: Sequence[Path]) -> Path:
+    """``path``, relative to the working directory or to an experiment file, as an absolute one."""
+    candidates = list(dict.fromkeys((path, *(folder / path for folder in folders))))
+    for candidate in candidates:
+        if candidate.is_file() if kind == "file" else candidate.is_dir():
+            return candidate.resolve()
+    places = ", ".join(str(candidate.parent.absolute()) for candidate in candidates)
+    raise ConfigError(f"{key}: no {kind} {path}; looked in {places}")
+
+
 def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
-    """Files named in the settings as absolute paths: relative to the working directory or to an experiment file."""
+    """Files and folders named in the settings as absolute paths."""
 
     def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
-        candidates = [path, *(folder / path for folder in folders)]
-        for candidate in candidates:
-            if candidate.is_file() if kind == "file" else candidate.is_dir():
-                return candidate.resolve()
-        places = ", ".join(str(candidate.parent.absolute()) for candidate in candidates)
-        raise ConfigError(f"{key}: no {kind} {path}; looked in {places}")
+        return _find(path, key, kind, folders)
 
     comm, silos = settings.comm_args, settings.client_specific_args
     if comm.grpc_ipconfig_path is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Settings, read_silo_levels
+from fedml_dapper.config import LevelArgs, Settings, read_silo_levels, sources
 from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, load_suite
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
@@ -47,6 +47,7 @@ class Experiment:
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
+            sources=sources(self.settings),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
             cost_note=self.method.cost_note,
             clients=tuple(

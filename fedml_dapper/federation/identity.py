@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedml_dapper.config import Settings
+from fedml_dapper.config import Settings, sources
 
 WIRE_SCHEMA = 3
 """Version of the message format; raise it when a reader of the old one would misread the new one."""
@@ -60,10 +60,21 @@ class Identity(BaseModel):
         return None
 
 
-def shared_settings(settings: Settings) -> dict[str, Any]:
-    """The settings on which server and clients must agree."""
+def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings on which server and clients must agree.
+
+    What is not of this package stands in them as ``named`` says: a name and a digest of its source, by default of the
+    source that is here now.
+    """
     known = {name: dropped for name, dropped in _OF_THE_MACHINE.items() if name in Settings.model_fields}
-    return settings.model_dump(mode="json", exclude=known)
+    values = settings.model_dump(mode="json", exclude=known)
+    for key, source in (sources(settings) if named is None else named).items():
+        *sections, last = key.split(".")
+        place = values
+        for section in sections:
+            place = place[section]
+        place[last] = source
+    return values
 
 
 def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

@@ -51,6 +51,8 @@ class RunRecord(Record):
     """A domain without clients, scored all the same."""
     method: str
     settings: dict[str, Any]
+    sources: dict[str, str] = {}
+    """For settings that name something outside of the package: which object, and a digest of its source."""
     footprints: tuple[LevelFootprint, ...]
     cost_note: str
     """What the method costs beyond, or does not save of, the footprints; empty where there is nothing to say."""

@@ -60,7 +60,9 @@ def _resumable(experiment: Experiment, path: Path | None) -> Path:
         return path
     theirs, ours = found[0], experiment.record()
     settings = check(Settings, theirs.settings, where=str(path / LEDGER_NAME))
-    difference = settings_difference(shared_settings(settings), shared_settings(experiment.settings))
+    difference = settings_difference(
+        shared_settings(settings, theirs.sources), shared_settings(experiment.settings, ours.sources)
+    )
     if difference:
         raise ConfigError(f"{path} holds a run with other settings: {difference}; take its own, or another folder")
     if (theirs.suite, theirs.domains, theirs.clients) != (ours.suite, ours.domains, ours.clients):

@@ -1,0 +1,96 @@
+"""Settings that may name something of the user's own: ``path/to/file.py:Name`` or ``package.module:Name``.
+
+Names come from local settings alone, never from a message: what a peer runs, it says as a name and a digest of its
+source, which is compared and not loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fedml_dapper.config.settings import Settings
+
+ENTRY_POINTS: Mapping[str, str] = {
+    "dapper_args.method": "fedml_dapper.methods",
+    "dapper_args.levels.assignment": "fedml_dapper.level_rules",
+}
+"""Settings that may be references, by dotted key, and the entry points in which packages offer the same."""
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A name in a file or in a module that can be imported."""
+
+    place: str
+    """The file's path, or the module's dotted name."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Reference | None:
+        """The reference that ``text`` is; None for a plain name."""
+        place, colon, name = text.rpartition(":")
+        return cls(place, name) if colon and place and name.isidentifier() else None
+
+    @property
+    def file(self) -> Path | None:
+        """The file, where a file is named rather than a module."""
+        return Path(self.place) if self.place.endswith(".py") else None
+
+    @property
+    def source(self) -> Path | None:
+        """The file that holds the code; None where there is none to be found."""
+        if self.file is not None:
+            return self.file if self.file.is_file() else None
+        try:
+            spec = importlib.util.find_spec(self.place)
+        except (ImportError, ValueError):
+            return None
+        return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.name}"
+
+    @property
+    def with_digest(self) -> str:
+        """The reference as it is on any machine: without folders, with a digest of its source."""
+        source = self.source
+        digest = "not found" if source is None else hashlib.sha256(source.read_bytes()).hexdigest()[:_DIGITS]
+        place = self.place if self.file is None else self.file.name
+        return f"{place}:{self.name} (source {digest})"
+
+
+def installed(group: str) -> dict[str, Reference]:
+    """What installed packages offer as entry points of ``group``, by name."""
+    found = {point.name: Reference.parse(point.value) for point in entry_points(group=group)}
+    return {name: reference for name, reference in found.items() if reference is not None}
+
+
+def references(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Dotted key and value of every setting that may be a reference and has a value."""
+    for key in ENTRY_POINTS:
+        value: Any = settings
+        for step in key.split("."):
+            value = getattr(value, step)
+        if isinstance(value, str):
+            yield key, value
+
+
+def sources(settings: Settings) -> dict[str, str]:
+    """For every setting that names something outside of this package: which object, and a digest of its source.
+
+    Two processes run the same code if these are equal; the name alone does not say so.
+    """
+    named = {}
+    for key, value in references(settings):
+        reference = Reference.parse(value) or installed(ENTRY_POINTS[key]).get(value)
+        if reference is not None:
+            named[key] = reference.with_digest
+    return named
