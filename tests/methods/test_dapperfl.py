@@ -13,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import DapperFL, Upload, payload_bytes
-from fedml_dapper.methods.dapperfl import DapperFLParams, dar, fuse
+from fedml_dapper.methods.catalogue.dapperfl import DapperFLParams, dar, fuse
 from fedml_dapper.pruning import DENSE, slim_tensors
 
 SettingsFactory = Callable[..., Settings]

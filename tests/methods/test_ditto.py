@@ -12,8 +12,8 @@ from torch import Tensor
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.ditto import Ditto, DittoParams
-from fedml_dapper.methods.local import Local, LocalParams
+from fedml_dapper.methods.catalogue.ditto import Ditto, DittoParams
+from fedml_dapper.methods.catalogue.local import Local, LocalParams
 from fedml_dapper.models import Backbone
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.client_models import ClientModels
-from fedml_dapper.methods.fedap import FedAP, FedAPParams, mixing_row
+from fedml_dapper.methods.catalogue.fedap import FedAP, FedAPParams, mixing_row
+from fedml_dapper.methods.parts.client_models import ClientModels
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Downlink
-from fedml_dapper.methods.fedbabu import FedBABU, FedBABUParams
+from fedml_dapper.methods.catalogue.fedbabu import FedBABU, FedBABUParams
 
 HEAD = {"predictor.weight", "predictor.bias"}
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, FedAvg, Method, Task
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedbn import FedBN, FedBNParams
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]

@@ -13,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment
 from fedml_dapper.methods import ServerState, Task
-from fedml_dapper.methods.feddrop import FedDrop
+from fedml_dapper.methods.catalogue.feddrop import FedDrop
 from fedml_dapper.pruning import PruningPlan
 
 SettingsFactory = Callable[..., Settings]

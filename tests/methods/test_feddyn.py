@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.feddyn import FedDyn, FedDynParams, dynamic, new_drift, new_gradient
+from fedml_dapper.methods.catalogue.feddyn import FedDyn, FedDynParams, dynamic, new_drift, new_gradient
 
 
 def feddyn(fedavg: Experiment, **values: Any) -> Experiment:

@@ -14,8 +14,8 @@ from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Upload
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedfa import FeatureAugmentation, FedFA, FedFAParams, augmentations, client_gamma
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedfa import FeatureAugmentation, FedFA, FedFAParams, augmentations, client_gamma
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import trace_layout
 

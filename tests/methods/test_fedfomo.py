@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.client_models import ClientModels
-from fedml_dapper.methods.fedfomo import (
+from fedml_dapper.methods.catalogue.fedfomo import (
     FedFomo,
     FedFomoParams,
     benefit,
@@ -22,6 +21,7 @@ from fedml_dapper.methods.fedfomo import (
     preferences,
     validation_loss,
 )
+from fedml_dapper.methods.parts.client_models import ClientModels
 from fedml_dapper.pruning import Tensors
 
 

@@ -11,7 +11,14 @@ import torch
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.fedheal import FedHEAL, FedHEALParams, consistent, consistent_mean, distance, new_weights
+from fedml_dapper.methods.catalogue.fedheal import (
+    FedHEAL,
+    FedHEALParams,
+    consistent,
+    consistent_mean,
+    distance,
+    new_weights,
+)
 
 MEAN, COUNTER = "stem.1.running_mean", "stem.1.num_batches_tracked"
 

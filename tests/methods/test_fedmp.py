@@ -12,8 +12,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import Memory, ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.fedmp import FedMP, rewards
-from fedml_dapper.methods.ratio_bandit import Leaf
+from fedml_dapper.methods.catalogue.fedmp import FedMP, rewards
+from fedml_dapper.methods.parts.ratio_bandit import Leaf
 from fedml_dapper.pruning import slim_tensors
 
 from .sample_counts import say_that_clients_hold

@@ -9,7 +9,7 @@ import torch
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.methods.fedper import FedPer, FedPerParams
+from fedml_dapper.methods.catalogue.fedper import FedPer, FedPerParams
 from fedml_dapper.pruning import DENSE
 
 

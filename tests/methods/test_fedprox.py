@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.proximal import proximal
+from fedml_dapper.methods.parts.proximal import proximal
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05")

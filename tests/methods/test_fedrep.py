@@ -16,7 +16,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.methods import ClientContext, LocalTraining
-from fedml_dapper.methods.fedrep import FedRep, FedRepParams
+from fedml_dapper.methods.catalogue.fedrep import FedRep, FedRepParams
 
 SettingsFactory = Callable[..., Settings]
 HEAD = {"predictor.weight", "predictor.bias"}

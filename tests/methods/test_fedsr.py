@@ -15,9 +15,9 @@ from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.federation.identity import Identity, shared_settings
 from fedml_dapper.federation.wire import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
-from fedml_dapper.methods.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
-from fedml_dapper.methods.local_training import Loss, cross_entropy
-from fedml_dapper.methods.messages import Downlink
+from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
+from fedml_dapper.methods.contract.local_training import Loss, cross_entropy
+from fedml_dapper.methods.contract.messages import Downlink
 from fedml_dapper.pruning import trace_layout
 
 PERSONAL = {"references.mean", "references.scale", "references.k"}

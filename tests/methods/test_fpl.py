@@ -16,7 +16,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, TrainingMetrics, Upload, payload_bytes
-from fedml_dapper.methods.fpl import FPL, ClassMeans, FPLParams, check_prototypes, contrast, inconsistency
+from fedml_dapper.methods.catalogue.fpl import FPL, ClassMeans, FPLParams, check_prototypes, contrast, inconsistency
 from fedml_dapper.models.resnet import ResNet
 
 Z = torch.tensor([[1.0, 0.0]])

@@ -13,8 +13,8 @@ from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.methods import FedAvg
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.lg_fedavg import LGFedAvg, LGFedAvgParams
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.lg_fedavg import LGFedAvg, LGFedAvgParams
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]

@@ -15,8 +15,8 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, LocalTraining, payload_bytes
-from fedml_dapper.methods.local import Local, LocalParams
-from fedml_dapper.methods.local_training import cross_entropy
+from fedml_dapper.methods.catalogue.local import Local, LocalParams
+from fedml_dapper.methods.contract.local_training import cross_entropy
 
 SettingsFactory = Callable[..., Settings]
 ROUNDS = 2

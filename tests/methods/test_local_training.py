@@ -11,7 +11,7 @@ from torch import nn
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.methods import ClientContext, LocalTraining
-from fedml_dapper.methods.local_training import cross_entropy
+from fedml_dapper.methods.contract.local_training import cross_entropy
 from fedml_dapper.models import Backbone
 
 SettingsFactory = Callable[..., Settings]

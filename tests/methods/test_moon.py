@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Memory
-from fedml_dapper.methods.moon import MOON, MOONParams, contrast
+from fedml_dapper.methods.catalogue.moon import MOON, MOONParams, contrast
 from fedml_dapper.pruning import trace_layout
 
 

@@ -28,7 +28,7 @@ from fedml_dapper.methods import (
     Upload,
     payload_bytes,
 )
-from fedml_dapper.methods.nefl import NeFL, NeFLParams, leading_widths
+from fedml_dapper.methods.catalogue.nefl import NeFL, NeFLParams, leading_widths
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import BasicBlock, ResNet
 from fedml_dapper.pruning import DENSE, ChannelGroup, ChannelLayout, Tensors, trace_layout

@@ -16,9 +16,9 @@ from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Memory
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedbn import FedBN, FedBNParams
-from fedml_dapper.methods.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
+from fedml_dapper.methods.catalogue.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.seeding import Stream, torch_generator

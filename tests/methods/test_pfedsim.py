@@ -11,7 +11,7 @@ import torch
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.pfedsim import PFedSim, PFedSimParams, classifier_similarity, weights_of
+from fedml_dapper.methods.catalogue.pfedsim import PFedSim, PFedSimParams, classifier_similarity, weights_of
 from fedml_dapper.pruning import Tensors
 
 HEAD = {"predictor.weight", "predictor.bias"}

@@ -21,9 +21,8 @@ from fedml_dapper.methods import (
     Upload,
     payload_bytes,
 )
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.local_training import Loss
-from fedml_dapper.methods.scaffold import (
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.scaffold import (
     SCAFFOLD,
     SCAFFOLDParams,
     correct,
@@ -31,6 +30,7 @@ from fedml_dapper.methods.scaffold import (
     server_step,
     unit_steps,
 )
+from fedml_dapper.methods.contract.local_training import Loss
 
 from .sample_counts import say_that_clients_hold
 
