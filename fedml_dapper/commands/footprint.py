@@ -10,7 +10,7 @@ from fedml_dapper.commands.options import json_option
 from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, TrainArgs, check
 from fedml_dapper.evaluation import footprint_table
 from fedml_dapper.federation import LevelFootprint, level_footprints
-from fedml_dapper.methods import DapperFL, Task
+from fedml_dapper.methods import DapperFL, Problem
 from fedml_dapper.models import BACKBONES, build_backbone
 
 
@@ -48,5 +48,5 @@ def _footprints(
     model: ModelArgs, input_size: int, classes: int, levels: LevelArgs, pruning: PruningArgs
 ) -> tuple[LevelFootprint, ...]:
     backbone = build_backbone(model, classes, 0, input_size)
-    task = Task(backbone, input_size, TrainArgs(), pruning, uniform_weights=False, seed=0)
-    return level_footprints(DapperFL(DapperFL.check_params({}), task), levels)
+    problem = Problem(backbone, input_size, TrainArgs(), pruning, uniform_weights=False, seed=0)
+    return level_footprints(DapperFL(DapperFL.check_params({}), problem), levels)

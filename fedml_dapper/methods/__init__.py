@@ -45,9 +45,9 @@ from fedml_dapper.methods.contract import (
     Memory,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     TrainingMetrics,
     Upload,
     as_received,
@@ -103,9 +103,9 @@ __all__ = [
     "Memory",
     "Method",
     "MethodParams",
+    "Problem",
     "RecoverAndAverage",
     "ServerState",
-    "Task",
     "TrainingMetrics",
     "Upload",
     "as_received",
@@ -115,7 +115,7 @@ __all__ = [
 ]
 
 
-def build_method(args: DapperArgs, task: Task) -> Method[Any]:
+def build_method(args: DapperArgs, problem: Problem) -> Method[Any]:
     """The method named in ``args`` with its settings. All methods' settings are checked; raises ``ConfigError``."""
     for place, name in [("method", args.method), *(("params", name) for name in args.params)]:
         if name not in METHODS:
@@ -123,4 +123,4 @@ def build_method(args: DapperArgs, task: Task) -> Method[Any]:
     for name, values in args.params.items():
         METHODS[name].check_params(values)
     method = METHODS[args.method]
-    return method(method.check_params(args.params.get(args.method, {})), task)
+    return method(method.check_params(args.params.get(args.method, {})), problem)

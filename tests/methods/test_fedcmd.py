@@ -25,9 +25,9 @@ STATISTICS = {
 
 
 def fedcmd(plain: Experiment, rounds: int = 10, **values: Any) -> Experiment:
-    task = plain.method.task
-    task = replace(task, training=task.training.model_copy(update={"comm_round": rounds}))
-    return replace(plain, method=FedCMD(FedCMDParams(**values), task))
+    problem = plain.method.problem
+    problem = replace(problem, training=problem.training.model_copy(update={"comm_round": rounds}))
+    return replace(plain, method=FedCMD(FedCMDParams(**values), problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide, dict[int, Upload]]:

@@ -26,7 +26,7 @@ from fedml_dapper.pruning import Tensors
 
 
 def fedfomo(plain: Experiment, **values: Any) -> Experiment:
-    return replace(plain, method=FedFomo(FedFomoParams(**values), plain.method.task))
+    return replace(plain, method=FedFomo(FedFomoParams(**values), plain.method.problem))
 
 
 def same(left: Tensors, right: Tensors) -> bool:
@@ -78,7 +78,7 @@ def test_offered_are_the_preferred_of_those_who_were_there_last(lenet: Experimen
     downlink = server.downlink(0)
     assert downlink.extras["offered"].tolist() == [3, 2]
     assert same(downlink.weights, start)
-    parameters = {name for name, _ in lenet.method.task.backbone.named_parameters()}
+    parameters = {name for name, _ in lenet.method.problem.backbone.named_parameters()}
     assert downlink.extras.keys() == {"offered"} | {f"{j}/{name}" for j in (2, 3) for name in parameters}
     assert torch.equal(downlink.extras["3/conv1.weight"], start["conv1.weight"] + 3)
     models.keep(3, 2, {name: tensor + 3 for name, tensor in start.items()})
@@ -103,7 +103,7 @@ def test_a_client_measures_mixes_and_trains(lenet: Experiment) -> None:
     upload = ClientSide(experiment).update(downlink, data)
 
     images, labels = (torch.cat(parts) for parts in zip(*validation, strict=True))
-    parameters = [name for name, _ in method.task.backbone.named_parameters()]
+    parameters = [name for name, _ in method.problem.backbone.named_parameters()]
     losses, distances = [], []
     for weights in (start, trained, worse):
         model = method.global_model(server.state).eval()

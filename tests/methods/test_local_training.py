@@ -21,7 +21,7 @@ FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "clie
 def prepared(settings: Settings, round_: int = 1) -> tuple[Experiment, Backbone, LocalTraining]:
     experiment = build_experiment(settings)
     client = ClientContext(experiment.profiles[0], experiment.clients[0])
-    return experiment, experiment.method.task.backbone, LocalTraining(client, round_, settings.train_args)
+    return experiment, experiment.method.problem.backbone, LocalTraining(client, round_, settings.train_args)
 
 
 def test_learning_rate_decays_from_round_to_round(tiny_settings: SettingsFactory) -> None:

@@ -18,7 +18,7 @@ HEAD = {"predictor.weight", "predictor.bias"}
 
 
 def pfedsim(plain: Experiment, **values: Any) -> Experiment:
-    return replace(plain, method=PFedSim(PFedSimParams(**values), plain.method.task))
+    return replace(plain, method=PFedSim(PFedSimParams(**values), plain.method.problem))
 
 
 def same(left: Tensors, right: Tensors) -> bool:

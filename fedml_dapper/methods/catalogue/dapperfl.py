@@ -30,9 +30,9 @@ from fedml_dapper.methods.contract import (
     Loss,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     Upload,
     cross_entropy,
 )
@@ -100,36 +100,36 @@ class DapperFL(Method[DapperFLParams]):
         " therefore not reduced; the savings are the uplink and the compute of the later epochs."
     )
 
-    def __init__(self, params: DapperFLParams, task: Task) -> None:
-        super().__init__(params, task)
-        if task.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
+    def __init__(self, params: DapperFLParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if problem.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
             raise ConfigError(
                 "dapper_args.pruning.scope: official_mask uploads masked dense models, which only fits"
                 " `recovery: zero` and `bn_statistics: slim` in dapper_args.params"
             )
 
     def footprint(self, ratio: float) -> Footprint:
-        widths = self.task.widths(ratio)
-        return footprint(self.task.layout, widths, unsliced=self._sent_whole(widths) if widths else ())
+        widths = self.problem.widths(ratio)
+        return footprint(self.problem.layout, widths, unsliced=self._sent_whole(widths) if widths else ())
 
     def _sent_whole(self, widths: Widths) -> frozenset[str]:
         """Names of the running statistics that a client of ``widths`` sends of all channels."""
         whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
-        return frozenset(running_statistics(self.task.backbone)) if whole else frozenset()
+        return frozenset(running_statistics(self.problem.backbone)) if whole else frozenset()
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
-        params, layout = self.params, self.task.layout
+        params, layout = self.params, self.problem.layout
         model = self.load(client, downlink)
         statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
-        training = LocalTraining(client, downlink.round, self.task.training)
+        training = LocalTraining(client, downlink.round, self.problem.training)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
         training.epoch(model, optimizer, loss if params.dar_in_finetune else cross_entropy)
         after_step = None
         self._fuse(model, downlink)
         plan = self._plan(model, client.profile.ratio)
-        if self.task.pruning.scope == "official_mask":
+        if self.problem.pruning.scope == "official_mask":
             masks = official_masks(model, client.profile.ratio)
             after_step = partial(apply_masks, model, masks)
             after_step()
@@ -141,7 +141,7 @@ class DapperFL(Method[DapperFLParams]):
             optimizer = training.optimizer(model)
             if params.carry_momentum:
                 carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
-        for _ in range(self.task.training.epochs - 1):
+        for _ in range(self.problem.training.epochs - 1):
             training.epoch(model, optimizer, loss, after_step)
         if plan is not DENSE:
             client.memory.keep(_OWN_STATISTICS, running_statistics(model))
@@ -170,15 +170,15 @@ class DapperFL(Method[DapperFLParams]):
             return cross_entropy
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            representations = model.encode(batch.images)
-            task_loss = F.cross_entropy(model.predict(representations), batch.labels)
+            representations = model.encode(batch.inputs)
+            task_loss = F.cross_entropy(model.predict(representations), batch.targets)
             return task_loss + params.gamma * dar(representations, params.dar_norm)
 
         return loss
 
     def check_plan(self, server: ServerState, upload: Upload) -> None:
         """Which channels stay is the client's choice; how many, and what is sent whole, follows from its level."""
-        widths = self.task.widths(server.profiles[upload.client_id].ratio)
+        widths = self.problem.widths(server.profiles[upload.client_id].ratio)
         if upload.plan.omitted or upload.plan.widths != widths:
             raise ProtocolError("upload's widths are not those of its client's capability level")
         if upload.unsliced != self._sent_whole(widths):
@@ -189,7 +189,7 @@ class DapperFL(Method[DapperFLParams]):
         return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.task, self.params.recovery)
+        return RecoverAndAverage(server, self.problem, self.params.recovery)
 
     def fusion_weight(self, round_: int) -> float:
         """alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 where nothing is fused."""
@@ -210,8 +210,8 @@ class DapperFL(Method[DapperFLParams]):
         fuse(tensors, downlink.weights, alpha)
 
     def _plan(self, model: Backbone, ratio: float) -> PruningPlan:
-        widths = self.task.widths(ratio)
-        return plan_by_importance(self.task.layout, model.state_dict(), widths) if widths else DENSE
+        widths = self.problem.widths(ratio)
+        return plan_by_importance(self.problem.layout, model.state_dict(), widths) if widths else DENSE
 
 
 @torch.no_grad()

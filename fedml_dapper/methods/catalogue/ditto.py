@@ -80,7 +80,7 @@ class Ditto(Method[DittoParams]):
 
     def _train_own(self, client: ClientContext, downlink: Downlink) -> TrainingMetrics:
         model, epochs = self.personal_model(client, downlink), self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer, loss = training.optimizer(model), self.personal_objective(client, downlink)
         for _ in range(epochs):
             training.epoch(model, optimizer, loss)

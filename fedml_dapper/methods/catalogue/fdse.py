@@ -84,13 +84,13 @@ class FDSE(Method[FDSEParams]):
 
     def build_model(self, backbone: Backbone) -> Backbone:
         params = self.params
-        with seeded_layers(self.task.seed, Stream.METHOD):
-            return decompose(backbone, self.task.input_size, params.expansion, params.dse_act, params.shortcut)
+        with seeded_layers(self.problem.seed, Stream.METHOD):
+            return decompose(backbone, self.problem.input_size, params.expansion, params.dse_act, params.shortcut)
 
     @cached_property
     def roles(self) -> Roles:
         """What the server does with each tensor."""
-        return roles_of(self.task.backbone, self.params.granularity)
+        return roles_of(self.problem.backbone, self.params.granularity)
 
     @cached_property
     def personal(self) -> frozenset[str]:
@@ -110,8 +110,8 @@ class FDSE(Method[FDSEParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             with entering(_shared_norms(model)) as features:
-                logits = model(batch.images)
-            return F.cross_entropy(logits, batch.labels) + strength * consistency(features)
+                logits = model(batch.inputs)
+            return F.cross_entropy(logits, batch.targets) + strength * consistency(features)
 
         return loss
 
@@ -141,7 +141,7 @@ class FDSE(Method[FDSEParams]):
 
     def _eraser(self, server: ServerState, client_id: int) -> Tensors:
         """A client's personal parameters; those of the initial model until it has trained."""
-        initial = self.task.backbone.state_dict()
+        initial = self.problem.backbone.state_dict()
         own = eraser_of(server, client_id)
         return own or {name: initial[name] for group in self.roles.similarity for name in group}
 
@@ -149,7 +149,7 @@ class FDSE(Method[FDSEParams]):
         """L_Con towards the statistics in ``weights``."""
         agreed = [
             (weights[f"{name}.bn_dfe.running_mean"].to(device), weights[f"{name}.bn_dfe.running_var"].to(device))
-            for name in decomposed_layers(self.task.backbone)
+            for name in decomposed_layers(self.problem.backbone)
         ]
         return ConsistencyLoss(agreed, self.params.keep, self.params.beta)
 

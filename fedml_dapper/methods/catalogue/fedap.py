@@ -32,8 +32,8 @@ from fedml_dapper.methods.contract import (
     Downlink,
     Memory,
     MethodParams,
+    Problem,
     ServerState,
-    Task,
     Upload,
 )
 from fedml_dapper.methods.parts.activations import observed
@@ -69,8 +69,8 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
         " with the clients: it holds the latest model of each and the statistics of its convolutions' outputs."
     )
 
-    def __init__(self, params: FedAPParams, task: Task) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: FedAPParams, problem: Problem) -> None:
+        super().__init__(params, problem)
         if not self.convolutions:
             raise ConfigError(
                 "model_args.model: fedap compares the outputs of convolutions, of which this one has none"
@@ -83,13 +83,13 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
     @cached_property
     def convolutions(self) -> dict[str, int]:
         """Those that are compared: name -> channels."""
-        modules = self.task.backbone.named_modules()
+        modules = self.problem.backbone.named_modules()
         found = {name: module.out_channels for name, module in modules if isinstance(module, nn.Conv2d)}
         return found if self.params.variant == "f" else dict(list(found.items())[-1:])
 
     @cached_property
     def _norms(self) -> frozenset[str]:
-        return tensors_of(self.task.backbone, nn.BatchNorm1d, nn.BatchNorm2d)
+        return tensors_of(self.problem.backbone, nn.BatchNorm1d, nn.BatchNorm2d)
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
         """BatchNorm, parameters and statistics."""

@@ -43,7 +43,7 @@ class FedBABU(Method[FedBABUParams]):
     @cached_property
     def personal(self) -> frozenset[str]:
         """The head, the same on every client and never changed."""
-        return head_of(self.task.backbone)
+        return head_of(self.problem.backbone)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """What was sent under the initial head, which is frozen."""
@@ -56,7 +56,7 @@ class FedBABU(Method[FedBABUParams]):
         model, epochs, whole = self.load(client, downlink), self.params.finetune_epochs, self.params.finetune == "all"
         train_only(model, model.state_dict() if whole else self.personal)
         unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the round
-        training = LocalTraining(unheard, downlink.round, self.task.training, epochs)
+        training = LocalTraining(unheard, downlink.round, self.problem.training, epochs)
         optimizer, loss = training.optimizer(model), self.objective(client, downlink)
         for _ in range(epochs):
             training.epoch(model, optimizer, loss, mode=nn.Module.train if whole else nn.Module.eval)

@@ -37,7 +37,7 @@ class FedBN(Method[FedBNParams]):
     @cached_property
     def personal(self) -> frozenset[str]:
         """All that belongs to BatchNorm layers."""
-        return tensors_of(self.task.backbone, nn.BatchNorm1d, nn.BatchNorm2d)
+        return tensors_of(self.problem.backbone, nn.BatchNorm1d, nn.BatchNorm2d)
 
     def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
         """The shared layers with BatchNorm statistics of the newcomer's images."""

@@ -36,9 +36,9 @@ from fedml_dapper.methods.contract import (
     LocalTraining,
     Loss,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     Upload,
     Value,
     cross_entropy,
@@ -92,9 +92,9 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         " and those behind it."
     )
 
-    def __init__(self, params: FedCMDParams, task: Task) -> None:
-        super().__init__(params, task)
-        if params.candidates == "all" and isinstance(task.backbone, ResNet):
+    def __init__(self, params: FedCMDParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if params.candidates == "all" and isinstance(problem.backbone, ResNet):
             raise ConfigError(
                 "dapper_args.params.fedcmd.candidates: `all` needs layers in one chain, which residual networks are"
                 " not; set it to linear, or choose another model_args.model"
@@ -108,12 +108,12 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     def candidates(self) -> tuple[str, ...]:
         """Names of the layers to elect from, in the order of the forward pass; the last one is the model's last."""
         kinds = (nn.Linear,) if self.params.candidates == "linear" else (nn.Linear, nn.Conv2d)
-        model = self.task.backbone
+        model = self.problem.backbone
         return tuple(layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds))
 
     @cached_property
     def _layers(self) -> list[Layer]:
-        return layers_of(self.task.backbone)
+        return layers_of(self.problem.backbone)
 
     # Phase 1: the vote
 
@@ -180,7 +180,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         models, layer = ClientModels(server), self.candidates[elected(votes_so_far(server))]
         only_last = self.params.scope == "round"
         members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
-        parameters = [f"{layer}.{name}" for name, _ in self.task.backbone.get_submodule(layer).named_parameters()]
+        parameters = [f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters()]
         vectors = [torch.cat([models.tensor(j, name).flatten() for name in parameters]) for j in members]
         similarities = similarity(torch.stack(vectors), members.index(client_id))
         return dict(zip(members, similarities.tolist(), strict=True))
@@ -194,7 +194,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     @cached_property
     def _statistics(self) -> frozenset[str]:
-        model = self.task.backbone
+        model = self.problem.backbone
         norms = tensors_of(model, nn.BatchNorm1d, nn.BatchNorm2d) if self.params.local_bn_stats else frozenset[str]()
         return norms - {name for name, _ in model.named_parameters()}
 
@@ -206,9 +206,9 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     def aggregation(self, server: ServerState) -> Aggregation:
         if server.round < self.first_rounds:
-            return AverageAndElect(server, self.task, len(self.candidates))
+            return AverageAndElect(server, self.problem, len(self.candidates))
         personal, behind = self._split(self.instructions(server, 0))
-        return AverageAllButOne(server, self.task, personal, behind)
+        return AverageAllButOne(server, self.problem, personal, behind)
 
     def round_notes(self, server: ServerState) -> Mapping[str, Value]:
         """Phase 1: each candidate's votes, the round's winner, how many votes were ties; l* once it is known."""
@@ -226,8 +226,8 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 class AverageAllButOne(RecoverAndAverage):
     """Phase 2: FedAvg of all but ``personal``; the clients' ``personal`` and ``behind`` are remembered."""
 
-    def __init__(self, server: ServerState, task: Task, personal: frozenset[str], behind: frozenset[str]) -> None:
-        super().__init__(server, task)
+    def __init__(self, server: ServerState, problem: Problem, personal: frozenset[str], behind: frozenset[str]) -> None:
+        super().__init__(server, problem)
         self._unchanged = {name: server.weights[name] for name in personal}
         self._latest = KeepLatest(server, personal | behind)
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, RecoverAndAverage, ServerState, Task
+from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, Problem, RecoverAndAverage, ServerState
 from fedml_dapper.pruning import Footprint, PruningPlan, plan_at_random
 from fedml_dapper.seeding import Stream, numpy_generator
 
@@ -53,12 +53,12 @@ class FedDrop(Method[FedDropParams]):
     slim_downlink = True
     cost_note = "every client drops the same share (`uniform_rho`), whatever its capability level."
 
-    def __init__(self, params: FedDropParams, task: Task) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: FedDropParams, problem: Problem) -> None:
+        super().__init__(params, problem)
         levels_decide = params.uniform_rho == "max_level"
-        self.ratio: float = max(task.ratios) if params.uniform_rho == "max_level" else params.uniform_rho
+        self.ratio: float = max(problem.ratios) if params.uniform_rho == "max_level" else params.uniform_rho
         setting = "dapper_args.levels.ratios" if levels_decide else "dapper_args.params.feddrop.uniform_rho"
-        self.task.widths(self.ratio, setting)  # out of reach is an error now
+        self.problem.widths(self.ratio, setting)  # out of reach is an error now
 
     def footprint(self, ratio: float) -> Footprint:
         del ratio
@@ -67,12 +67,12 @@ class FedDrop(Method[FedDropParams]):
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """Channels drawn uniformly without replacement, a fixed number of each group; round and client seed it."""
         keys = (server.round + 1,) if self.params.shared_mask else (server.round + 1, client_id)
-        generator = numpy_generator(self.task.seed, Stream.METHOD, *keys)
-        return plan_at_random(self.task.layout, self.task.widths(self.ratio), generator)
+        generator = numpy_generator(self.problem.seed, Stream.METHOD, *keys)
+        return plan_at_random(self.problem.layout, self.problem.widths(self.ratio), generator)
 
     @property
     def takes_robust_means(self) -> bool:
         return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.task, self.params.fill)
+        return RecoverAndAverage(server, self.problem, self.params.fill)

@@ -62,7 +62,7 @@ class FedDyn(Method[FedDynParams]):
         """E epochs on the objective, then g_i is renewed."""
         upload = super().local_update(client, downlink)
         remembered, renewed = client.memory.recall("gradient"), {}
-        for name in self.task.layout.trainable:
+        for name in self.problem.layout.trainable:
             trained, received = upload.weights[name], downlink.weights[name].to(client.device)
             before = remembered.get(name, torch.zeros_like(trained)).to(client.device)
             renewed[name] = new_gradient(before, trained, received, self.params.alpha)
@@ -71,7 +71,7 @@ class FedDyn(Method[FedDynParams]):
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """The mean less the drift; h is zero before round 1."""
-        zero = {name: torch.zeros_like(server.weights[name]) for name in self.task.layout.trainable}
+        zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
         return CorrectedMean(server, server.memory.recall("h") or zero, self.params.alpha)
 
 

@@ -26,9 +26,9 @@ from fedml_dapper.methods.contract import (
     Downlink,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     Upload,
 )
 from fedml_dapper.models import Backbone
@@ -102,7 +102,7 @@ class FedFA(Method[FedFAParams]):
                 f" {type(backbone).__name__} marks none; implement its conv_stages or choose another backbone"
             )
         augmented, params = copy.deepcopy(backbone), self.params
-        channels = stage_channels(backbone, self.task.input_size)
+        channels = stage_channels(backbone, self.problem.input_size)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):
             stage.append(FeatureAugmentation(width, params.probability, params.momentum))
         return augmented.to(backbone.predictor.weight.device)
@@ -110,22 +110,22 @@ class FedFA(Method[FedFAParams]):
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The received model, its augmentation drawing from the stream of (client, round)."""
         model = super().load(client, downlink)
-        generator = torch_generator(self.task.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        generator = torch_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
         for layer in augmentations(model).values():
             layer.generator = generator
         return model
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return AverageAndCompare(server, self.task)
+        return AverageAndCompare(server, self.problem)
 
 
 class AverageAndCompare(RecoverAndAverage):
     """FedAvg, buffers included; R is the unweighted variance of the round's running statistics across clients."""
 
-    def __init__(self, server: ServerState, task: Task) -> None:
-        super().__init__(server, task)
+    def __init__(self, server: ServerState, problem: Problem) -> None:
+        super().__init__(server, problem)
         self._running: dict[tuple[str, str], list[Tensor]] = {
-            (layer, statistic): [] for layer in augmentations(task.backbone) for statistic in _STATISTICS
+            (layer, statistic): [] for layer in augmentations(problem.backbone) for statistic in _STATISTICS
         }
 
     def add(self, upload: Upload) -> None:

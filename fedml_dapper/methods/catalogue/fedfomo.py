@@ -76,7 +76,7 @@ class FedFomo(Method[FedFomoParams]):
 
     def split(self, data: ClientData) -> tuple[ClientData, ClientData]:
         """The images to train and to validate on."""
-        generator = torch_generator(self.task.seed, Stream.METHOD, data.client_id)
+        generator = torch_generator(self.problem.seed, Stream.METHOD, data.client_id)
         order = torch.randperm(data.num_samples, generator=generator)
         count = self._num_validation(data.num_samples)
         parts = (order[count:].sort().values, order[:count].sort().values)
@@ -85,7 +85,7 @@ class FedFomo(Method[FedFomoParams]):
 
     @cached_property
     def _parameters(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.task.backbone.named_parameters())
+        return tuple(name for name, _ in self.problem.backbone.named_parameters())
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
         """The client's own last model and, as extras, the ids of the ``offered`` and their parameters."""

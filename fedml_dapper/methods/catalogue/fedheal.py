@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, ServerState, Task, Upload
+from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, Problem, ServerState, Upload
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.pruning import Tensors
 
@@ -44,20 +44,20 @@ class FedHEAL(Method[FedHEALParams]):
     )
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return ConsistentMean(server, self.task, self.params)
+        return ConsistentMean(server, self.problem, self.params)
 
 
 class ConsistentMean:
     """Per coordinate, the mean over the clients whose update of it was consistent, weighted by q_i."""
 
-    def __init__(self, server: ServerState, task: Task, params: FedHEALParams) -> None:
+    def __init__(self, server: ServerState, problem: Problem, params: FedHEALParams) -> None:
         self._server = server
         self._params = params
-        self._uniform = task.uniform_weights
-        self._names = task.layout.trainable
+        self._uniform = problem.uniform_weights
+        self._names = problem.layout.trainable
         self._mean = WeightedMean(server.weights)  # checks every upload; of its result only the buffers are needed
         self._clients = server.memory.recall("clients") or first_weights(
-            len(server.profiles), task.training.client_num_per_round
+            len(server.profiles), problem.training.client_num_per_round
         )
         self._models: dict[int, Tensors] = {}
         self._consistent: dict[int, Tensors] = {}

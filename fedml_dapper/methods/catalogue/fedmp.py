@@ -27,9 +27,9 @@ from fedml_dapper.methods.contract import (
     Aggregation,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     Upload,
     Value,
 )
@@ -64,19 +64,19 @@ class FedMP(Method[FedMPParams]):
         " only say how fast a client is; the footprints of levels are those of `ratio: fixed`."
     )
 
-    def __init__(self, params: FedMPParams, task: Task) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: FedMPParams, problem: Problem) -> None:
+        super().__init__(params, problem)
         self.arms = tuple(
             takewhile(lambda ratio: ratio < params.max_ratio, (round(k * params.theta, 9) for k in count()))
         )
         if params.ratio == "eucb":
             for ratio in self.arms:
-                self.task.widths(ratio, "dapper_args.params.fedmp.max_ratio")  # out of reach is an error now
+                self.problem.widths(ratio, "dapper_args.params.fedmp.max_ratio")  # out of reach is an error now
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l1 norm in the global model."""
-        widths = self.task.widths(self.ratio(server, client_id))
-        return plan_by_importance(self.task.layout, server.weights, widths) if widths else DENSE
+        widths = self.problem.widths(self.ratio(server, client_id))
+        return plan_by_importance(self.problem.layout, server.weights, widths) if widths else DENSE
 
     def ratio(self, server: ServerState, client_id: int) -> float:
         """The client's pruning ratio in the coming round."""
@@ -102,14 +102,16 @@ class FedMP(Method[FedMPParams]):
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """R2SP, with the bandits' lesson where there are any."""
-        return RecoverAndAverage(server, self.task) if self.params.ratio == "fixed" else _LearnAndAverage(server, self)
+        return (
+            RecoverAndAverage(server, self.problem) if self.params.ratio == "fixed" else _LearnAndAverage(server, self)
+        )
 
 
 class _LearnAndAverage(RecoverAndAverage):
     """Aggregation that teaches each client's bandit what its ratio was worth."""
 
     def __init__(self, server: ServerState, method: FedMP) -> None:
-        super().__init__(server, method.task)
+        super().__init__(server, method.problem)
         self._method = method
         self._losses: dict[int, float] = {}
         self._times: dict[int, float] = {}

@@ -11,7 +11,7 @@ from functools import cached_property
 from pydantic import Field
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.contract import Method, MethodParams, Task
+from fedml_dapper.methods.contract import Method, MethodParams, Problem
 from fedml_dapper.methods.parts.layers import layers_of
 
 
@@ -31,9 +31,9 @@ class FedPer(Method[FedPerParams]):
     serves_newcomers = False
     cost_note = "every client trains the full model and keeps its top layers between rounds."
 
-    def __init__(self, params: FedPerParams, task: Task) -> None:
-        super().__init__(params, task)
-        layers = layers_of(self.task.backbone)
+    def __init__(self, params: FedPerParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        layers = layers_of(self.problem.backbone)
         if params.num_personal_layers > len(layers):
             raise ConfigError(
                 f"dapper_args.params.fedper.num_personal_layers: the model has only {len(layers)} layers, not"
@@ -43,6 +43,6 @@ class FedPer(Method[FedPerParams]):
     @cached_property
     def personal(self) -> frozenset[str]:
         """The top layers."""
-        layers = layers_of(self.task.backbone)
+        layers = layers_of(self.problem.backbone)
         top = layers[len(layers) - self.params.num_personal_layers :]
         return frozenset(tensor for layer in top for tensor in layer.tensors)

@@ -41,7 +41,7 @@ class FedProx(Method[FedProxParams]):
     cost_note = "weak clients train the full model for fewer epochs; neither their memory nor their traffic is reduced."
 
     def epochs(self, profile: ClientProfile) -> int:
-        every = self.task.training.epochs
+        every = self.problem.training.epochs
         return max(1, round((1 - profile.ratio) * every)) if self.params.level_epochs else every
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import nn
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Method, MethodParams, Task, Upload
+from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Method, MethodParams, Problem, Upload
 from fedml_dapper.methods.parts.layers import head_of, train_only
 
 
@@ -36,23 +36,23 @@ class FedRep(Method[FedRepParams]):
     serves_newcomers = False
     cost_note = "every client holds the full model, trains head and body in turn and keeps its head between rounds."
 
-    def __init__(self, params: FedRepParams, task: Task) -> None:
-        super().__init__(params, task)
-        if params.body_epochs > task.training.epochs:
+    def __init__(self, params: FedRepParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if params.body_epochs > problem.training.epochs:
             raise ConfigError(
                 f"dapper_args.params.fedrep.body_epochs: {params.body_epochs} of train_args.epochs:"
-                f" {task.training.epochs}; lower the former or raise the latter"
+                f" {problem.training.epochs}; lower the former or raise the latter"
             )
 
     @cached_property
     def personal(self) -> frozenset[str]:
         """The head."""
-        return head_of(self.task.backbone)
+        return head_of(self.problem.backbone)
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         model, loss = self.load(client, downlink), self.objective(client, downlink)
         epochs = self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         head, body = self.personal, model.state_dict().keys() - self.personal
         for part, part_epochs, mode in (
             (head, epochs - self.params.body_epochs, nn.Module.eval),

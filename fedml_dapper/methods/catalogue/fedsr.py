@@ -98,7 +98,7 @@ class FedSR(Method[FedSRParams]):
     )
 
     def build_model(self, backbone: Backbone) -> Backbone:
-        predictor, seed = backbone.predictor, self.task.seed
+        predictor, seed = backbone.predictor, self.problem.seed
         generator = torch_generator(seed, Stream.METHOD)
         test_noise = torch.randn(self.params.test_samples, predictor.in_features, generator=generator)
         with seeded_layers(seed, Stream.METHOD):
@@ -107,23 +107,23 @@ class FedSR(Method[FedSRParams]):
     @cached_property
     def personal(self) -> frozenset[str]:
         """The class references and k."""
-        names = self.task.backbone.state_dict() if not self.params.shared_references else ()
+        names = self.problem.backbone.state_dict() if not self.params.shared_references else ()
         return frozenset(name for name in names if name.startswith("references."))
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE(z) + alpha_L2R mean ||z|| + alpha_CMI mean KL, z = m + s * noise drawn per (client, round)."""
         params = self.params
-        generator = torch_generator(self.task.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        generator = torch_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             assert isinstance(model, StochasticBackbone)
-            mean, std = model.distribution(batch.images)
+            mean, std = model.distribution(batch.inputs)
             noise = torch.randn(mean.shape, generator=generator).to(mean.device)  # on the CPU: alike on every device
             representations = mean + std * noise
-            total = F.cross_entropy(model.predict(representations), batch.labels)
+            total = F.cross_entropy(model.predict(representations), batch.targets)
             total = total + params.alpha_l2r * length(representations, params.l2r_norm)
             if params.alpha_cmi > 0:  # the divergence of a point, s = 0, is infinite
-                total = total + params.alpha_cmi * model.references.divergence(mean, std, batch.labels)
+                total = total + params.alpha_cmi * model.references.divergence(mean, std, batch.targets)
             return total
 
         return loss

@@ -31,9 +31,9 @@ from fedml_dapper.methods.contract import (
     Loss,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
-    Task,
     Upload,
 )
 from fedml_dapper.methods.parts.finch import cluster_means, finch
@@ -73,7 +73,7 @@ class FPL(Method[FPLParams]):
         Left out are fewer classes, and the prototypes on the way down, whose number depends on the clustering; the
         records of a run count both.
         """
-        cost, predictor = super().footprint(ratio), self.task.backbone.predictor
+        cost, predictor = super().footprint(ratio), self.problem.backbone.predictor
         prototype = predictor.in_features * torch.float32.itemsize + torch.int64.itemsize
         return replace(cost, bytes_up=cost.bytes_up + predictor.out_features * prototype)
 
@@ -87,16 +87,16 @@ class FPL(Method[FPLParams]):
         shared = {name: tensor.to(client.device) for name, tensor in downlink.extras.items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            representations = model.encode(batch.images)
+            representations = model.encode(batch.inputs)
             if means is not None:
-                means.add(representations, batch.labels)
-            total = F.cross_entropy(model.predict(representations), batch.labels)
+                means.add(representations, batch.targets)
+            total = F.cross_entropy(model.predict(representations), batch.targets)
             if shared and params.contrast:
                 total = total + contrast(
-                    representations, batch.labels, shared["clusters"], shared["cluster_classes"], params.tau
+                    representations, batch.targets, shared["clusters"], shared["cluster_classes"], params.tau
                 )
             if shared and params.consistency:
-                total = total + inconsistency(representations, batch.labels, shared["unbiased"], shared["classes"])
+                total = total + inconsistency(representations, batch.targets, shared["unbiased"], shared["classes"])
             return total
 
         return loss
@@ -104,7 +104,7 @@ class FPL(Method[FPLParams]):
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs; the prototypes are means over the last one's training pass."""
         model, epochs = self.load(client, downlink), self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         for _ in range(epochs):
             means = ClassMeans(model, client.device)
@@ -112,11 +112,11 @@ class FPL(Method[FPLParams]):
         return self.upload(client, downlink, model, training, means.prototypes())
 
     def check_extras(self, server: ServerState, upload: Upload) -> None:
-        check_prototypes(upload.extras, *self.task.backbone.predictor.weight.shape)
+        check_prototypes(upload.extras, *self.problem.backbone.predictor.weight.shape)
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """FedAvg's weighted mean, and FINCH over the prototypes of each class."""
-        return AverageAndCluster(server, self.task)
+        return AverageAndCluster(server, self.problem)
 
 
 class ClassMeans:
@@ -143,10 +143,10 @@ class ClassMeans:
 class AverageAndCluster(RecoverAndAverage):
     """The weighted mean of the models; the clusters of each class's prototypes go into the server's memory."""
 
-    def __init__(self, server: ServerState, task: Task) -> None:
-        super().__init__(server, task)
+    def __init__(self, server: ServerState, problem: Problem) -> None:
+        super().__init__(server, problem)
         self._received: dict[int, list[Tensor]] = {}
-        self._num_classes, self._width = task.backbone.predictor.weight.shape
+        self._num_classes, self._width = problem.backbone.predictor.weight.shape
 
     def add(self, upload: Upload) -> None:
         check_prototypes(upload.extras, self._num_classes, self._width)

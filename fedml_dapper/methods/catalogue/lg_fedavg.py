@@ -14,7 +14,7 @@ from pydantic import field_validator
 from torch import nn
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.contract import Method, MethodParams, Task
+from fedml_dapper.methods.contract import Method, MethodParams, Problem
 from fedml_dapper.methods.parts.layers import Layer, layers_of
 
 _AUTO = 2
@@ -44,8 +44,8 @@ class LGFedAvg(Method[LGFedAvgParams]):
     serves_newcomers = False
     cost_note = "every client trains the full model and keeps its lower layers between rounds."
 
-    def __init__(self, params: LGFedAvgParams, task: Task) -> None:
-        super().__init__(params, task)
+    def __init__(self, params: LGFedAvgParams, problem: Problem) -> None:
+        super().__init__(params, problem)
         linear, asked = len(self._linear_layers()), params.num_global_layers
         if isinstance(asked, int) and asked > linear:
             raise ConfigError(
@@ -61,8 +61,8 @@ class LGFedAvg(Method[LGFedAvgParams]):
             return frozenset()
         count = min(_AUTO, len(linear)) if asked == "auto" else asked
         shared = {tensor for layer in linear[len(linear) - count :] for tensor in layer.tensors}
-        return frozenset(self.task.backbone.state_dict().keys() - shared)
+        return frozenset(self.problem.backbone.state_dict().keys() - shared)
 
     def _linear_layers(self) -> list[Layer]:
-        model = self.task.backbone
+        model = self.problem.backbone
         return [layer for layer in layers_of(model) if isinstance(model.get_submodule(layer.name), nn.Linear)]

@@ -30,19 +30,19 @@ class Local(Method[LocalParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        return frozenset(self.task.backbone.state_dict())
+        return frozenset(self.problem.backbone.state_dict())
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs of SGD on cross-entropy, from where the client's last round ended."""
         model, epochs = self.load(client, downlink), self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         parameters = dict(model.named_parameters())
         for name, buffer in client.memory.recall("momentum").items():
             optimizer.state[parameters[name]]["momentum_buffer"] = buffer.to(client.device, copy=True)
         for _ in range(epochs):
             training.epoch(model, optimizer, self.objective(client, downlink))
-        if self.params.keep_momentum and self.task.training.momentum > 0:
+        if self.params.keep_momentum and self.problem.training.momentum > 0:
             buffers = {name: optimizer.state[parameter]["momentum_buffer"] for name, parameter in parameters.items()}
             client.memory.keep("momentum", buffers)
         return self.upload(client, downlink, model, training)

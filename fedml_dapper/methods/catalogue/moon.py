@@ -58,7 +58,7 @@ class MOON(Method[MOONParams]):
     def build_model(self, backbone: Backbone) -> Backbone:
         if not self.params.projection_head:
             return backbone
-        with seeded_layers(self.task.seed, Stream.METHOD):
+        with seeded_layers(self.problem.seed, Stream.METHOD):
             return ProjectedBackbone(backbone).to(backbone.predictor.weight.device)
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
@@ -71,10 +71,10 @@ class MOON(Method[MOONParams]):
         previous.load_state_dict(last)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            representations = model.encode(batch.images)
+            representations = model.encode(batch.inputs)
             with torch.no_grad():
-                towards, away = received.encode(batch.images), previous.encode(batch.images)
-            task_loss = F.cross_entropy(model.predict(representations), batch.labels)
+                towards, away = received.encode(batch.inputs), previous.encode(batch.inputs)
+            task_loss = F.cross_entropy(model.predict(representations), batch.targets)
             return task_loss + params.mu * contrast(representations, towards, away, params.tau)
 
         return loss

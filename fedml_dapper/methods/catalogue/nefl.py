@@ -26,7 +26,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.methods.contract import Aggregation, Downlink, Method, MethodParams, ServerState, Task, Upload
+from fedml_dapper.methods.contract import Aggregation, Downlink, Method, MethodParams, Problem, ServerState, Upload
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.stepped_blocks import block_stages, skippable_blocks, with_steps
 from fedml_dapper.models import Backbone
@@ -78,9 +78,9 @@ class NeFL(Method[NeFLParams]):
     slim_downlink = True
     cost_note = "with `dynamic_range` above 0, clients now and then train sub-models larger than their level's."
 
-    def __init__(self, params: NeFLParams, task: Task) -> None:
-        super().__init__(params, task)
-        ratios, sizes = task.ratios, params.sizes
+    def __init__(self, params: NeFLParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        ratios, sizes = problem.ratios, params.sizes
         if len(sizes) != len(ratios):
             raise ConfigError(
                 f"dapper_args.params.nefl.sizes has {len(sizes)} sub-models, dapper_args.levels.ratios {len(ratios)}"
@@ -88,7 +88,7 @@ class NeFL(Method[NeFLParams]):
             )
         if len(set(ratios)) != len(ratios):
             raise ConfigError("dapper_args.levels.ratios: nefl needs a ratio of its own for every level; two are equal")
-        if params.mode != "width" and not skippable_blocks(self.task.backbone):
+        if params.mode != "width" and not skippable_blocks(self.problem.backbone):
             raise ConfigError(
                 f"dapper_args.params.nefl.mode: `{params.mode}` skips residual blocks, but this backbone has none to"
                 " spare (one block a stage); use a deeper one, e.g. model_args.model: resnet18, or mode: width"
@@ -118,19 +118,19 @@ class NeFL(Method[NeFLParams]):
         if reach == 0:
             return k
         low, high = max(1, k - reach), min(len(self.params.sizes), k + reach)
-        stream = numpy_generator(self.task.seed, Stream.METHOD, client_id, server.round + 1)
+        stream = numpy_generator(self.problem.seed, Stream.METHOD, client_id, server.round + 1)
         return int(stream.integers(low, high + 1))
 
     def _submodel(self, size: float) -> PruningPlan:
-        mode, layout = self.params.mode, self.task.layout
+        mode, layout = self.params.mode, self.problem.layout
         share = sqrt(size) if mode == "both" else size
-        widths = {} if mode == "depth" else leading_widths(layout, share, self.task.pruning.round_to)
+        widths = {} if mode == "depth" else leading_widths(layout, share, self.problem.pruning.round_to)
         omitted = frozenset[str]() if mode == "width" else self._omitted(share)
         return PruningPlan(plan_window(layout, widths).kept, omitted)
 
     def _omitted(self, share: float) -> frozenset[str]:
         """Tensors of the deepest blocks, as many blocks as bring the parameters closest to ``share`` of the whole."""
-        layout, blocks = self.task.layout, skippable_blocks(self.task.backbone)
+        layout, blocks = self.problem.layout, skippable_blocks(self.problem.backbone)
         choices = [tensors_of(blocks[:count], layout.tensors) for count in range(len(blocks) + 1)]
         target = share * count_parameters(layout, {})
         return min(choices, key=lambda omitted: abs(count_parameters(layout, {}, omitted) - target))
@@ -141,11 +141,11 @@ class NeFL(Method[NeFLParams]):
     def inconsistent(self) -> frozenset[str]:
         """Names of step sizes and, unless shared, of all that belongs to BatchNorm layers."""
         norms = [
-            name for name, layer in self.task.backbone.named_modules()
+            name for name, layer in self.problem.backbone.named_modules()
             if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not self.params.share_bn
         ]  # fmt: skip
-        names = self.task.backbone.state_dict().keys()
-        steps = {f"{block}.step" for stage in block_stages(self.task.backbone) for block in stage}
+        names = self.problem.backbone.state_dict().keys()
+        steps = {f"{block}.step" for stage in block_stages(self.problem.backbone) for block in stage}
         return tensors_of(norms, names) | steps
 
     def private(self, server: ServerState, k: int) -> dict[str, Tensor]:
@@ -156,10 +156,10 @@ class NeFL(Method[NeFLParams]):
         remembered = server.memory.recall(f"submodel{k}")
         if remembered:
             return remembered
-        plan, state = self.submodels[k], self.task.backbone.state_dict()
+        plan, state = self.submodels[k], self.problem.backbone.state_dict()
         names = self.inconsistent - plan.omitted
-        initial = slim_tensors({name: state[name] for name in state if name in names}, self.task.layout, plan)
-        for stage in block_stages(self.task.backbone):
+        initial = slim_tensors({name: state[name] for name in state if name in names}, self.problem.layout, plan)
+        for stage in block_stages(self.problem.backbone):
             steps = [f"{block}.step" for block in stage if f"{block}.step" not in plan.omitted]
             initial[steps[-1]] = initial[steps[-1]] + (len(stage) - len(steps))
         return initial
@@ -169,13 +169,13 @@ class NeFL(Method[NeFLParams]):
         plan = self.submodels[k]
         left_out = plan.omitted | self.inconsistent
         shared = {name: tensor for name, tensor in server.weights.items() if name not in left_out}
-        return {**slim_tensors(shared, self.task.layout, plan), **self.private(server, k)}
+        return {**slim_tensors(shared, self.problem.layout, plan), **self.private(server, k)}
 
     # The contract
 
     def footprint(self, ratio: float) -> Footprint:
-        plan = self.submodels[self.submodel_of(1 + self.task.ratios.index(ratio))]
-        return footprint(self.task.layout, plan.widths, skipped=plan.omitted, slim_downlink=True)
+        plan = self.submodels[self.submodel_of(1 + self.problem.ratios.index(ratio))]
+        return footprint(self.problem.layout, plan.widths, skipped=plan.omitted, slim_downlink=True)
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         return self.submodels[self.choose(server, client_id)]
@@ -185,11 +185,11 @@ class NeFL(Method[NeFLParams]):
         return Downlink(server.round + 1, client_id, self.weights(server, k), self.submodels[k])
 
     def local_model(self, plan: PruningPlan) -> Backbone:
-        shallow = copy.deepcopy(self.task.backbone)
+        shallow = copy.deepcopy(self.problem.backbone)
         for block in skippable_blocks(shallow):
             if f"{block}.step" in plan.omitted:
                 shallow.set_submodule(block, nn.Identity())
-        return slim_model(shallow, self.task.layout, plan)
+        return slim_model(shallow, self.problem.layout, plan)
 
     def aggregation(self, server: ServerState) -> Aggregation:
         return NestedAggregation(server, self)
@@ -206,14 +206,14 @@ class NestedAggregation:
         self._server = server
         self._method = method
         consistent = {name: tensor for name, tensor in server.weights.items() if name not in method.inconsistent}
-        self._shared = RecoveringMean(consistent, method.task.layout, "holders")
+        self._shared = RecoveringMean(consistent, method.problem.layout, "holders")
         self._private = {k: WeightedMean(method.private(server, k)) for k in method.submodels}
 
     def add(self, upload: Upload) -> None:
         k = self._method.choose(self._server, upload.client_id)
         if not upload.plan.equals(self._method.submodels[k]):
             raise ProtocolError(f"client {upload.client_id} was sent sub-model {k}; its upload is of another")
-        weight = 1 if self._method.task.uniform_weights else upload.num_samples
+        weight = 1 if self._method.problem.uniform_weights else upload.num_samples
         shared: dict[str, Tensor] = {}
         private: dict[str, Tensor] = {}
         for name, tensor in upload.weights.items():

@@ -64,7 +64,7 @@ class PartialFed(Method[PartialFedParams]):
     @cached_property
     def candidates(self) -> list[Layer]:
         """The layers that a client may keep: those of the given kinds, or all."""
-        model, params = self.task.backbone, self.params
+        model, params = self.problem.backbone, self.params
         layers = modules_of(model)
         if params.strategy == "adaptive":
             return layers
@@ -98,7 +98,7 @@ class PartialFed(Method[PartialFedParams]):
         last = {name: tensor.to(client.device) for name, tensor in client.memory.recall("last_model").items()}
         logits = nn.Parameter(self._logits(client).to(client.device))
         unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the weights
-        training = LocalTraining(unheard, downlink.round, self.task.training, epochs=1)
+        training = LocalTraining(unheard, downlink.round, self.problem.training, epochs=1)
         loss = self._strategy_loss(logits, model, last, client, downlink)
         training.epoch(model, training.optimizer(model, parameters=[logits]), loss)
         return logits.detach()
@@ -108,7 +108,7 @@ class PartialFed(Method[PartialFedParams]):
     ) -> Loss:
         params = self.params
         temperature = max(_COLDEST, params.temperature * params.temperature_decay ** (downlink.round - 1))
-        generator = torch_generator(self.task.seed, Stream.METHOD, client.profile.client_id, downlink.round)
+        generator = torch_generator(self.problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
         weights = {name: parameter.detach() for name, parameter in received.named_parameters()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
@@ -119,7 +119,7 @@ class PartialFed(Method[PartialFedParams]):
                 for name in layer.tensors
                 if name in weights
             }
-            return F.cross_entropy(functional_call(model, mixed, (batch.images,)), batch.labels)
+            return F.cross_entropy(functional_call(model, mixed, (batch.inputs,)), batch.targets)
 
         return loss
 

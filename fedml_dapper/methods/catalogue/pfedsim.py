@@ -52,7 +52,7 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
 
     @cached_property
     def _head(self) -> frozenset[str]:
-        return head_of(self.task.backbone)
+        return head_of(self.problem.backbone)
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
         """The classifier."""

@@ -64,7 +64,7 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
 
     def control(self, server: ServerState) -> Tensors:
         """c, by parameter; zero at first."""
-        zero = {name: torch.zeros_like(server.weights[name]) for name in self.task.layout.trainable}
+        zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
         return server.memory.recall("control") or zero
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
@@ -79,7 +79,7 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
         c = {name: tensor.to(client.device) for name, tensor in downlink.extras.items()}
         remembered = client.memory.recall("control")
         own = {name: remembered.get(name, torch.zeros_like(tensor)).to(client.device) for name, tensor in c.items()}
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model, momentum=self.params.momentum)
         for _ in range(epochs):
             training.epoch(

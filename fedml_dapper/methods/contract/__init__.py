@@ -1,6 +1,6 @@
 """The contract of a method, and all that it is written with."""
 
-from fedml_dapper.methods.contract.base import Aggregation, Method, MethodParams, P, RecoverAndAverage, Task
+from fedml_dapper.methods.contract.base import Aggregation, Method, MethodParams, P, Problem, RecoverAndAverage
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
@@ -16,9 +16,9 @@ __all__ = [
     "Method",
     "MethodParams",
     "P",
+    "Problem",
     "RecoverAndAverage",
     "ServerState",
-    "Task",
     "TrainingMetrics",
     "Upload",
     "Value",

@@ -42,7 +42,7 @@ class MethodParams(Section):
 
 
 @dataclass(frozen=True)
-class Task:
+class Problem:
     """What is to be learnt, the same for every method that is compared on it."""
 
     backbone: Backbone
@@ -117,14 +117,14 @@ class Method(Generic[P]):
     cost_note: ClassVar[str] = ""
     """For reports: what the method costs beyond, or does not save of, what footprints show."""
 
-    def __init__(self, params: P, task: Task) -> None:
-        if self.slims and task.pruning.scope not in self.scopes:
+    def __init__(self, params: P, problem: Problem) -> None:
+        if self.slims and problem.pruning.scope not in self.scopes:
             raise ConfigError(
-                f"dapper_args.pruning.scope: `{task.pruning.scope}` does not go with method `{self.name}`;"
+                f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
                 f" choose {' or '.join(self.scopes)}"
             )
-        self.params, self.task = params, task
-        self.task = replace(task, backbone=self.build_model(task.backbone), slims=self.slims)
+        self.params, self.problem = params, problem
+        self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
 
     @classmethod
     def check_params(cls, values: Mapping[str, Any]) -> P:
@@ -134,7 +134,7 @@ class Method(Generic[P]):
     def build_model(self, backbone: Backbone) -> Backbone:
         """The model this method trains; methods that change layers return a changed copy.
 
-        Called once, at the start: ``self.task`` still holds the plain backbone.
+        Called once, at the start: ``self.problem`` still holds the plain backbone.
         """
         return backbone
 
@@ -154,13 +154,13 @@ class Method(Generic[P]):
 
     def footprint(self, ratio: float) -> Footprint:
         """What a client of pruning ratio ``ratio`` trains, gets and sends."""
-        widths = self.task.widths(ratio) if self.slims else {}
-        return footprint(self.task.layout, widths, personal=self.personal, slim_downlink=self.slim_downlink)
+        widths = self.problem.widths(ratio) if self.slims else {}
+        return footprint(self.problem.layout, widths, personal=self.personal, slim_downlink=self.slim_downlink)
 
     def model_size(self, plan: PruningPlan) -> tuple[int, int]:
         """Parameters and multiply-accumulates per image of the model a client trains under ``plan``."""
         skipped = plan.omitted - self.personal
-        layout, widths = self.task.layout, plan.widths
+        layout, widths = self.problem.layout, plan.widths
         return count_parameters(layout, widths, skipped), count_macs(layout, widths, skipped)
 
     # Server to client
@@ -174,13 +174,13 @@ class Method(Generic[P]):
         """What a client gets in the round that follows ``server.round`` completed ones."""
         plan = self.plan(server, client_id)
         sent = {name: tensor for name, tensor in server.weights.items() if name not in plan.omitted}
-        return Downlink(server.round + 1, client_id, slim_tensors(sent, self.task.layout, plan), plan)
+        return Downlink(server.round + 1, client_id, slim_tensors(sent, self.problem.layout, plan), plan)
 
     # On the client
 
     def local_model(self, plan: PruningPlan) -> Backbone:
         """An untrained model of the shape that ``plan`` leaves."""
-        return slim_model(self.task.backbone, self.task.layout, plan)
+        return slim_model(self.problem.backbone, self.problem.layout, plan)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The client's own copy of the model it was sent, with its personal tensors put in."""
@@ -196,13 +196,13 @@ class Method(Generic[P]):
     def epochs(self, profile: ClientProfile) -> int:
         """Local epochs of a client."""
         del profile
-        return self.task.training.epochs
+        return self.problem.training.epochs
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """A client's round: E epochs of SGD on :meth:`objective` from the received model."""
         model = self.load(client, downlink)
         epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
-        training = LocalTraining(client, downlink.round, self.task.training, epochs)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         for _ in range(epochs):
             training.epoch(model, optimizer, loss)
@@ -247,7 +247,7 @@ class Method(Generic[P]):
 
     def aggregation(self, server: ServerState) -> Aggregation:
         """Recover what was pruned and average (DapperFL Eq. 6-7); without pruning, FedAvg's weighted mean."""
-        return RecoverAndAverage(server, self.task)
+        return RecoverAndAverage(server, self.problem)
 
     def round_notes(self, server: ServerState) -> Mapping[str, Value]:
         """What the ledger and the terminal are to say of the round just closed, by name."""
@@ -258,7 +258,7 @@ class Method(Generic[P]):
 
     def global_model(self, server: ServerState) -> Backbone:
         """The server's model."""
-        model = copy.deepcopy(self.task.backbone)
+        model = copy.deepcopy(self.problem.backbone)
         model.load_state_dict(server.weights)
         return model
 
@@ -279,11 +279,11 @@ class RecoverAndAverage:
     """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
     ``dapper_args.defence.aggregation`` asks for in place of the mean."""
 
-    def __init__(self, server: ServerState, task: Task, recovery: Recovery = "global") -> None:
+    def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
         self._server = server
-        self._layout = task.layout
-        self._uniform = task.uniform_weights
-        self._mean = _mean(server.weights, task, recovery)
+        self._layout = problem.layout
+        self._uniform = problem.uniform_weights
+        self._mean = _mean(server.weights, problem, recovery)
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
@@ -293,8 +293,8 @@ class RecoverAndAverage:
         self._server.weights = self._mean.result()
 
 
-def _mean(previous: Tensors, task: Task, recovery: Recovery) -> RecoveringMean | ClippedMean | RobustMean:
-    layout, defence = task.layout, task.defence
+def _mean(previous: Tensors, problem: Problem, recovery: Recovery) -> RecoveringMean | ClippedMean | RobustMean:
+    layout, defence = problem.layout, problem.defence
     match defence.aggregation:
         case "mean":
             return RecoveringMean(previous, layout, recovery)

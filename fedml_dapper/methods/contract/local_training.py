@@ -109,8 +109,8 @@ class LocalTraining:
                 self._scaler.update()
                 if after_step is not None:
                     after_step()
-            total += value.detach() * len(batch.labels)
-            samples += len(batch.labels)
+            total += value.detach() * len(batch.targets)
+            samples += len(batch.targets)
             self._steps += 1
             self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
         self._loss = float(total) / samples
@@ -122,4 +122,4 @@ class LocalTraining:
 
 def cross_entropy(model: Backbone, batch: Batch) -> Tensor:
     """Mean cross-entropy over the batch."""
-    return F.cross_entropy(model(batch.images), batch.labels)
+    return F.cross_entropy(model(batch.inputs), batch.targets)

@@ -61,19 +61,19 @@ class WindowMethod(Method[WindowParams]):
         raise NotImplementedError
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
-        widths = self.task.widths(server.profiles[client_id].ratio)
-        return plan_window(self.task.layout, widths, self.window_start(server.round + 1))
+        widths = self.problem.widths(server.profiles[client_id].ratio)
+        return plan_window(self.problem.layout, widths, self.window_start(server.round + 1))
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """Mean cross-entropy, over the client's own classes if so set."""
-        absent = torch.ones(self.task.backbone.predictor.out_features, dtype=torch.bool)
+        absent = torch.ones(self.problem.backbone.predictor.out_features, dtype=torch.bool)
         absent[client.data.samples.labels.cpu()] = False
         if not self.params.masked_loss or not absent.any():
             return super().objective(client, downlink)
         absent = absent.to(client.device)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return masked_cross_entropy(model(batch.images), batch.labels, absent)
+            return masked_cross_entropy(model(batch.inputs), batch.targets, absent)
 
         return loss
 
@@ -91,7 +91,7 @@ class WindowMethod(Method[WindowParams]):
         return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.task, "holders")
+        return RecoverAndAverage(server, self.problem, "holders")
 
 
 def masked_cross_entropy(logits: Tensor, labels: Tensor, absent: Tensor) -> Tensor:

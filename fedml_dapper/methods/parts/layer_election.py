@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.methods.contract import RecoverAndAverage, ServerState, Task, Upload, Value
+from fedml_dapper.methods.contract import Problem, RecoverAndAverage, ServerState, Upload, Value
 from fedml_dapper.methods.parts.activations import Activation
 from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
 from fedml_dapper.pruning import Tensors
@@ -74,8 +74,8 @@ def votes_so_far(server: ServerState) -> list[list[int]]:
 class AverageAndElect(RecoverAndAverage):
     """Phase 1: FedAvg, and the round's votes by candidate, appended to the server's memory."""
 
-    def __init__(self, server: ServerState, task: Task, num_candidates: int) -> None:
-        super().__init__(server, task)
+    def __init__(self, server: ServerState, problem: Problem, num_candidates: int) -> None:
+        super().__init__(server, problem)
         self._votes = [0] * num_candidates
         self._tied = 0
 

@@ -42,7 +42,7 @@ class TwoPhaseMethod(Method[P]):
 
     def mixed(self, instructions: Tensors) -> frozenset[str]:
         """Tensors that it gets mixed; by default all that it does not keep."""
-        return frozenset(self.task.backbone.state_dict()) - self.kept(instructions)
+        return frozenset(self.problem.backbone.state_dict()) - self.kept(instructions)
 
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
         """Client -> weight in the mixture for ``client_id``, which is among those that sent something."""
@@ -53,7 +53,7 @@ class TwoPhaseMethod(Method[P]):
     @cached_property
     def first_rounds(self) -> int:
         """max(1, first share * K), rounded; half goes to even."""
-        return max(1, round(self.first_share * self.task.training.comm_round))
+        return max(1, round(self.first_share * self.problem.training.comm_round))
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         if server.round < self.first_rounds or client_id not in ClientModels(server):
