@@ -81,7 +81,7 @@ class Target:
     def build(cls) -> Target:
         """A tiny federation on the embedded suite."""
         experiment: Experiment = build_experiment(load_settings([QUICKSTART], list(SMALL)))
-        settings, layout = experiment.settings, experiment.method.task.layout
+        settings, layout = experiment.settings, experiment.method.problem.layout
         codec = Codec(layout, Identity.of(settings), shared_settings(settings))
         server, clients = Server(experiment), ClientSide(experiment)
         server.round_clients()

@@ -1,22 +1,19 @@
-"""The ``fedml-dapper`` command."""
+"""The ``fedml-dapper`` command: gathers those of :mod:`fedml_dapper.commands`."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import click
 
 from fedml_dapper import __version__
-from fedml_dapper.benches.command import bench
-from fedml_dapper.benches.report import write_bench_report
-from fedml_dapper.benches.results import MANIFEST_NAME
-from fedml_dapper.datasets.command import data
-from fedml_dapper.doctor import doctor
+from fedml_dapper.commands.bench import bench
+from fedml_dapper.commands.data import data
+from fedml_dapper.commands.doctor import doctor
+from fedml_dapper.commands.footprint import footprint
+from fedml_dapper.commands.report import report
+from fedml_dapper.commands.run import run
+from fedml_dapper.commands.search import search
 from fedml_dapper.errors import DapperError
-from fedml_dapper.evaluation.search_command import search
-from fedml_dapper.footprint_command import footprint
 from fedml_dapper.interruption import ending_in_order
-from fedml_dapper.run_command import run, write_run_report
 
 
 class _PoliteGroup(click.Group):
@@ -37,14 +34,5 @@ def main() -> None:
     """DapperFL on FedML: federated learning on physically pruned models under domain shift."""
 
 
-for _command in (bench, data, doctor, footprint, run, search):
+for _command in (bench, data, doctor, footprint, report, run, search):
     main.add_command(_command)
-
-
-@main.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-def report(folder: Path) -> None:
-    """Write the HTML report of a run's folder from its ledger, or of a bench's folder from its cells' ledgers."""
-    is_bench = (folder / MANIFEST_NAME).exists()
-    path = write_bench_report(folder) if is_bench else write_run_report(folder)
-    click.echo(path.absolute())

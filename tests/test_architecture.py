@@ -9,19 +9,22 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
-    {"__version__", "errors", "seeding", "profiling", "interruption", "options"},
+    {"__version__", "errors", "seeding", "profiling", "interruption"},
     {"config"},
     {"credentials", "models", "datasets"},
     {"pruning"},
     {"methods"},
     {"federation"},
-    {"platform", "evaluation", "console"},
-    {"benches"},
-    {"run_command", "footprint_command", "doctor"},
-    {"cli", "fedml_command"},
+    {"platform", "evaluation"},
+    {"benches", "search"},
+    {"commands"},
+    {"cli", "doctor"},
     {"entry", "__main__"},
 )
 """Rooms and single modules from the ground up; each may import what is below it."""
+
+METHODS_FLOORS = ("contract", "parts", "catalogue")
+"""The same within ``methods/``."""
 
 
 def imported(file: Path) -> Iterator[str]:
@@ -58,15 +61,23 @@ def test_only_the_platform_imports_fedml() -> None:
     assert rooms == {"platform"}
 
 
-def test_no_method_imports_another() -> None:
-    methods = {
-        f"fedml_dapper.methods.{file.stem}": file for file in PACKAGE.glob("methods/*.py") if names_a_method(file)
-    }
-    assert len(methods) > 20
-    found = [
-        f"{name} imports {module}" for name, file in methods.items() for module in imported(file) if module in methods
+def test_every_method_is_in_the_catalogue_and_nothing_else() -> None:
+    found = {file for file in PACKAGE.glob("methods/*/*.py") if names_a_method(file)}
+    assert len(found) > 20
+    assert found == set(PACKAGE.glob("methods/catalogue/*.py")) - {PACKAGE / "methods/catalogue/__init__.py"}
+
+
+def test_no_method_imports_another_and_what_they_share_imports_none() -> None:
+    upward = [
+        f"{file.relative_to(PACKAGE)} imports {module}"
+        for height, folder in enumerate(METHODS_FLOORS)
+        for file in sorted(PACKAGE.glob(f"methods/{folder}/*.py"))
+        for module in imported(file)
+        if module.startswith("fedml_dapper.methods")
+        and (above := (*module.split("."), "")[2]) not in METHODS_FLOORS[:height]
+        and not (above == folder != "catalogue")
     ]
-    assert found == []
+    assert upward == []
 
 
 def names_a_method(file: Path) -> bool:

@@ -108,8 +108,8 @@ def _confusion(model: Backbone, test: TestData, experiment: Experiment) -> tuple
     counts = torch.zeros(classes * classes, dtype=torch.int64)
     model.to(device).eval()
     for batch in test.batches(device):
-        predicted = model(batch.images).argmax(dim=1)
-        counts += torch.bincount((batch.labels * classes + predicted).cpu(), minlength=classes * classes)
+        predicted = model(batch.inputs).argmax(dim=1)
+        counts += torch.bincount((batch.targets * classes + predicted).cpu(), minlength=classes * classes)
     return tuple(tuple(row) for row in counts.view(classes, classes).tolist())
 
 
@@ -151,9 +151,9 @@ def _embedding(
         order = torch.randperm(test.num_samples, generator=torch_generator(seed, Stream.VALIDATION, index))
         few = replace(test, samples=test.samples.take(order[:_POINTS_PER_DOMAIN]))
         for batch in few.batches(device):
-            points.append(models[test.domain].to(device).eval().encode(batch.images).cpu())
-            labels += batch.labels.tolist()
-            domains += [index] * len(batch.labels)
+            points.append(models[test.domain].to(device).eval().encode(batch.inputs).cpu())
+            labels += batch.targets.tolist()
+            domains += [index] * len(batch.targets)
     representations = torch.cat(points).double().numpy()
     perplexity = min(30.0, (len(representations) - 1) / 3)
     placed = TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(np.nan_to_num(representations))

@@ -16,10 +16,10 @@ from fedml_dapper.seeding import Stream, torch_generator
 
 
 class Batch(NamedTuple):
-    """``images`` float32 (B, 3, S, S), normalised, and ``labels`` int64 (B,)."""
+    """``inputs``: images, float32 (B, 3, S, S), normalised; ``targets``: their classes, int64 (B,)."""
 
-    images: Tensor
-    labels: Tensor
+    inputs: Tensor
+    targets: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,12 +39,12 @@ class ClientSide:
         )
         method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return as_received(method.local_update(context, downlink), method.task.layout)
+            return as_received(method.local_update(context, downlink), method.problem.layout)
         before = self._own_accuracy(context, downlink)
         upload = method.local_update(context, downlink)
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
-        return as_received(upload, method.task.layout)
+        return as_received(upload, method.problem.layout)
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)
@@ -53,7 +53,7 @@ class ClientSide:
 
     def _as_downlink(self, upload: Upload) -> Downlink:
         """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""
-        layout = self._experiment.method.task.layout
+        layout = self._experiment.method.problem.layout
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}
         return Downlink(upload.round, upload.client_id, weights, upload.plan)

@@ -13,7 +13,7 @@ from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, loa
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.unseen import UnseenDomain, leave_out
-from fedml_dapper.methods import ClientProfile, Method, Task, build_method
+from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import assign_levels
 
@@ -70,7 +70,7 @@ def build_experiment(settings: Settings) -> Experiment:
     suite, unseen = leave_out(load_suite(settings.data_args), settings)
     division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed).to(device)
     clients = division.clients
-    task = Task(
+    problem = Problem(
         backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.input_size).to(device),
         input_size=suite.input_size,
         training=training,
@@ -81,7 +81,7 @@ def build_experiment(settings: Settings) -> Experiment:
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
     )
-    method = build_method(settings.dapper_args, task)
+    method = build_method(settings.dapper_args, problem)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
         raise ConfigError(

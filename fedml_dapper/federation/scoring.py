@@ -157,8 +157,8 @@ def evaluate(model: Backbone, test: TestData, device: torch.device) -> tuple[flo
     model.to(device).eval()
     correct, loss = 0, 0.0
     for batch in test.batches(device):
-        at_once = CPU_BATCH if device.type == "cpu" else len(batch.images)
-        logits = torch.cat([model(images) for images in torch.split(batch.images, at_once)])
-        correct += int((logits.argmax(dim=1) == batch.labels).sum())
-        loss += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+        at_once = CPU_BATCH if device.type == "cpu" else len(batch.inputs)
+        logits = torch.cat([model(images) for images in torch.split(batch.inputs, at_once)])
+        correct += int((logits.argmax(dim=1) == batch.targets).sum())
+        loss += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
     return 100 * correct / test.num_samples, loss / test.num_samples

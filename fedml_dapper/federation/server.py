@@ -35,11 +35,11 @@ class Server:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._method = experiment.method
-        self._layout = experiment.method.task.layout
+        self._layout = experiment.method.problem.layout
         self._scoring = Scoring(experiment)
         self._check = UploadCheck(experiment)
         self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
-        backbone = experiment.method.task.backbone
+        backbone = experiment.method.problem.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
         self.holds_memories = experiment.settings.common_args.training_type == "simulation"

@@ -2,7 +2,7 @@
 
 That a message is whole, of this experiment and well-formed, its numbers finite and its plan within the model, is the
 codec's to say (``wire``), that it is awaited, the server's. Here it is compared with what the server knows of the
-client and of its task.
+client and of the problem.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class UploadCheck:
 
     def __init__(self, experiment: Experiment) -> None:
         self._method = experiment.method
-        self._layout = experiment.method.task.layout
+        self._layout = experiment.method.problem.layout
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
         self._variances = [
             f"{name}.running_var"
-            for name, layer in experiment.method.task.backbone.named_modules()
+            for name, layer in experiment.method.problem.backbone.named_modules()
             if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
         ]
 

@@ -29,4 +29,4 @@ __all__ = [
 def load(args: Arguments) -> tuple[FedMLDataset, Backbone]:
     """FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around."""
     experiment = experiment_of(args)
-    return fedml_dataset(experiment), experiment.method.task.backbone
+    return fedml_dataset(experiment), experiment.method.problem.backbone

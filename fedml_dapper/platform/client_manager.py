@@ -42,7 +42,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         EventLoop.__init__(self, num_processes)
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
-        model = experiment.method.task.backbone
+        model = experiment.method.problem.backbone
         adapter = get_trainer_dist_adapter(
             args, device, rank, model, num_train, num_local, train_local, test_local, trainer
         )

@@ -64,7 +64,7 @@ class DistributedRunner:
         self._observers = observers
         self._resume = resume
         settings = self.experiment.settings
-        self._codec = Codec(self.experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+        self._codec = Codec(self.experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""

@@ -18,7 +18,8 @@ def client(samples: ImageSet, batch_size: int = 4, client_id: int = 3, seed: int
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
     return len(first) == len(second) and all(
-        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) for a, b in zip(first, second, strict=True)
+        torch.equal(a.inputs, b.inputs) and torch.equal(a.targets, b.targets)
+        for a, b in zip(first, second, strict=True)
     )
 
 
@@ -39,16 +40,16 @@ def test_batches_depend_on_seed_client_round_and_epoch_alone(image_set: Make) ->
 def test_an_epoch_has_every_sample_once_with_its_own_label(image_set: Make) -> None:
     samples = image_set(torch.arange(10))
     batches = list(ClientData(0, "d0", samples, PLAIN, 4, 1).batches(1, 1))
-    labels = torch.cat([batch.labels for batch in batches])
+    labels = torch.cat([batch.targets for batch in batches])
     assert sorted(labels.tolist()) == list(range(10))
     assert labels.tolist() != list(range(10))
-    assert torch.equal(torch.cat([batch.images for batch in batches]), PLAIN.evaluate(samples.images[labels]))
+    assert torch.equal(torch.cat([batch.inputs for batch in batches]), PLAIN.evaluate(samples.images[labels]))
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(2, [2]), (4, [4]), (5, [4]), (6, [4, 2]), (9, [4, 4])])
 def test_a_last_batch_of_one_sample_is_dropped(image_set: Make, count: int, sizes: list[int]) -> None:
     data = client(image_set(torch.arange(count)))
-    assert [len(batch.labels) for batch in data.batches(1, 1)] == sizes
+    assert [len(batch.targets) for batch in data.batches(1, 1)] == sizes
     assert data.steps_per_epoch == len(sizes)
     assert data.num_samples == count
 
@@ -83,5 +84,5 @@ def test_batches_land_on_the_device_asked_for(image_set: Make) -> None:
     samples = image_set(torch.arange(4))
     resident = client(samples).to("meta")
     assert resident.samples.images.is_meta
-    assert all(batch.images.is_meta and batch.labels.is_meta for batch in client(samples).batches(1, 1, "meta"))
+    assert all(batch.inputs.is_meta and batch.targets.is_meta for batch in client(samples).batches(1, 1, "meta"))
     assert client(samples).to("cpu").samples.images is samples.images

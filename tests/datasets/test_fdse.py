@@ -38,7 +38,7 @@ def test_pacs(real_data: Callable[..., Path]) -> None:
     division = divide(suite, args, 4, batch_size=50, seed=1)
     assert [client.num_samples for client in division.clients] == [1639, 1876, 1336, 3144]
     assert division.clients[0].samples.images.shape[1:] == (3, 64, 64)  # enlarged batch by batch
-    assert next(division.clients[0].batches(1, 1)).images.shape == (50, 3, 256, 256)
+    assert next(division.clients[0].batches(1, 1)).inputs.shape == (50, 3, 256, 256)
 
 
 def test_office_tests_have_the_papers_denominators(real_data: Callable[..., Path]) -> None:

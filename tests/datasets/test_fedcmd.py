@@ -51,7 +51,7 @@ def test_mnist_in_fedcmds_setting(real_data: Callable[..., Path]) -> None:
     assert (sum(held), min(held) >= 40) == (70_000, True)
     assert len({client.num_samples for client in division.clients}) > 50
     batch = next(division.clients[0].batches(1, 1))
-    assert batch.images.shape[1:] == (3, 28, 28)
+    assert batch.inputs.shape[1:] == (3, 28, 28)
     assert division.clients[0].samples.is_grey  # a third of the memory
 
 

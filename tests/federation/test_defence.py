@@ -128,7 +128,7 @@ class _Picky(FedAvg):
     """Finds out only while it aggregates that it does not like client 3."""
 
     def __init__(self, inner: FedAvg) -> None:
-        self.params, self.task = inner.params, inner.task
+        self.params, self.problem = inner.params, inner.problem
 
     def aggregation(self, server: ServerState) -> Aggregation:
         class Picking(RecoverAndAverage):
@@ -137,7 +137,7 @@ class _Picky(FedAvg):
                     raise ProtocolError("not this one")
                 super().add(upload)
 
-        return Picking(server, self.task)
+        return Picking(server, self.problem)
 
 
 def test_who_is_refused_in_aggregation_is_refused_in_person(silos: Callable[..., Federation]) -> None:

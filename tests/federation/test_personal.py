@@ -45,14 +45,16 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     client_id = max(server.round_clients(), key=lambda client: experiment.profiles[client].ratio)
     clients = ClientSide(experiment)
     upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
-    layout = experiment.method.task.layout
-    model = slim_model(experiment.method.task.backbone, layout, upload.plan)
+    layout = experiment.method.problem.layout
+    model = slim_model(experiment.method.problem.backbone, layout, upload.plan)
     whole = {name: upload.weights[name] for name in upload.unsliced}
     own = clients.memories[client_id].recall("slim_statistics")
     model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan), **own})
     expected = evaluate(model, experiment.client_tests[client_id].test, experiment.device)[0]
     assert upload.metrics.accuracy_after == expected
-    initial = evaluate(experiment.method.task.backbone, experiment.client_tests[client_id].test, experiment.device)[0]
+    initial = evaluate(experiment.method.problem.backbone, experiment.client_tests[client_id].test, experiment.device)[
+        0
+    ]
     assert upload.metrics.accuracy_before == initial
     assert method != "fedavg" or initial != expected
 

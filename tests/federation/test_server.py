@@ -60,7 +60,7 @@ class _Recording(FedAvg):
     """FedAvg that notes in which order uploads are folded in."""
 
     def __init__(self, base: FedAvg) -> None:
-        super().__init__(base.params, base.task)
+        super().__init__(base.params, base.problem)
         self.order: list[int] = []
 
     def aggregation(self, server: ServerState) -> Aggregation:

@@ -29,7 +29,7 @@ def test_a_client_may_be_served_by_another_process_in_every_round(tiny_settings:
     expected, _ = simulate(experiment)
 
     settings = experiment.settings
-    codec = Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+    codec = Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
     server, memories = Server(experiment), dict.fromkeys(range(5), Memory())
     for _ in range(3):
         for client_id in server.round_clients():

@@ -42,7 +42,7 @@ def with_tensor(upload: Upload, name: str, tensor: torch.Tensor) -> Upload:
 
 def recut(upload: Upload, experiment: Experiment, plan: PruningPlan) -> Upload:
     """A made-up upload of ``plan``, in form but for whose it claims to be."""
-    layout, weights = experiment.method.task.layout, experiment.method.task.backbone.state_dict()
+    layout, weights = experiment.method.problem.layout, experiment.method.problem.backbone.state_dict()
     return replace(upload, plan=plan, weights=slim_tensors(weights, layout, plan, upload.unsliced))
 
 
@@ -53,7 +53,7 @@ def leading(widths: Mapping[str, int]) -> PruningPlan:
 Change = Callable[[Upload, Experiment], Upload]
 BAD: dict[str, tuple[Change, str]] = {
     "a stronger level's widths": (
-        lambda upload, e: recut(upload, e, leading(e.method.task.widths(0.2))),
+        lambda upload, e: recut(upload, e, leading(e.method.problem.widths(0.2))),
         "not those of its client's capability level",
     ),
     "the whole model": (lambda upload, e: recut(upload, e, DENSE), "not those of its client's capability level"),
@@ -121,9 +121,9 @@ def test_channels_that_the_server_chose_are_the_only_ones(tiny_settings: Setting
     server, uploads = first_round(experiment)
     upload = next(upload for upload in uploads if upload.plan.kept)
     group, kept = next(
-        (g, k) for g, k in upload.plan.kept.items() if len(k) < experiment.method.task.layout.groups[g].channels
+        (g, k) for g, k in upload.plan.kept.items() if len(k) < experiment.method.problem.layout.groups[g].channels
     )
-    channels = experiment.method.task.layout.groups[group].channels
+    channels = experiment.method.problem.layout.groups[group].channels
     others = torch.tensor([c for c in range(channels) if c not in kept.tolist()][:1] + kept.tolist()[1:]).sort().values
     with pytest.raises(ProtocolError, match="not the one that its client was sent"):
         server.receive(replace(upload, plan=PruningPlan({**upload.plan.kept, group: others})))
@@ -149,7 +149,7 @@ def test_change_is_measured_from_what_the_client_was_sent(tiny_settings: Setting
     for upload in uploads:
         check.check_change(server.state, upload)
         for factor, passes in ((2.9, True), (3.1, False)):  # 3 W is W moved by twice its length
-            layout, weights = experiment.method.task.layout, server.state.weights
+            layout, weights = experiment.method.problem.layout, server.state.weights
             cut = slim_tensors(weights, layout, upload.plan, upload.unsliced)
             far = replace(upload, weights={n: (t * factor).to(t.dtype) for n, t in cut.items()})
             if passes:

@@ -32,7 +32,7 @@ SettingsFactory = Callable[..., Settings]
 
 def codec_of(experiment: Experiment) -> Codec:
     settings = experiment.settings
-    return Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+    return Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
 
 
 def messages_of(experiment: Experiment) -> tuple[Server, list[Upload]]:
@@ -69,7 +69,7 @@ def test_every_level_survives_the_wire_bit_for_bit(tiny_settings: SettingsFactor
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
     experiment = build_experiment(load_settings([QUICKSTART], ["client_share=0.05", "epochs=1"]))
     codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
-    layout = experiment.method.task.layout
+    layout = experiment.method.problem.layout
     for message in (*uploads, server.downlink(0)):
         accounted = payload_bytes(message, layout)
         assert accounted <= len(codec.encode(message)) <= 1.02 * accounted
@@ -79,7 +79,7 @@ def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
 def test_uploads_in_fewer_bits_arrive_as_the_client_rounded_them(tiny_settings: SettingsFactory, uplink: str) -> None:
     experiment = build_experiment(tiny_settings("epochs=1", f"uplink={uplink}", "width=16"))
     codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
-    layout = experiment.method.task.layout
+    layout = experiment.method.problem.layout
     for upload, profile in zip(uploads, experiment.profiles, strict=True):
         data = codec.encode(upload)
         assert same(upload, codec.decode(data)[0])
@@ -126,7 +126,7 @@ def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: Setti
     with pytest.raises(ProtocolError, match=r"settings digest is [0-9a-f]+ there and [0-9a-f]+ here"):
         codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
     old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
-    sender = Codec(ours.method.task.layout, old, {})
+    sender = Codec(ours.method.problem.layout, old, {})
     with pytest.raises(ProtocolError, match="wire schema is 0 there and 3 here"):
         codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
 

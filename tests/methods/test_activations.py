@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedml_dapper.methods.activations import observed
+from fedml_dapper.methods.parts.activations import observed
 
 
 def test_inputs_and_outputs_are_seen_while_observed_and_carry_no_gradient() -> None:

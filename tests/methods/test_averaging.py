@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.methods.averaging import WeightedMean
+from fedml_dapper.methods.parts.averaging import WeightedMean
 
 PREVIOUS = {"w": torch.tensor([1.0, 2.0]), "steps": torch.tensor(7)}
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import build_experiment
-from fedml_dapper.methods.batchnorm import recalibrate, running_statistics
+from fedml_dapper.methods.parts.batchnorm import recalibrate, running_statistics
 
 SettingsFactory = Callable[..., Settings]
 
@@ -25,7 +25,7 @@ def test_statistics_are_found_by_layer_type_and_shared_only_on_request() -> None
 
 def test_recalibration_measures_the_clients_images_and_gives_the_model_back(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("client_share=0.02", "batch_size=64"))
-    model, client = experiment.method.task.backbone, experiment.clients[0]
+    model, client = experiment.method.problem.backbone, experiment.clients[0]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     statistics = recalibrate(model, client, experiment.device)
     [(images, _)] = list(client)

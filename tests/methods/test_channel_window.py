@@ -12,8 +12,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.datasets import ClientData, ImageSet
 from fedml_dapper.federation import Experiment, Server, build_experiment
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.batchnorm import recalibrate
-from fedml_dapper.methods.channel_window import masked_cross_entropy
+from fedml_dapper.methods.parts.batchnorm import recalibrate
+from fedml_dapper.methods.parts.channel_window import masked_cross_entropy
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("method=heterofl", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05")

@@ -7,7 +7,7 @@ import torch
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.methods import ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.client_models import ClientModels, KeepLatest
+from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 
 
 def server() -> ServerState:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedml_dapper.methods.consistency import ConsistencyLoss, batch_statistics, entering, layer_weights
+from fedml_dapper.methods.parts.consistency import ConsistencyLoss, batch_statistics, entering, layer_weights
 
 AGREED = (torch.tensor([1.0, -1.0]), torch.tensor([2.0, 4.0]))
 BATCH = torch.tensor([[3.0, 0.0], [5.0, 0.0], [4.0, 3.0]])

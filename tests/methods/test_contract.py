@@ -51,6 +51,6 @@ def test_same_seed_same_partition_levels_and_start_for_all_methods(tiny_settings
     assert first.profiles == second.profiles
     for one, other in zip(first.clients, second.clients, strict=True):
         batch_one, batch_other = next(one.batches(1, 1)), next(other.batches(1, 1))
-        assert batch_one.images.equal(batch_other.images)
-    weights = second.method.task.backbone.state_dict()
-    assert all(tensor.equal(weights[name]) for name, tensor in first.method.task.backbone.state_dict().items())
+        assert batch_one.inputs.equal(batch_other.inputs)
+    weights = second.method.problem.backbone.state_dict()
+    assert all(tensor.equal(weights[name]) for name, tensor in first.method.problem.backbone.state_dict().items())

@@ -13,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import DapperFL, Upload, payload_bytes
-from fedml_dapper.methods.dapperfl import DapperFLParams, dar, fuse
+from fedml_dapper.methods.catalogue.dapperfl import DapperFLParams, dar, fuse
 from fedml_dapper.pruning import DENSE, slim_tensors
 
 SettingsFactory = Callable[..., Settings]
@@ -58,9 +58,9 @@ def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2
     assert isinstance(method, DapperFL)
     expected = [0.9, 0.72, 0.576, 0.4608, 0.36864, 0.294912, 0.23593, 0.188744, 0.150995, 0.120796, 0.1, 0.1]
     assert [method.fusion_weight(t) for t in range(1, 13)] == pytest.approx(expected, abs=1e-5)
-    skipping = DapperFL(DapperFLParams(skip_round1_fusion=True), method.task)
+    skipping = DapperFL(DapperFLParams(skip_round1_fusion=True), method.problem)
     assert [skipping.fusion_weight(t) for t in (1, 2)] == pytest.approx([0.0, 0.72])
-    assert DapperFL(DapperFLParams(fusion=False), method.task).fusion_weight(3) == 0.0
+    assert DapperFL(DapperFLParams(fusion=False), method.problem).fusion_weight(3) == 0.0
 
 
 def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:
@@ -74,10 +74,10 @@ def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFac
 def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: SettingsFactory) -> None:
     one_round = ("comm_round=1", "epochs=1", DENSE_LEVELS)
     experiment = build_experiment(tiny_settings(*one_round))
-    initial = experiment.method.task.backbone.state_dict()
+    initial = experiment.method.problem.backbone.state_dict()
     fused = final_weights(tiny_settings(*one_round, params(alpha_0=0.3, alpha_min=0.3, gamma=0)))
     fedavg = final_weights(tiny_settings(*one_round, "method=fedavg"))
-    trainable = {name for name, _ in experiment.method.task.backbone.named_parameters()}
+    trainable = {name for name, _ in experiment.method.problem.backbone.named_parameters()}
     for name, tensor in fused.items():
         expected = 0.3 * initial[name] + 0.7 * fedavg[name] if name in trainable else fedavg[name]
         torch.testing.assert_close(tensor, expected, atol=1e-6, rtol=1e-6)
@@ -85,7 +85,7 @@ def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: Setti
 
 def test_upload_is_slim_and_costs_what_the_footprint_says(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings())
-    method, layout = experiment.method, experiment.method.task.layout
+    method, layout = experiment.method, experiment.method.problem.layout
     for level, ratio in enumerate((0.0, 0.2, 0.4, 0.6, 0.8), start=1):
         _, upload = one_upload(experiment, client_of_level(experiment, level))
         cost = method.footprint(ratio)
@@ -101,12 +101,12 @@ def test_importance_is_taken_on_the_fused_weights(tiny_settings: SettingsFactory
     _, upload = one_upload(frozen, 0)
     _, unfused = one_upload(build_experiment(tiny_settings(params(fusion=False), *fast)), 0)
     assert any(not kept.equal(unfused.plan.kept[name]) for name, kept in upload.plan.kept.items())
-    initial = frozen.method.task.backbone.state_dict()
+    initial = frozen.method.problem.backbone.state_dict()
     for name, indices in upload.plan.kept.items():
         scores = initial[f"{name}.weight"].abs().double().flatten(1).sum(1)
         assert indices.tolist() == sorted(scores.topk(len(indices)).indices.tolist())
-    trainable = {name for name, _ in frozen.method.task.backbone.named_parameters()}
-    kept = slim_tensors({name: initial[name] for name in trainable}, frozen.method.task.layout, upload.plan)
+    trainable = {name for name, _ in frozen.method.problem.backbone.named_parameters()}
+    kept = slim_tensors({name: initial[name] for name in trainable}, frozen.method.problem.layout, upload.plan)
     assert all(torch.equal(upload.weights[name], tensor) for name, tensor in kept.items())
 
 
@@ -127,7 +127,7 @@ def test_statistics_are_those_of_the_dense_epoch(tiny_settings: SettingsFactory)
 def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings(params(alpha_0=1.0, alpha_min=1.0), "ratios=[0.8]", "comm_round=1")
     experiment = build_experiment(settings)
-    initial = experiment.method.task.backbone.state_dict()
+    initial = experiment.method.problem.backbone.state_dict()
     _, upload = one_upload(experiment, 0)  # alpha = 1: every client prunes the same, initial weights
     after = final_weights(settings)
     name = "stages.3.0.conv1"

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.decomposition import Activation, DecomposedLayer, decompose, decomposed_layers, roles_of
+from fedml_dapper.methods.parts.decomposition import Activation, DecomposedLayer, decompose, decomposed_layers, roles_of
 from fedml_dapper.models import Backbone, build_backbone
 from fedml_dapper.pruning import trace_layout
 from fedml_dapper.pruning.footprint import count_bytes, count_macs, count_parameters

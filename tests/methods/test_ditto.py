@@ -12,13 +12,13 @@ from torch import Tensor
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.ditto import Ditto, DittoParams
-from fedml_dapper.methods.local import Local, LocalParams
+from fedml_dapper.methods.catalogue.ditto import Ditto, DittoParams
+from fedml_dapper.methods.catalogue.local import Local, LocalParams
 from fedml_dapper.models import Backbone
 
 
 def ditto(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=Ditto(DittoParams(**values), fedavg.method.task))
+    return replace(fedavg, method=Ditto(DittoParams(**values), fedavg.method.problem))
 
 
 def play(experiment: Experiment, rounds: int) -> tuple[Server, list[Upload]]:
@@ -51,7 +51,7 @@ def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
 
 
 def test_without_its_term_the_personal_models_are_those_of_stand_alone_training(fedavg: Experiment) -> None:
-    alone, _ = play(replace(fedavg, method=Local(LocalParams(), fedavg.method.task)), 2)
+    alone, _ = play(replace(fedavg, method=Local(LocalParams(), fedavg.method.problem)), 2)
     free, _ = play(ditto(fedavg, mu=0), 2)
     held, _ = play(ditto(fedavg), 2)
     for client_id in range(4):
@@ -65,7 +65,7 @@ def distance(model: Backbone, weights: dict[str, Tensor]) -> float:
 
 
 def test_the_larger_mu_the_nearer_they_are_to_the_global_model(fedavg: Experiment) -> None:
-    received = dict(fedavg.method.task.backbone.state_dict())
+    received = dict(fedavg.method.problem.backbone.state_dict())
     distances = []
     for mu in (0.0, 10.0, 90.0):
         experiment = ditto(fedavg, mu=mu)
@@ -79,17 +79,17 @@ def test_the_larger_mu_the_nearer_they_are_to_the_global_model(fedavg: Experimen
 
 
 def test_a_step_with_mu_times_eta_of_one_starts_from_the_received_model(fedavg: Experiment) -> None:
-    task = fedavg.method.task
-    plain = task.training.model_copy(update={"momentum": 0.0, "weight_decay": 0.0})
-    experiment = replace(fedavg, method=Ditto(DittoParams(mu=100), replace(task, training=plain)))
+    problem = fedavg.method.problem
+    plain = problem.training.model_copy(update={"momentum": 0.0, "weight_decay": 0.0})
+    experiment = replace(fedavg, method=Ditto(DittoParams(mu=100), replace(problem, training=plain)))
     data = fedavg.clients[0]
     client = ClientContext(fedavg.profiles[0], replace(data, samples=data.samples.take(torch.arange(16))))
     downlink = Server(experiment).downlink(0)
-    elsewhere = {name: p + 0.01 for name, p in task.backbone.state_dict().items() if p.is_floating_point()}
-    client.memory.keep("own_model", {**task.backbone.state_dict(), **elsewhere})
+    elsewhere = {name: p + 0.01 for name, p in problem.backbone.state_dict().items() if p.is_floating_point()}
+    client.memory.keep("own_model", {**problem.backbone.state_dict(), **elsewhere})
     model = experiment.method.personal_model(client, downlink)
     batch = next(client.data.batches(1, 1))
-    torch.nn.functional.cross_entropy(model.train()(batch.images), batch.labels).backward()
+    torch.nn.functional.cross_entropy(model.train()(batch.inputs), batch.targets).backward()
     experiment.method.local_update(client, downlink)
     own = client.memory.recall("own_model")
     for name, parameter in model.named_parameters():  # v - eta (grad + mu (v - W)) = W - eta grad

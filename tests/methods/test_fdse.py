@@ -15,12 +15,12 @@ from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, Downlink, Upload, payload_bytes
-from fedml_dapper.methods.consistency import ConsistencyLoss, entering
-from fedml_dapper.methods.decomposition import decomposed_layers
-from fedml_dapper.methods.fdse import FDSE, FDSEParams
-from fedml_dapper.methods.local_training import cross_entropy
-from fedml_dapper.methods.min_norm import consensus_step
-from fedml_dapper.methods.similarity_mixing import mix_by_similarity
+from fedml_dapper.methods.catalogue.fdse import FDSE, FDSEParams
+from fedml_dapper.methods.contract.local_training import cross_entropy
+from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
+from fedml_dapper.methods.parts.decomposition import decomposed_layers
+from fedml_dapper.methods.parts.min_norm import consensus_step
+from fedml_dapper.methods.parts.similarity_mixing import mix_by_similarity
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]
@@ -29,8 +29,8 @@ TAU = 1e-6
 
 def fdse(fedavg: Experiment, **values: Any) -> Experiment:
     """FDSE on a LeNet5 of the published width."""
-    task = replace(fedavg.method.task, backbone=build_backbone(ModelArgs(model="lenet5"), 10, 1))
-    return replace(fedavg, method=FDSE(FDSEParams(**values), task))
+    problem = replace(fedavg.method.problem, backbone=build_backbone(ModelArgs(model="lenet5"), 10, 1))
+    return replace(fedavg, method=FDSE(FDSEParams(**values), problem))
 
 
 def one_round(server: Server, clients: ClientSide, experiment: Experiment) -> list[Upload]:
@@ -62,7 +62,7 @@ def joined(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
 def test_the_server_treats_tensors_by_their_role(trained: Any) -> None:
     experiment, server, _, before, uploads = trained
     after, roles = server.state.weights, experiment.method.roles
-    assert after.keys() == experiment.method.task.backbone.state_dict().keys()
+    assert after.keys() == experiment.method.problem.backbone.state_dict().keys()
     for names in roles.consensus:
         step = consensus_step(torch.stack([joined(sent.weights, names) - joined(before, names) for sent in uploads]))
         torch.testing.assert_close(joined(after, names), joined(before, names) + step, rtol=1e-6, atol=1e-7)
@@ -104,7 +104,7 @@ def test_who_has_not_trained_starts_from_the_initial_model_s_eraser(fedavg: Expe
     for client_id in list(server.round_clients())[:2]:
         server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
     server.close_round()
-    initial = experiment.method.task.backbone.state_dict()
+    initial = experiment.method.problem.backbone.state_dict()
     shared, erasers = experiment.method.roles.consensus[-1], experiment.method.roles.similarity[0]
     late = server.downlink(3).weights
     assert all(torch.equal(late[name], initial[name]) for name in erasers)
@@ -147,7 +147,7 @@ def test_loss_holds_what_enters_the_shared_batchnorms_to_the_received_statistics
     consistency = ConsistencyLoss(agreed, keep=0.9, beta=0.001)
     for batch in list(client.data.batches(1, 1))[:2]:
         with entering([other.conv1.bn_dfe, other.conv2.bn_dfe]) as features:
-            task_loss = F.cross_entropy(other(batch.images), batch.labels)
+            task_loss = F.cross_entropy(other(batch.inputs), batch.targets)
         expected = task_loss + 0.5 * consistency(features)
         assert loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-6)
         assert (expected - task_loss).item() > 1e-6
@@ -175,7 +175,7 @@ def test_adaptation_lowers_the_inconsistency_of_an_unseen_domain(fedavg: Experim
         assert isinstance(method, FDSE)
         model = method.adapted_model(server.state, newcomer, fedavg.device).eval()
         norms = [layer.bn_dfe for layer in decomposed_layers(model).values()]
-        images = torch.cat([batch.images for batch in newcomer])
+        images = torch.cat([batch.inputs for batch in newcomer])
         with entering(norms) as features, torch.no_grad():
             model.encode(images)
         agreed = [(norm.running_mean, norm.running_var) for norm in norms]
@@ -187,9 +187,9 @@ def test_adaptation_lowers_the_inconsistency_of_an_unseen_domain(fedavg: Experim
 
 def test_footprint_is_what_travels(trained: Any) -> None:
     experiment, server, _, _, uploads = trained
-    method, layout = experiment.method, experiment.method.task.layout
+    method, layout = experiment.method, experiment.method.problem.layout
     cost = method.footprint(0.8)
-    assert cost.parameters == sum(parameter.numel() for parameter in method.task.backbone.parameters())
+    assert cost.parameters == sum(parameter.numel() for parameter in method.problem.backbone.parameters())
     assert cost.bytes_up == payload_bytes(uploads[0], layout) == payload_bytes(server.downlink(0), layout)
     assert cost.bytes_down == cost.bytes_up
 
@@ -217,7 +217,7 @@ def test_it_runs_on_residual_networks_whatever_the_pruning_scope(tiny_settings: 
     last = records[-1]
     assert last.personal is not None
     assert len(last.personal.accuracy) == 4
-    assert not experiment.method.task.layout.groups
+    assert not experiment.method.problem.layout.groups
     assert last.scores is not None
     assert all(tensor.isfinite().all() for tensor in server.state.weights.values())
 

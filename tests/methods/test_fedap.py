@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.client_models import ClientModels
-from fedml_dapper.methods.fedap import FedAP, FedAPParams, mixing_row
+from fedml_dapper.methods.catalogue.fedap import FedAP, FedAPParams, mixing_row
+from fedml_dapper.methods.parts.client_models import ClientModels
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
 
@@ -21,7 +21,7 @@ NORM_PREFIXES = ("bn1.", "bn2.")
 
 
 def fedap(plain: Experiment, **values: Any) -> Experiment:
-    return replace(plain, method=FedAP(FedAPParams(**values), plain.method.task))
+    return replace(plain, method=FedAP(FedAPParams(**values), plain.method.problem))
 
 
 def same(left: Tensors, right: Tensors) -> bool:
@@ -55,7 +55,7 @@ def test_with_warm_up_1_it_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
 def measured(model: nn.Module, lenet: Experiment, client_id: int) -> dict[str, Tensor]:
     """Means and deviations of the convolutions' channels on all of a client's images at once."""
     model.eval()
-    images = torch.cat([batch.images for batch in lenet.clients[client_id]])
+    images = torch.cat([batch.inputs for batch in lenet.clients[client_id]])
     with torch.no_grad():
         first = model.get_submodule("conv1")(images)
         second = model.get_submodule("conv2")(model.get_submodule("pool1")(model.get_submodule("bn1")(first)))
@@ -177,4 +177,4 @@ class Dense(Backbone):
 
 def test_a_network_without_convolutions_is_refused(lenet: Experiment) -> None:
     with pytest.raises(ConfigError, match="fedap compares the outputs of convolutions"):
-        FedAP(FedAPParams(), replace(lenet.method.task, backbone=Dense()))
+        FedAP(FedAPParams(), replace(lenet.method.problem, backbone=Dense()))

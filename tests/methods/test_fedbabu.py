@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Downlink
-from fedml_dapper.methods.fedbabu import FedBABU, FedBABUParams
+from fedml_dapper.methods.catalogue.fedbabu import FedBABU, FedBABUParams
 
 HEAD = {"predictor.weight", "predictor.bias"}
 
 
 def fedbabu(fedavg: Experiment, training: dict[str, Any] | None = None, **values: Any) -> Experiment:
-    args = fedavg.method.task.training.model_copy(update=training or {})
-    return replace(fedavg, method=FedBABU(FedBABUParams(**values), replace(fedavg.method.task, training=args)))
+    args = fedavg.method.problem.training.model_copy(update=training or {})
+    return replace(fedavg, method=FedBABU(FedBABUParams(**values), replace(fedavg.method.problem, training=args)))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_head_is_the_initial_one_after_any_round_and_never_travels(
     trained: tuple[Experiment, Server, ClientSide],
 ) -> None:
     experiment, server, clients = trained
-    initial, downlink = experiment.method.task.backbone.state_dict(), server.downlink(0)
+    initial, downlink = experiment.method.problem.backbone.state_dict(), server.downlink(0)
     upload = clients.update(downlink, experiment.clients[0])
     assert downlink.weights.keys() == upload.weights.keys() == initial.keys() - HEAD
     for name in HEAD:
@@ -59,7 +59,7 @@ def test_head_is_the_initial_one_after_any_round_and_never_travels(
 def test_body_trains_by_sgd_under_the_fixed_head(fedavg: Experiment) -> None:
     experiment = fedbabu(fedavg, {"weight_decay": 0.1})
     upload = ClientSide(experiment).update(Server(experiment).downlink(0), experiment.clients[0])
-    model, args = copy.deepcopy(experiment.method.task.backbone).train(), experiment.method.task.training
+    model, args = copy.deepcopy(experiment.method.problem.backbone).train(), experiment.method.problem.training
     body = [parameter for name, parameter in model.named_parameters() if name not in HEAD]
     optimizer = torch.optim.SGD(body, args.learning_rate, args.momentum, weight_decay=0.1)
     for images, labels in experiment.clients[0].batches(1, 1):
@@ -73,7 +73,7 @@ def test_body_trains_by_sgd_under_the_fixed_head(fedavg: Experiment) -> None:
 def test_at_learning_rate_0_the_body_stays(fedavg: Experiment) -> None:
     experiment = fedbabu(fedavg, {"learning_rate": 0.0})
     upload = ClientSide(experiment).update(Server(experiment).downlink(0), experiment.clients[0])
-    parameters = dict(experiment.method.task.backbone.named_parameters())
+    parameters = dict(experiment.method.problem.backbone.named_parameters())
     assert all(torch.equal(upload.weights[name], tensor) for name, tensor in parameters.items() if name not in HEAD)
 
 
@@ -92,7 +92,7 @@ def test_fine_tuning_is_an_epoch_of_sgd_that_repeats_and_leaves_no_trace(
     assert client.memory.tensors.keys() == recalled.keys()
     assert all(torch.equal(tensor, recalled[name]) for name, tensor in client.memory.tensors.items())
 
-    model, args = method.global_model(server.state).train(), method.task.training
+    model, args = method.global_model(server.state).train(), method.problem.training
     optimizer = torch.optim.SGD(model.parameters(), args.learning_rate, args.momentum, weight_decay=0.1)
     for images, labels in experiment.clients[0].batches(3, 1):
         optimizer.zero_grad()

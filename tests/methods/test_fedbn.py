@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
-from fedml_dapper.methods import ClientContext, FedAvg, Method, Task
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedbn import FedBN, FedBNParams
+from fedml_dapper.methods import ClientContext, FedAvg, Method, Problem
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]
@@ -31,14 +31,14 @@ def two_rounds(experiment: Experiment) -> tuple[Server, ClientSide]:
 
 @pytest.fixture(scope="module")
 def trained(fedavg: Experiment) -> tuple[Experiment, Server, ClientSide]:
-    experiment = replace(fedavg, method=FedBN(FedBNParams(), fedavg.method.task))
+    experiment = replace(fedavg, method=FedBN(FedBNParams(), fedavg.method.problem))
     return experiment, *two_rounds(experiment)
 
 
 @pytest.mark.parametrize(("name", "norms"), [("resnet10", 12), ("alexnet", 7), ("lenet5", 2)])
 def test_batchnorm_is_found_by_layer_type(fedavg: Experiment, name: str, norms: int) -> None:
     model = build_backbone(ModelArgs(model=name, width=2), 10, 1, 64)
-    personal = FedBN(FedBNParams(), replace(fedavg.method.task, backbone=model)).personal
+    personal = FedBN(FedBNParams(), replace(fedavg.method.problem, backbone=model)).personal
     of_norms = {f"{name}.running_var" for name, layer in model.named_modules() if "BatchNorm" in type(layer).__name__}
     assert {key for key in personal if key.endswith("running_var")} == of_norms
     assert len(of_norms) == norms
@@ -49,7 +49,7 @@ def test_batchnorm_is_found_by_layer_type(fedavg: Experiment, name: str, norms: 
 def test_clients_share_all_but_batchnorm(trained: tuple[Experiment, Server, ClientSide]) -> None:
     experiment, server, clients = trained
     method, downlink = experiment.method, server.downlink(0)
-    initial = method.task.backbone.state_dict()
+    initial = method.problem.backbone.state_dict()
     assert len(method.personal) == 60
     assert downlink.weights.keys() == initial.keys() - method.personal
     upload = ClientSide(experiment).update(downlink, experiment.clients[0])
@@ -67,16 +67,16 @@ def test_clients_share_all_but_batchnorm(trained: tuple[Experiment, Server, Clie
 
 
 def test_without_batchnorm_it_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
-    bare = copy.deepcopy(fedavg.method.task.backbone)
+    bare = copy.deepcopy(fedavg.method.problem.backbone)
     for name, layer in list(bare.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):
             bare.set_submodule(name, nn.Identity())
-    task: Task = replace(fedavg.method.task, backbone=bare)
+    problem: Problem = replace(fedavg.method.problem, backbone=bare)
 
     def weights(method: Method) -> dict[str, Tensor]:
         return two_rounds(replace(fedavg, method=method))[0].state.weights
 
-    ours, theirs = weights(FedBN(FedBNParams(), task)), weights(FedAvg(FedAvgParams(), task))
+    ours, theirs = weights(FedBN(FedBNParams(), problem)), weights(FedAvg(FedAvgParams(), problem))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     assert not torch.equal(ours["predictor.weight"], bare.predictor.weight)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.client_models import ClientModels
-from fedml_dapper.methods.fedcmd import FedCMD, FedCMDParams, similarity
-from fedml_dapper.methods.layer_election import favourite, shift_changes
+from fedml_dapper.methods.catalogue.fedcmd import FedCMD, FedCMDParams, similarity
+from fedml_dapper.methods.parts.client_models import ClientModels
+from fedml_dapper.methods.parts.layer_election import favourite, shift_changes
 from fedml_dapper.pruning import DENSE, Tensors
 
 FIRST, SECOND, HEAD = "hidden.0", "hidden.2", "predictor"
@@ -25,9 +25,9 @@ STATISTICS = {
 
 
 def fedcmd(plain: Experiment, rounds: int = 10, **values: Any) -> Experiment:
-    task = plain.method.task
-    task = replace(task, training=task.training.model_copy(update={"comm_round": rounds}))
-    return replace(plain, method=FedCMD(FedCMDParams(**values), task))
+    problem = plain.method.problem
+    problem = replace(problem, training=problem.training.model_copy(update={"comm_round": rounds}))
+    return replace(plain, method=FedCMD(FedCMDParams(**values), problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide, dict[int, Upload]]:
@@ -92,7 +92,7 @@ def test_a_client_votes_by_its_trained_model_on_its_own_images(lenet: Experiment
 
 
 def test_every_batch_votes_and_the_majority_decides(lenet: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedml_dapper.methods.layer_election import LayerMetric  # noqa: PLC0415
+    from fedml_dapper.methods.parts.layer_election import LayerMetric  # noqa: PLC0415
 
     by_batch = iter([[0.5, 0.1, 0.2], [0.1, 0.5, 0.2], [0.5, 0.2, 0.1], [0.9, 0.2, 0.1], *[[1.0, 0.0, 0.0]] * 99])
     seen = []

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.feddyn import FedDyn, FedDynParams, dynamic, new_drift, new_gradient
+from fedml_dapper.methods.catalogue.feddyn import FedDyn, FedDynParams, dynamic, new_drift, new_gradient
 
 
 def feddyn(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=FedDyn(FedDynParams(**values), fedavg.method.task))
+    return replace(fedavg, method=FedDyn(FedDynParams(**values), fedavg.method.problem))
 
 
 def test_term_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_exact_solves_meet_in_the_optimum() -> None:
         assert w.grad is not None
         assert w.grad.abs().max() < 1e-12  # the local solve is exact
         g = new_gradient(g, w.detach(), received, alpha)
-        torch.testing.assert_close(g, w.detach() - optimum)  # g_i is the task's gradient at the local optimum
+        torch.testing.assert_close(g, w.detach() - optimum)  # g_i is the loss's gradient at the local optimum
         mean = w.detach().mean()
         h = new_drift(h, mean, received, alpha, share=1.0)
         received = mean - h / alpha
@@ -64,7 +64,7 @@ def test_first_gradient_is_fedavgs_and_later_ones_are_not(fedavg: Experiment) ->
         return value.item(), model.predictor.bias.grad
 
     model = method.load(client, downlink)
-    plain = nn.functional.cross_entropy(model(batch.images), batch.labels)
+    plain = nn.functional.cross_entropy(model(batch.inputs), batch.targets)
     plain.backward()
     value, first = gradient()
     assert value == plain.item()
@@ -77,7 +77,7 @@ def test_memory_is_by_client_and_parameter(fedavg: Experiment) -> None:
     experiment = feddyn(fedavg, alpha=0.2)
     server = Server(experiment)
     clients = ClientSide(experiment, server.memories)
-    names = dict(experiment.method.task.backbone.named_parameters()).keys()
+    names = dict(experiment.method.problem.backbone.named_parameters()).keys()
     expected: dict[int, Tensor] = {}
     for client_id in (0, 2, 2):  # as with partial participation
         downlink = server.downlink(client_id)
@@ -93,7 +93,7 @@ def test_memory_is_by_client_and_parameter(fedavg: Experiment) -> None:
 
 @pytest.fixture
 def state(fedavg: Experiment) -> ServerState:
-    return ServerState(0, dict(fedavg.method.task.backbone.state_dict()), fedavg.profiles)
+    return ServerState(0, dict(fedavg.method.problem.backbone.state_dict()), fedavg.profiles)
 
 
 def moved(state: ServerState, client_id: int, num_samples: int, by: float) -> Upload:
@@ -109,7 +109,7 @@ def test_server_by_hand(fedavg: Experiment, state: ServerState) -> None:
         aggregation.add(moved(state, client_id, num_samples, by))
     aggregation.close()
     h = state.memory.recall("h")
-    assert h.keys() == dict(method.task.backbone.named_parameters()).keys()
+    assert h.keys() == dict(method.problem.backbone.named_parameters()).keys()
     for name, tensor in h.items():  # two of four clients, by 2 in the mean: -(0.5 / 4) (1 + 3)
         torch.testing.assert_close(tensor, torch.full_like(tensor, -0.5), rtol=1e-5, atol=0)
         torch.testing.assert_close(state.weights[name], before[name] + 2 + 0.5 / 0.5)

@@ -14,8 +14,8 @@ from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Upload
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedfa import FeatureAugmentation, FedFA, FedFAParams, augmentations, client_gamma
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedfa import FeatureAugmentation, FedFA, FedFAParams, augmentations, client_gamma
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import trace_layout
 
@@ -26,13 +26,13 @@ COUNTS = (10, 250, 3, 77)
 
 
 def fedfa(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=FedFA(FedFAParams(**values), fedavg.method.task))
+    return replace(fedavg, method=FedFA(FedFAParams(**values), fedavg.method.problem))
 
 
 def on_backbone(fedavg: Experiment, name: str, width: int, input_size: int = 32) -> Experiment:
     model = build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size)
-    task = replace(fedavg.method.task, backbone=model, input_size=input_size)
-    return replace(fedavg, method=FedAvg(FedAvgParams(), task))
+    problem = replace(fedavg.method.problem, backbone=model, input_size=input_size)
+    return replace(fedavg, method=FedAvg(FedAvgParams(), problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, list[Upload]]:
@@ -114,7 +114,7 @@ def test_layers_stand_behind_every_stage_and_rename_nothing(
     fedavg: Experiment, name: str, width: int, input_size: int, channels: list[int]
 ) -> None:
     plain = on_backbone(fedavg, name, width, input_size)
-    backbone, model = plain.method.task.backbone, fedfa(plain).method.task.backbone
+    backbone, model = plain.method.problem.backbone, fedfa(plain).method.problem.backbone
     layers = augmentations(model)
     assert [len(layer.running_mean) for layer in layers.values()] == channels
     ours, theirs = model.state_dict(), backbone.state_dict()
@@ -132,7 +132,7 @@ def test_layers_stand_behind_every_stage_and_rename_nothing(
 @pytest.mark.parametrize("scope", ["internal", "grouped"])
 def test_tracing_sees_the_plain_network(fedavg: Experiment, scope: Any) -> None:
     method = fedfa(fedavg).method
-    ours, theirs = (trace_layout(m.task.backbone, 32, scope) for m in (method, fedavg.method))
+    ours, theirs = (trace_layout(m.problem.backbone, 32, scope) for m in (method, fedavg.method))
     assert ours.groups == theirs.groups
     assert {name: ours.tensors[name] for name in theirs.tensors} == theirs.tensors
     assert method.footprint(0.8).parameters == fedavg.method.footprint(0.8).parameters
@@ -206,10 +206,10 @@ def test_a_misfit_is_refused_before_anything_changes(lenet: Experiment) -> None:
 
 
 def test_a_backbone_without_marked_stages_is_refused(lenet: Experiment) -> None:
-    unmarked = copy.deepcopy(lenet.method.task.backbone)
+    unmarked = copy.deepcopy(lenet.method.problem.backbone)
     unmarked.conv_stages = list
     with pytest.raises(ConfigError, match=r"model_args\.model: method `fedfa` .* LeNet5 marks none"):
-        FedFA(FedFAParams(), replace(lenet.method.task, backbone=unmarked))
+        FedFA(FedFAParams(), replace(lenet.method.problem, backbone=unmarked))
 
 
 @pytest.mark.parametrize("setting", [{"probability": 1.5}, {"momentum": 1}])

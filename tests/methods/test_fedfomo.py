@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.client_models import ClientModels
-from fedml_dapper.methods.fedfomo import (
+from fedml_dapper.methods.catalogue.fedfomo import (
     FedFomo,
     FedFomoParams,
     benefit,
@@ -22,11 +21,12 @@ from fedml_dapper.methods.fedfomo import (
     preferences,
     validation_loss,
 )
+from fedml_dapper.methods.parts.client_models import ClientModels
 from fedml_dapper.pruning import Tensors
 
 
 def fedfomo(plain: Experiment, **values: Any) -> Experiment:
-    return replace(plain, method=FedFomo(FedFomoParams(**values), plain.method.task))
+    return replace(plain, method=FedFomo(FedFomoParams(**values), plain.method.problem))
 
 
 def same(left: Tensors, right: Tensors) -> bool:
@@ -78,7 +78,7 @@ def test_offered_are_the_preferred_of_those_who_were_there_last(lenet: Experimen
     downlink = server.downlink(0)
     assert downlink.extras["offered"].tolist() == [3, 2]
     assert same(downlink.weights, start)
-    parameters = {name for name, _ in lenet.method.task.backbone.named_parameters()}
+    parameters = {name for name, _ in lenet.method.problem.backbone.named_parameters()}
     assert downlink.extras.keys() == {"offered"} | {f"{j}/{name}" for j in (2, 3) for name in parameters}
     assert torch.equal(downlink.extras["3/conv1.weight"], start["conv1.weight"] + 3)
     models.keep(3, 2, {name: tensor + 3 for name, tensor in start.items()})
@@ -103,7 +103,7 @@ def test_a_client_measures_mixes_and_trains(lenet: Experiment) -> None:
     upload = ClientSide(experiment).update(downlink, data)
 
     images, labels = (torch.cat(parts) for parts in zip(*validation, strict=True))
-    parameters = [name for name, _ in method.task.backbone.named_parameters()]
+    parameters = [name for name, _ in method.problem.backbone.named_parameters()]
     losses, distances = [], []
     for weights in (start, trained, worse):
         model = method.global_model(server.state).eval()

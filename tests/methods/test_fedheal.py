@@ -11,18 +11,25 @@ import torch
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.fedheal import FedHEAL, FedHEALParams, consistent, consistent_mean, distance, new_weights
+from fedml_dapper.methods.catalogue.fedheal import (
+    FedHEAL,
+    FedHEALParams,
+    consistent,
+    consistent_mean,
+    distance,
+    new_weights,
+)
 
 MEAN, COUNTER = "stem.1.running_mean", "stem.1.num_batches_tracked"
 
 
 def fedheal(fedavg: Experiment, **values: Any) -> FedHEAL:
-    return FedHEAL(FedHEALParams(**values), fedavg.method.task)
+    return FedHEAL(FedHEALParams(**values), fedavg.method.problem)
 
 
 @pytest.fixture
 def state(fedavg: Experiment) -> ServerState:
-    return ServerState(0, dict(fedavg.method.task.backbone.state_dict()), fedavg.profiles)
+    return ServerState(0, dict(fedavg.method.problem.backbone.state_dict()), fedavg.profiles)
 
 
 def moved(state: ServerState, client_id: int, by: float, num_samples: int = 5) -> Upload:
@@ -118,7 +125,7 @@ def test_updates_against_a_clients_habit_are_dropped(fedavg: Experiment, state: 
     assert play(method, state, (0, -2.0), (1, -1.0)) == pytest.approx(-1.5, abs=1e-5)  # now it did: 1/2
     assert play(method, state, (0, 0.0), (2, 4.0)) == pytest.approx(2, abs=1e-5)  # 0 counts as up, 1/3; 2 is new
     rises = {client_id: state.memory.recall(f"rises{client_id}") for client_id in range(4)}
-    assert rises[0].keys() == dict(method.task.backbone.named_parameters()).keys()
+    assert rises[0].keys() == dict(method.problem.backbone.named_parameters()).keys()
     assert [int(rises[client_id]["predictor.bias"][0]) for client_id in range(3)] == [2, 0, 1]
     assert rises[0]["predictor.bias"].dtype == torch.int32
     assert rises[3] == {}

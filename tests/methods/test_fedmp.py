@@ -12,8 +12,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import Memory, ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.fedmp import FedMP, rewards
-from fedml_dapper.methods.ratio_bandit import Leaf
+from fedml_dapper.methods.catalogue.fedmp import FedMP, rewards
+from fedml_dapper.methods.parts.ratio_bandit import Leaf
 from fedml_dapper.pruning import slim_tensors
 
 from .sample_counts import say_that_clients_hold
@@ -59,7 +59,7 @@ def test_masks_are_those_of_dapperfl_without_its_dense_epoch(tiny_settings: Sett
 def test_aggregation_is_residual_recovery(tiny_settings: SettingsFactory) -> None:
     """W = sum p_i (expand(slim_i) + W - W M_i), bit for bit where float64 is exact."""
     experiment = build_experiment(tiny_settings("method=fedmp", LEVELS, *FEW))
-    method, layout, server = experiment.method, experiment.method.task.layout, Server(experiment)
+    method, layout, server = experiment.method, experiment.method.problem.layout, Server(experiment)
     before = server.state.weights
     for tensor in before.values():
         if tensor.is_floating_point():
@@ -136,7 +136,7 @@ def test_eucb_runs_repeat_and_restart_from_memory(tiny_settings: SettingsFactory
 
 
 def test_arms_out_of_reach_are_refused_at_start(tiny_settings: SettingsFactory) -> None:
-    task = build_experiment(tiny_settings("method=fedmp", *FEW)).method.task
-    FedMP(FedMP.check_params({"ratio": "fixed", "max_ratio": 1.0, "theta": 0.11}), task)
+    problem = build_experiment(tiny_settings("method=fedmp", *FEW)).method.problem
+    FedMP(FedMP.check_params({"ratio": "fixed", "max_ratio": 1.0, "theta": 0.11}), problem)
     with pytest.raises(ConfigError, match=r"dapper_args.params.fedmp.max_ratio: ratio 0.99 asks for"):
-        FedMP(FedMP.check_params({"ratio": "eucb", "max_ratio": 1.0, "theta": 0.11}), task)
+        FedMP(FedMP.check_params({"ratio": "eucb", "max_ratio": 1.0, "theta": 0.11}), problem)

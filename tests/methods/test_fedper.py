@@ -9,12 +9,12 @@ import torch
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.methods.fedper import FedPer, FedPerParams
+from fedml_dapper.methods.catalogue.fedper import FedPer, FedPerParams
 from fedml_dapper.pruning import DENSE
 
 
 def fedper(fedavg: Experiment, num_personal_layers: int = 1) -> Experiment:
-    return replace(fedavg, method=FedPer(FedPerParams(num_personal_layers=num_personal_layers), fedavg.method.task))
+    return replace(fedavg, method=FedPer(FedPerParams(num_personal_layers=num_personal_layers), fedavg.method.problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
@@ -30,7 +30,7 @@ def test_body_moves_as_under_fedavg_while_heads_are_equal_and_heads_never_travel
     plain, (server, clients) = run(fedavg, 1)[0], run(fedper(fedavg), 1)
     head = {"predictor.weight", "predictor.bias"}
     for name, tensor in server.state.weights.items():
-        expected = fedavg.method.task.backbone.state_dict()[name] if name in head else plain.state.weights[name]
+        expected = fedavg.method.problem.backbone.state_dict()[name] if name in head else plain.state.weights[name]
         assert torch.equal(tensor, expected)
     downlink = server.downlink(1)
     upload = clients.update(downlink, fedavg.clients[1])
@@ -59,10 +59,10 @@ def test_without_personal_layers_it_is_fedavg_bit_for_bit(fedavg: Experiment) ->
 
 def test_layers_are_counted_from_the_top_and_bring_their_batchnorm(fedavg: Experiment) -> None:
     experiment = fedper(fedavg, 2)
-    of_shortcut = {name for name in fedavg.method.task.layout.tensors if name.startswith("stages.3.0.shortcut.")}
+    of_shortcut = {name for name in fedavg.method.problem.layout.tensors if name.startswith("stages.3.0.shortcut.")}
     assert experiment.method.personal == {"predictor.weight", "predictor.bias"} | of_shortcut
     assert len(of_shortcut) == 6
     everything = fedper(fedavg, 13).method.personal
-    assert everything == fedavg.method.task.layout.tensors.keys()
+    assert everything == fedavg.method.problem.layout.tensors.keys()
     with pytest.raises(ConfigError, match="num_personal_layers: the model has only 13 layers, not 14"):
         fedper(fedavg, 14)

@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.proximal import proximal
+from fedml_dapper.methods.parts.proximal import proximal
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05")
@@ -51,11 +51,11 @@ def test_first_gradient_is_fedavgs_and_later_ones_are_not(tiny_settings: Setting
     downlink = Server(experiment).downlink(0)
     loss, model = method.objective(client, downlink), method.load(client, downlink)
     batch = next(data.batches(1, 1))
-    plain = float(torch.nn.functional.cross_entropy(model(batch.images), batch.labels))
+    plain = float(torch.nn.functional.cross_entropy(model(batch.inputs), batch.targets))
     assert float(loss(model, batch)) == plain
     with torch.no_grad():
         model.predictor.bias += 1
-    moved = float(torch.nn.functional.cross_entropy(model(batch.images), batch.labels))
+    moved = float(torch.nn.functional.cross_entropy(model(batch.inputs), batch.targets))
     assert float(loss(model, batch)) - moved == pytest.approx(0.05 * 10, rel=1e-4)
 
 

@@ -16,21 +16,21 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.methods import ClientContext, LocalTraining
-from fedml_dapper.methods.fedrep import FedRep, FedRepParams
+from fedml_dapper.methods.catalogue.fedrep import FedRep, FedRepParams
 
 SettingsFactory = Callable[..., Settings]
 HEAD = {"predictor.weight", "predictor.bias"}
 
 
 def fedrep(fedavg: Experiment, epochs: int, body_epochs: int, **training: Any) -> Experiment:
-    args = fedavg.method.task.training.model_copy(update={"epochs": epochs, **training})
-    task = replace(fedavg.method.task, training=args)
-    return replace(fedavg, method=FedRep(FedRepParams(body_epochs=body_epochs), task))
+    args = fedavg.method.problem.training.model_copy(update={"epochs": epochs, **training})
+    problem = replace(fedavg.method.problem, training=args)
+    return replace(fedavg, method=FedRep(FedRepParams(body_epochs=body_epochs), problem))
 
 
 def states_by_epoch(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """Client 0's model before its first round of training and after every epoch of it."""
-    states = [copy.deepcopy(experiment.method.task.backbone.state_dict())]
+    states = [copy.deepcopy(experiment.method.problem.backbone.state_dict())]
     epoch = LocalTraining.epoch
 
     def watched(self: LocalTraining, model: Any, *args: Any, **options: Any) -> None:
@@ -62,7 +62,7 @@ def test_each_stage_is_plain_sgd_on_its_part(fedavg: Experiment, monkeypatch: py
     """The head's first epoch by hand: features of the received body in evaluation mode, SGD on the head alone."""
     experiment = fedrep(fedavg, epochs=2, body_epochs=1)
     states = states_by_epoch(experiment, monkeypatch)
-    model, args = copy.deepcopy(experiment.method.task.backbone).eval(), experiment.method.task.training
+    model, args = copy.deepcopy(experiment.method.problem.backbone).eval(), experiment.method.problem.training
     optimizer = torch.optim.SGD(
         model.predictor.parameters(), args.learning_rate, args.momentum, weight_decay=args.weight_decay
     )

@@ -18,7 +18,7 @@ def test_window_rolls_around_and_trains_every_channel_equally(tiny_settings: Set
     experiment = build_experiment(tiny_settings("method=fedrolex", "ratios=[0.8]", *FEW))
     method, state = experiment.method, Server(experiment).state
     first = method.plan(state, 0)
-    for name, group in method.task.layout.groups.items():
+    for name, group in method.problem.layout.groups.items():
         width = len(first.kept[name])
         assert width < group.channels
         kept = torch.zeros(group.channels)

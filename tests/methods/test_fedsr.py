@@ -15,20 +15,20 @@ from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.federation.identity import Identity, shared_settings
 from fedml_dapper.federation.wire import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
-from fedml_dapper.methods.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
-from fedml_dapper.methods.local_training import Loss, cross_entropy
-from fedml_dapper.methods.messages import Downlink
+from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
+from fedml_dapper.methods.contract.local_training import Loss, cross_entropy
+from fedml_dapper.methods.contract.messages import Downlink
 from fedml_dapper.pruning import trace_layout
 
 PERSONAL = {"references.mean", "references.scale", "references.k"}
 
 
 def fedsr(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=FedSR(FedSRParams(**values), fedavg.method.task))
+    return replace(fedavg, method=FedSR(FedSRParams(**values), fedavg.method.problem))
 
 
 def widened(experiment: Experiment) -> StochasticBackbone:
-    model = experiment.method.task.backbone
+    model = experiment.method.problem.backbone
     assert isinstance(model, StochasticBackbone)
     return model
 
@@ -79,7 +79,7 @@ class OnWidenedNet(FedSR):
 def test_without_terms_and_spread_it_is_fedavg_on_the_widened_net(fedavg: Experiment) -> None:
     def upload(kind: type[FedSR], alpha_l2r: float) -> dict[str, Tensor]:
         settings = FedSRParams(alpha_l2r=alpha_l2r, alpha_cmi=0, test_samples=0)
-        experiment = replace(fedavg, method=kind(settings, fedavg.method.task))
+        experiment = replace(fedavg, method=kind(settings, fedavg.method.problem))
         model = widened(experiment)
         with torch.no_grad():  # softplus(-200) is 0, as is its gradient
             model.head.weight[64:] = 0
@@ -99,7 +99,7 @@ def test_loss_is_the_sum_of_its_terms(fedavg: Experiment) -> None:
     l2r, squared, cmi = at(1, 0) - task_loss, at(1, 0, l2r_norm="squared") - task_loss, at(0, 1) - task_loss
     assert at(0.5, 0.25) == pytest.approx(task_loss + 0.5 * l2r + 0.25 * cmi, rel=1e-4)
     batch = next(fedavg.clients[0].batches(1, 1))
-    mean, std = widened(fedsr(fedavg)).train().distribution(batch.images)
+    mean, std = widened(fedsr(fedavg)).train().distribution(batch.inputs)
     reference = torch.zeros_like(mean), torch.full_like(std, 1.313262)
     assert cmi == pytest.approx(kl(mean, std, *reference).item(), rel=1e-3)
     assert squared == pytest.approx((mean.square() + std.square()).sum(dim=1).mean().item(), rel=0.1)  # E ||z||^2
@@ -119,7 +119,7 @@ def test_references_are_trained_and_stay_with_the_client(fedavg: Experiment) -> 
     method, server, clients = experiment.method, Server(experiment), ClientSide(experiment)
     upload = clients.update(server.downlink(0), experiment.clients[0])
     assert not PERSONAL & upload.weights.keys()
-    assert payload_bytes(upload, method.task.layout) == method.footprint(0.0).bytes_up
+    assert payload_bytes(upload, method.problem.layout) == method.footprint(0.0).bytes_up
     kept = clients.memories[0].recall("personal")
     initial = widened(experiment).state_dict()
     assert kept.keys() == PERSONAL
@@ -128,7 +128,7 @@ def test_references_are_trained_and_stay_with_the_client(fedavg: Experiment) -> 
     loaded = method.load(context, server.downlink(0)).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in kept.items())
 
-    codec = Codec(method.task.layout, Identity.of(experiment.settings), shared_settings(experiment.settings))
+    codec = Codec(method.problem.layout, Identity.of(experiment.settings), shared_settings(experiment.settings))
     travelled, memory = codec.decode(codec.encode(upload, clients.memories[0]))
     assert isinstance(memory, Memory)
     assert same(memory.recall("personal"), kept)
@@ -172,7 +172,7 @@ def test_zero_draws_predict_from_the_mean(fedavg: Experiment) -> None:
 
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_widened_net_is_traced_in_every_scope(fedavg: Experiment) -> None:
-    experiment, backbone = fedsr(fedavg), copy.deepcopy(fedavg.method.task.backbone)
+    experiment, backbone = fedsr(fedavg), copy.deepcopy(fedavg.method.problem.backbone)
     head, references = 64 * 128 + 128, 2 * 10 * 64 + 1
     parameters = sum(tensor.numel() for tensor in backbone.parameters()) + head + references
     assert experiment.method.footprint(0.8).parameters == parameters

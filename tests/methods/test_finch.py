@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedml_dapper.methods.finch import cluster_means, finch, link_first_neighbours
+from fedml_dapper.methods.parts.finch import cluster_means, finch, link_first_neighbours
 
 
 def at(*degrees: float) -> Tensor:

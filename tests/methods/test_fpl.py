@@ -16,7 +16,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, TrainingMetrics, Upload, payload_bytes
-from fedml_dapper.methods.fpl import FPL, ClassMeans, FPLParams, check_prototypes, contrast, inconsistency
+from fedml_dapper.methods.catalogue.fpl import FPL, ClassMeans, FPLParams, check_prototypes, contrast, inconsistency
 from fedml_dapper.models.resnet import ResNet
 
 Z = torch.tensor([[1.0, 0.0]])
@@ -25,7 +25,7 @@ CLUSTERS = torch.tensor([[2.0, 0.0], [0.0, 5.0]])
 
 
 def fpl(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=FPL(FPLParams(**values), fedavg.method.task))
+    return replace(fedavg, method=FPL(FPLParams(**values), fedavg.method.problem))
 
 
 def after_rounds(experiment: Experiment, rounds: int = 2) -> list[dict[str, Tensor]]:
@@ -109,9 +109,9 @@ def test_each_term_enters_the_loss_once(fedavg: Experiment) -> None:
         return method.objective(client, downlink)(method.load(client, downlink).train(), batch).item()
 
     batch = next(fedavg.clients[0].batches(1, 1))
-    z = copy.deepcopy(fedavg.method.task.backbone).train().encode(batch.images)
-    contrastive = contrast(z, batch.labels, prototypes["clusters"], prototypes["cluster_classes"], tau=0.3).item()
-    regression = inconsistency(z, batch.labels, prototypes["unbiased"], prototypes["classes"]).item()
+    z = copy.deepcopy(fedavg.method.problem.backbone).train().encode(batch.inputs)
+    contrastive = contrast(z, batch.targets, prototypes["clusters"], prototypes["cluster_classes"], tau=0.3).item()
+    regression = inconsistency(z, batch.targets, prototypes["unbiased"], prototypes["classes"]).item()
     plain = loss(contrast=False, consistency=False)
     assert loss(consistency=False) - plain == pytest.approx(contrastive, rel=1e-4)
     assert loss(contrast=False) - plain == pytest.approx(regression, rel=1e-4)
@@ -119,8 +119,8 @@ def test_each_term_enters_the_loss_once(fedavg: Experiment) -> None:
 
 
 def test_prototypes_are_of_the_last_epochs_training_pass(fedavg: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = replace(fedavg.method.task, training=TrainArgs(epochs=2, batch_size=16))
-    experiment = replace(fedavg, method=FPL(FPLParams(), task))
+    problem = replace(fedavg.method.problem, training=TrainArgs(epochs=2, batch_size=16))
+    experiment = replace(fedavg, method=FPL(FPLParams(), problem))
     clients, downlink, data = ClientSide(experiment), Server(experiment).downlink(0), experiment.clients[0]
     seen: list[Tensor] = []
     encode = ResNet.encode
@@ -132,7 +132,7 @@ def test_prototypes_are_of_the_last_epochs_training_pass(fedavg: Experiment, mon
     monkeypatch.setattr(ResNet, "encode", recording)
     upload = clients.update(downlink, data)
     assert len(seen) == upload.metrics.steps == 2 * data.steps_per_epoch  # no second pass for the features
-    labels = torch.cat([batch.labels for batch in data.batches(1, 2)])
+    labels = torch.cat([batch.targets for batch in data.batches(1, 2)])
     last = torch.cat(seen[data.steps_per_epoch :]).detach()
     assert upload.extras["classes"].tolist() == sorted(set(labels.tolist()))
     expected = torch.stack([last[labels == label].mean(dim=0) for label in labels.unique()])
@@ -148,7 +148,7 @@ def fabricated(experiment: Experiment, client_id: int, prototypes: dict[int, Seq
         round=1,
         client_id=client_id,
         num_samples=experiment.profiles[client_id].num_samples,
-        weights=experiment.method.task.backbone.state_dict(),
+        weights=experiment.method.problem.backbone.state_dict(),
         metrics=TrainingMetrics(1.0, 1, 1.0),
         extras={"classes": torch.tensor(list(prototypes)), "prototypes": points},
     )
@@ -222,7 +222,7 @@ def test_refused_uploads_change_nothing(fedavg: Experiment) -> None:
 def test_upload_costs_what_the_footprint_says(fedavg: Experiment) -> None:
     experiment = fpl(fedavg)
     everything = dict.fromkeys(range(10), (1.0,))
-    layout, cost = experiment.method.task.layout, experiment.method.footprint(0.8)
+    layout, cost = experiment.method.problem.layout, experiment.method.footprint(0.8)
     assert payload_bytes(fabricated(experiment, 0, everything), layout) == cost.bytes_up
     assert cost.bytes_up - cost.bytes_down == 10 * (64 * 4 + 8)
 

@@ -19,7 +19,7 @@ def test_plans_are_nested_and_stay(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("method=heterofl", "ratios=[0.2, 0.4, 0.6, 0.8]", *FEW))
     state = Server(experiment).state
     by_level = {p.level: experiment.method.plan(state, p.client_id) for p in experiment.profiles}
-    for name in experiment.method.task.layout.groups:
+    for name in experiment.method.problem.layout.groups:
         widths = [len(by_level[level].kept[name]) for level in (1, 2, 3, 4)]
         assert widths == sorted(widths, reverse=True)
         assert widths[0] > widths[3]

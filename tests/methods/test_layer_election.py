@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedml_dapper.methods.activations import Activation
-from fedml_dapper.methods.layer_election import LayerMetric, elected, favourite, shift_changes, winner
+from fedml_dapper.methods.parts.activations import Activation
+from fedml_dapper.methods.parts.layer_election import LayerMetric, elected, favourite, shift_changes, winner
 
 
 def gaussian(mean: float, deviation: float) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.methods.layers import head_of, layers_of, modules_of, tensors_of, train_only
+from fedml_dapper.methods.parts.layers import head_of, layers_of, modules_of, tensors_of, train_only
 from fedml_dapper.models import Backbone, build_backbone
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")

@@ -13,8 +13,8 @@ from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.methods import FedAvg
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.lg_fedavg import LGFedAvg, LGFedAvgParams
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.lg_fedavg import LGFedAvg, LGFedAvgParams
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]
@@ -22,7 +22,7 @@ SettingsFactory = Callable[..., Settings]
 
 def on_backbone(fedavg: Experiment, name: str, width: int | None = None, input_size: int = 32) -> Experiment:
     model = build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size)
-    return replace(fedavg, method=FedAvg(FedAvgParams(), replace(fedavg.method.task, backbone=model)))
+    return replace(fedavg, method=FedAvg(FedAvgParams(), replace(fedavg.method.problem, backbone=model)))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def lenet(fedavg: Experiment) -> Experiment:
 
 def lg(experiment: Experiment, num_global_layers: Any) -> Experiment:
     params = LGFedAvgParams(num_global_layers=num_global_layers)
-    return replace(experiment, method=LGFedAvg(params, experiment.method.task))
+    return replace(experiment, method=LGFedAvg(params, experiment.method.problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
@@ -46,7 +46,7 @@ def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
 
 
 def shared(experiment: Experiment) -> set[str]:
-    return set(experiment.method.task.backbone.state_dict()) - experiment.method.personal
+    return set(experiment.method.problem.backbone.state_dict()) - experiment.method.personal
 
 
 CLASSIFIER = {"predictor.weight", "predictor.bias"}
@@ -59,7 +59,7 @@ def test_top_linear_layers_are_global(fedavg: Experiment, lenet: Experiment) -> 
     assert shared(lg(lenet, 3)) == CLASSIFIER | SECOND | {"hidden.0.weight", "hidden.0.bias"}
     assert shared(lg(fedavg, "auto")) == CLASSIFIER
     alexnet = on_backbone(fedavg, "alexnet", width=2, input_size=64)
-    top = {name for name in alexnet.method.task.backbone.state_dict() if name.startswith("hidden.1.")}
+    top = {name for name in alexnet.method.problem.backbone.state_dict() if name.startswith("hidden.1.")}
     assert shared(lg(alexnet, "auto")) == CLASSIFIER | top
     assert "hidden.1.bn.running_mean" in top
 
@@ -90,7 +90,7 @@ def test_none_global_trains_every_client_alone(lenet: Experiment) -> None:
     own = clients.memories[1].recall("personal")
     assert own.keys() == downlink.weights.keys()
     assert all(torch.equal(tensor, own[name]) for name, tensor in downlink.weights.items())
-    initial = lenet.method.task.backbone.state_dict()
+    initial = lenet.method.problem.backbone.state_dict()
     assert all(torch.equal(tensor, initial[name]) for name, tensor in server.state.weights.items())
 
 

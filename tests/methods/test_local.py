@@ -15,15 +15,15 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, LocalTraining, payload_bytes
-from fedml_dapper.methods.local import Local, LocalParams
-from fedml_dapper.methods.local_training import cross_entropy
+from fedml_dapper.methods.catalogue.local import Local, LocalParams
+from fedml_dapper.methods.contract.local_training import cross_entropy
 
 SettingsFactory = Callable[..., Settings]
 ROUNDS = 2
 
 
 def local(fedavg: Experiment, keep_momentum: bool = False) -> Experiment:
-    return replace(fedavg, method=Local(LocalParams(keep_momentum=keep_momentum), fedavg.method.task))
+    return replace(fedavg, method=Local(LocalParams(keep_momentum=keep_momentum), fedavg.method.problem))
 
 
 def own_models(experiment: Experiment) -> dict[int, dict[str, Tensor]]:
@@ -58,17 +58,17 @@ def test_it_is_fedavg_of_one_client(fedavg: Experiment) -> None:
 def test_kept_momentum_makes_the_rounds_one_run_of_sgd(fedavg: Experiment) -> None:
     method, client = fedavg.method, ClientContext(fedavg.profiles[0], fedavg.clients[0])
     model = method.load(client, Server(fedavg).downlink(0))
-    optimizer = LocalTraining(client, 1, method.task.training).optimizer(model)
+    optimizer = LocalTraining(client, 1, method.problem.training).optimizer(model)
     for round_ in range(1, ROUNDS + 1):
-        LocalTraining(client, round_, method.task.training).epoch(model, optimizer, cross_entropy)
+        LocalTraining(client, round_, method.problem.training).epoch(model, optimizer, cross_entropy)
     kept = own_models(local(fedavg, keep_momentum=True))[0]
     assert same(kept, model.state_dict())
     assert not same(kept, own_models(local(fedavg))[0])
 
 
 def test_without_momentum_there_is_none_to_keep(fedavg: Experiment) -> None:
-    task = fedavg.method.task
-    plain = replace(task, training=task.training.model_copy(update={"momentum": 0.0}))
+    problem = fedavg.method.problem
+    plain = replace(problem, training=problem.training.model_copy(update={"momentum": 0.0}))
     experiment = replace(fedavg, method=Local(LocalParams(keep_momentum=True), plain))
     clients = ClientSide(experiment)
     clients.update(Server(experiment).downlink(0), experiment.clients[0])
@@ -77,7 +77,7 @@ def test_without_momentum_there_is_none_to_keep(fedavg: Experiment) -> None:
 
 def test_nothing_travels(fedavg: Experiment) -> None:
     experiment = local(fedavg)
-    layout, cost = experiment.method.task.layout, experiment.method.footprint(0.0)
+    layout, cost = experiment.method.problem.layout, experiment.method.footprint(0.0)
     server, clients = Server(experiment), ClientSide(experiment)
     for client_id in server.round_clients():
         downlink = server.downlink(client_id)
@@ -87,7 +87,7 @@ def test_nothing_travels(fedavg: Experiment) -> None:
     record = server.close_round()
     assert (cost.bytes_down, cost.bytes_up) == (0, 0)
     assert {client.params for client in record.clients} == {cost.parameters} == {fedavg.method.footprint(0).parameters}
-    assert same(server.state.weights, experiment.method.task.backbone.state_dict())
+    assert same(server.state.weights, experiment.method.problem.backbone.state_dict())
 
 
 def test_scores_are_those_of_the_clients_own_models(tiny_settings: SettingsFactory) -> None:

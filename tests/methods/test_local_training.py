@@ -11,7 +11,7 @@ from torch import nn
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.methods import ClientContext, LocalTraining
-from fedml_dapper.methods.local_training import cross_entropy
+from fedml_dapper.methods.contract.local_training import cross_entropy
 from fedml_dapper.models import Backbone
 
 SettingsFactory = Callable[..., Settings]
@@ -21,7 +21,7 @@ FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "clie
 def prepared(settings: Settings, round_: int = 1) -> tuple[Experiment, Backbone, LocalTraining]:
     experiment = build_experiment(settings)
     client = ClientContext(experiment.profiles[0], experiment.clients[0])
-    return experiment, experiment.method.task.backbone, LocalTraining(client, round_, settings.train_args)
+    return experiment, experiment.method.problem.backbone, LocalTraining(client, round_, settings.train_args)
 
 
 def test_learning_rate_decays_from_round_to_round(tiny_settings: SettingsFactory) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedml_dapper.methods.min_norm import consensus_step, min_norm_weights
+from fedml_dapper.methods.parts.min_norm import consensus_step, min_norm_weights
 
 
 def rows(*values: tuple[float, ...]) -> Tensor:

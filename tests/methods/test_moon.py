@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Memory
-from fedml_dapper.methods.moon import MOON, MOONParams, contrast
+from fedml_dapper.methods.catalogue.moon import MOON, MOONParams, contrast
 from fedml_dapper.pruning import trace_layout
 
 
 def moon(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=MOON(MOONParams(**values), fedavg.method.task))
+    return replace(fedavg, method=MOON(MOONParams(**values), fedavg.method.problem))
 
 
 def two_uploads(experiment: Experiment) -> list[dict[str, Tensor]]:
@@ -64,11 +64,11 @@ def test_loss_is_measured_against_models_in_evaluation_mode(fedavg: Experiment) 
         model.stages[0][0].conv1.weight += 0.1
     batch = next(data.batches(1, 1))
     value = method.objective(client, downlink)(model, batch)
-    z = model.encode(batch.images)
-    z_global, z_previous = received.eval().encode(batch.images), previous.eval().encode(batch.images)
+    z = model.encode(batch.inputs)
+    z_global, z_previous = received.eval().encode(batch.inputs), previous.eval().encode(batch.inputs)
     logits = torch.stack([F.cosine_similarity(z, z_global), F.cosine_similarity(z, z_previous)], dim=1) / 0.2
     term = F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
-    task_loss = F.cross_entropy(model.predict(z), batch.labels)
+    task_loss = F.cross_entropy(model.predict(z), batch.targets)
     assert value.item() == pytest.approx((task_loss + 0.7 * term).item(), rel=1e-5)
     assert same(last, client.memory.recall("last_model"))  # no frozen model saw a training step
 
@@ -93,8 +93,8 @@ def test_last_model_is_the_upload_and_any_process_can_take_over(fedavg: Experime
 
 
 def test_projection_head_is_part_of_the_model(fedavg: Experiment) -> None:
-    plain, experiment = copy.deepcopy(fedavg.method.task.backbone), moon(fedavg, projection_head=True)
-    model = experiment.method.task.backbone.eval()
+    plain, experiment = copy.deepcopy(fedavg.method.problem.backbone), moon(fedavg, projection_head=True)
+    model = experiment.method.problem.backbone.eval()
     images = torch.randn(2, 3, 32, 32)
     hidden = F.relu(F.linear(plain.eval().encode(images), model.projection[0].weight, model.projection[0].bias))
     expected = F.linear(hidden, model.projection[2].weight, model.projection[2].bias)
@@ -103,7 +103,7 @@ def test_projection_head_is_part_of_the_model(fedavg: Experiment) -> None:
         64 * 64 + 64
     )
     assert "projection.0" in trace_layout(model, 32, "grouped").groups
-    again = moon(fedavg, projection_head=True).method.task.backbone.state_dict()
+    again = moon(fedavg, projection_head=True).method.problem.backbone.state_dict()
     assert same(model.state_dict(), again)
     trained = ClientSide(experiment).update(Server(experiment).downlink(0), experiment.clients[0]).weights
     assert not torch.equal(trained["projection.0.weight"], again["projection.0.weight"])

@@ -22,13 +22,13 @@ from fedml_dapper.methods import (
     ClientContext,
     ClientProfile,
     Downlink,
+    Problem,
     ServerState,
-    Task,
     TrainingMetrics,
     Upload,
     payload_bytes,
 )
-from fedml_dapper.methods.nefl import NeFL, NeFLParams, leading_widths
+from fedml_dapper.methods.catalogue.nefl import NeFL, NeFLParams, leading_widths
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import BasicBlock, ResNet
 from fedml_dapper.pruning import DENSE, ChannelGroup, ChannelLayout, Tensors, trace_layout
@@ -52,8 +52,8 @@ def build(*overrides: str) -> Experiment:
 def nefl(backbone: Backbone, scope: Scope = "grouped", **values: Any) -> NeFL:
     """The method on a backbone of the test's own; five levels, so that the default sizes fit."""
     ratios = (0.0, 0.2, 0.4, 0.6, 0.8)
-    task = Task(backbone, 16, TrainArgs(), PruningArgs(scope=scope), uniform_weights=False, seed=0, ratios=ratios)
-    return NeFL(NeFLParams(**values), task)
+    problem = Problem(backbone, 16, TrainArgs(), PruningArgs(scope=scope), uniform_weights=False, seed=0, ratios=ratios)
+    return NeFL(NeFLParams(**values), problem)
 
 
 def method_of(experiment: Experiment) -> NeFL:
@@ -117,7 +117,7 @@ def test_steps_leave_groups_and_axes_as_they_are(scope: Scope) -> None:
     plain = ResNet([1, 2, 1, 1], 4, 10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        layout = nefl(plain, scope).task.layout
+        layout = nefl(plain, scope).problem.layout
     expected = trace_layout(plain, 16, scope)
     assert layout.groups == expected.groups
     assert {name: layout.tensors[name] for name in expected.tensors} == dict(expected.tensors)
@@ -140,12 +140,12 @@ def test_inconsistent_tensors_are_found_by_layer_type(experiment: Experiment) ->
     method = method_of(experiment)
     convolutions = {
         f"{name}.{key}"
-        for name, layer in method.task.backbone.named_modules()
+        for name, layer in method.problem.backbone.named_modules()
         if isinstance(layer, nn.Conv2d | nn.Linear)
         for key in layer.state_dict()
     }
-    assert method.inconsistent == method.task.backbone.state_dict().keys() - convolutions
-    shared = replace(method.task, backbone=ResNet([1, 1, 1, 1], 4, 10))
+    assert method.inconsistent == method.problem.backbone.state_dict().keys() - convolutions
+    shared = replace(method.problem, backbone=ResNet([1, 1, 1, 1], 4, 10))
     params = method.params.model_copy(update={"share_bn": True})
     assert NeFL(params, shared).inconsistent == {f"stages.{stage}.0.step" for stage in range(4)}
 
@@ -246,13 +246,13 @@ def deep() -> NeFL:
 
 
 def at_start(method: NeFL) -> ServerState:
-    weights = {name: tensor.clone() for name, tensor in method.task.backbone.state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in method.problem.backbone.state_dict().items()}
     profiles = tuple(ClientProfile(i, "d", 5 - i, 0.0, 1) for i in range(5))  # client i trains sub-model i + 1
     return ServerState(0, weights, profiles)
 
 
 def test_deepest_blocks_are_left_out_first(deep: NeFL) -> None:
-    dense = sum(parameter.numel() for parameter in deep.task.backbone.parameters())
+    dense = sum(parameter.numel() for parameter in deep.problem.backbone.parameters())
     blocks = ("3.1", "1.2", "1.1")  # neither the first of a stage nor one that changes the shape
     sizes = [2 * c * c * 9 + 4 * c + 1 for c in (32, 8, 8)]  # two conv, two BatchNorm, the step
     shares = [1 - sum(sizes[:count]) / dense for count in range(4)]
@@ -278,7 +278,7 @@ def test_the_last_block_kept_absorbs_those_left_out(deep: NeFL) -> None:
 def test_a_shallow_model_computes_its_equation(deep: NeFL) -> None:
     model = deep.local_model(deep.submodels[1]).eval()
     model.load_state_dict(deep.weights(at_start(deep), 1))
-    full, images = copy.deepcopy(deep.task.backbone).eval(), torch.randn(2, 3, 16, 16)
+    full, images = copy.deepcopy(deep.problem.backbone).eval(), torch.randn(2, 3, 16, 16)
     assert isinstance(full, ResNet)
     y = full.stem(images)
     for name, step in {"0.0": 1, "1.0": 3, "2.0": 1, "3.0": 2}.items():
@@ -314,7 +314,7 @@ def test_downlinks_cost_what_the_footprint_says(mode: str) -> None:
         model.load_state_dict(downlink.weights)
         assert sum(parameter.numel() for parameter in model.parameters()) == cost.parameters
         assert method.model_size(downlink.plan) == (cost.parameters, cost.macs)
-        assert payload_bytes(downlink, method.task.layout) == cost.bytes_down == cost.bytes_up
+        assert payload_bytes(downlink, method.problem.layout) == cost.bytes_down == cost.bytes_up
 
 
 def test_clients_are_evaluated_on_their_own_submodel(experiment: Experiment) -> None:

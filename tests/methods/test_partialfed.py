@@ -16,9 +16,9 @@ from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Memory
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.fedbn import FedBN, FedBNParams
-from fedml_dapper.methods.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
+from fedml_dapper.methods.catalogue.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.seeding import Stream, torch_generator
@@ -29,12 +29,12 @@ EVERYTHING = ("convolution", "batchnorm", "hidden_linear", "classifier")
 @pytest.fixture(scope="module")
 def lenet(fedavg: Experiment) -> Experiment:
     """FedAvg on LeNet5, which has all kinds of layers."""
-    task = replace(fedavg.method.task, backbone=build_backbone(ModelArgs(model="lenet5"), 10, 1))
-    return replace(fedavg, method=FedAvg(FedAvgParams(), task))
+    problem = replace(fedavg.method.problem, backbone=build_backbone(ModelArgs(model="lenet5"), 10, 1))
+    return replace(fedavg, method=FedAvg(FedAvgParams(), problem))
 
 
 def partialfed(lenet: Experiment, **values: Any) -> Experiment:
-    return replace(lenet, method=PartialFed(PartialFedParams(**values), lenet.method.task))
+    return replace(lenet, method=PartialFed(PartialFedParams(**values), lenet.method.problem))
 
 
 def run(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
@@ -51,7 +51,7 @@ def same(left: Tensors, right: Tensors) -> bool:
 
 
 def test_kinds_of_layers(lenet: Experiment) -> None:
-    model = lenet.method.task.backbone
+    model = lenet.method.problem.backbone
     kinds = [kind_of(model, name) for name in ("conv1", "bn2", "hidden.0", "hidden.2", "predictor")]
     assert kinds == ["convolution", "batchnorm", "hidden_linear", "hidden_linear", "classifier"]
     alexnet = build_backbone(ModelArgs(model="alexnet", width=2), 10, 1, 64)
@@ -66,7 +66,7 @@ def test_all_layers_loaded_is_fedavg_bit_for_bit(lenet: Experiment) -> None:
 
 
 def test_batchnorm_kept_is_fedbn_bit_for_bit(lenet: Experiment) -> None:
-    fedbn = replace(lenet, method=FedBN(FedBNParams(), lenet.method.task))
+    fedbn = replace(lenet, method=FedBN(FedBNParams(), lenet.method.problem))
     theirs, their_clients = run(fedbn, 3)
     ours, our_clients = run(partialfed(lenet, local=["batchnorm"]), 3)
     for client_id in range(4):
@@ -94,7 +94,9 @@ def test_everything_travels_and_the_server_averages_it(lenet: Experiment) -> Non
     experiment = partialfed(lenet)
     server, clients = run(experiment, 1)
     upload = clients.update(server.downlink(0), experiment.clients[0])
-    assert upload.weights.keys() == server.downlink(0).weights.keys() == lenet.method.task.backbone.state_dict().keys()
+    assert (
+        upload.weights.keys() == server.downlink(0).weights.keys() == lenet.method.problem.backbone.state_dict().keys()
+    )
     assert same(server.state.weights, run(lenet, 1)[0].state.weights)
 
 
@@ -150,7 +152,7 @@ def test_strategy_descends_the_loss_of_the_mixed_model(adaptive: tuple[Experimen
     assert logits.shape == (7, 2)
 
     images, labels = next(one_batch.batches(2, 1))
-    generator = torch_generator(experiment.method.task.seed, Stream.METHOD, 0, 2)
+    generator = torch_generator(experiment.method.problem.seed, Stream.METHOD, 0, 2)
     noise = -torch.empty(7, 2).exponential_(generator=generator).log()
     names, position = [layer.name for layer in method.candidates], 6
     assert names[position] == "predictor"
@@ -160,15 +162,15 @@ def test_strategy_descends_the_loss_of_the_mixed_model(adaptive: tuple[Experimen
         nudged[position, 0] += nudge
         shares = ((nudged + noise) / (5 * 0.965)).softmax(dim=1)[:, 0]
         state = {name: tensor.double() for name, tensor in downlink.weights.items()}
-        for name, _ in method.task.backbone.named_parameters():
+        for name, _ in method.problem.backbone.named_parameters():
             share = shares[names.index(name.rpartition(".")[0])]
             state[name] = share * state[name] + (1 - share) * last[name].double()
-        model = copy.deepcopy(experiment.method.task.backbone).double().train()
+        model = copy.deepcopy(experiment.method.problem.backbone).double().train()
         model.load_state_dict(state)
         return float(F.cross_entropy(model(images.double()), labels).detach())
 
     gradient = (loss(0.01) - loss(-0.01)) / 0.02
-    step = -method.task.training.learning_rate * gradient
+    step = -method.problem.training.learning_rate * gradient
     assert abs(step) > 1e-4
     assert float(logits[position, 0]) == pytest.approx(step, rel=1e-2)
     assert float(logits[position, 1]) == pytest.approx(-step, rel=1e-2)

@@ -11,14 +11,14 @@ import torch
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Upload
-from fedml_dapper.methods.pfedsim import PFedSim, PFedSimParams, classifier_similarity, weights_of
+from fedml_dapper.methods.catalogue.pfedsim import PFedSim, PFedSimParams, classifier_similarity, weights_of
 from fedml_dapper.pruning import Tensors
 
 HEAD = {"predictor.weight", "predictor.bias"}
 
 
 def pfedsim(plain: Experiment, **values: Any) -> Experiment:
-    return replace(plain, method=PFedSim(PFedSimParams(**values), plain.method.task))
+    return replace(plain, method=PFedSim(PFedSimParams(**values), plain.method.problem))
 
 
 def same(left: Tensors, right: Tensors) -> bool:

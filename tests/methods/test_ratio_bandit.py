@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fedml_dapper.methods.ratio_bandit import Leaf, choose, learn
+from fedml_dapper.methods.parts.ratio_bandit import Leaf, choose, learn
 
 
 def test_bound_by_hand() -> None:

@@ -21,9 +21,8 @@ from fedml_dapper.methods import (
     Upload,
     payload_bytes,
 )
-from fedml_dapper.methods.fedavg import FedAvgParams
-from fedml_dapper.methods.local_training import Loss
-from fedml_dapper.methods.scaffold import (
+from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
+from fedml_dapper.methods.catalogue.scaffold import (
     SCAFFOLD,
     SCAFFOLDParams,
     correct,
@@ -31,6 +30,7 @@ from fedml_dapper.methods.scaffold import (
     server_step,
     unit_steps,
 )
+from fedml_dapper.methods.contract.local_training import Loss
 
 from .sample_counts import say_that_clients_hold
 
@@ -39,7 +39,7 @@ COUNTS = (10, 250, 3, 77)
 
 
 def scaffold(fedavg: Experiment, **values: Any) -> Experiment:
-    return replace(fedavg, method=SCAFFOLD(SCAFFOLDParams(**values), fedavg.method.task))
+    return replace(fedavg, method=SCAFFOLD(SCAFFOLDParams(**values), fedavg.method.problem))
 
 
 def play(experiment: Experiment, rounds: int) -> tuple[Server, ClientSide]:
@@ -103,9 +103,9 @@ def test_momentum_is_divided_out(momentum: float, expected: float) -> None:
 
 
 def test_first_round_is_fedavg_without_momentum_and_uniform_bit_for_bit(fedavg: Experiment) -> None:
-    task = fedavg.method.task
-    assert task.training.momentum == 0.9
-    plain = replace(task, uniform_weights=True, training=task.training.model_copy(update={"momentum": 0.0}))
+    problem = fedavg.method.problem
+    assert problem.training.momentum == 0.9
+    plain = replace(problem, uniform_weights=True, training=problem.training.model_copy(update={"momentum": 0.0}))
     expected, _ = play(replace(fedavg, method=FedAvg(FedAvgParams(), plain)), 2)
     once, _ = play(replace(fedavg, method=FedAvg(FedAvgParams(), plain)), 1)
     first, _ = play(scaffold(fedavg), 1)
@@ -114,7 +114,7 @@ def test_first_round_is_fedavg_without_momentum_and_uniform_bit_for_bit(fedavg: 
     second, clients = play(scaffold(fedavg), 2)
     assert not torch.equal(second.state.weights["predictor.weight"], expected.state.weights["predictor.weight"])
     c = second.state.memory.recall("control")
-    assert c.keys() == dict(task.backbone.named_parameters()).keys()
+    assert c.keys() == dict(problem.backbone.named_parameters()).keys()
     for name, tensor in c.items():  # sum_i c_i = N c
         own = sum(clients.memories[client_id].recall("control")[name] for client_id in range(4))
         torch.testing.assert_close(own, 4 * tensor, rtol=1e-4, atol=1e-5)
@@ -154,7 +154,7 @@ class SCAFFOLDOnASlope(SCAFFOLD):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_the_divisor_is_that_of_the_steps_really_made(fedavg: Experiment, momentum: float) -> None:
-    method = SCAFFOLDOnASlope(SCAFFOLDParams(momentum=momentum), fedavg.method.task)
+    method = SCAFFOLDOnASlope(SCAFFOLDParams(momentum=momentum), fedavg.method.problem)
     client = ClientContext(fedavg.profiles[0], fedavg.clients[0])
     assert client.data.steps_per_epoch == 2  # of 33 samples: a last batch of one is dropped
     method.local_update(client, Server(replace(fedavg, method=method)).downlink(0))
@@ -165,14 +165,16 @@ def test_the_divisor_is_that_of_the_steps_really_made(fedavg: Experiment, moment
 @pytest.fixture
 def upload(fedavg: Experiment) -> Upload:
     """Parameters, buffers and control variates that are all one more than the initial ones."""
-    state = fedavg.method.task.backbone.state_dict()
-    controls = {name: torch.ones_like(parameter) for name, parameter in fedavg.method.task.backbone.named_parameters()}
+    state = fedavg.method.problem.backbone.state_dict()
+    controls = {
+        name: torch.ones_like(parameter) for name, parameter in fedavg.method.problem.backbone.named_parameters()
+    }
     metrics = TrainingMetrics(1.0, 1, 0.0)
     return Upload(1, 0, 5, {name: tensor + 1 for name, tensor in state.items()}, metrics, extras=controls)
 
 
 def state_of(fedavg: Experiment, clients: int) -> ServerState:
-    weights: dict[str, Tensor] = dict(fedavg.method.task.backbone.state_dict())
+    weights: dict[str, Tensor] = dict(fedavg.method.problem.backbone.state_dict())
     return ServerState(0, weights, fedavg.profiles[:clients])
 
 
@@ -207,7 +209,11 @@ def test_an_upload_that_does_not_fit_changes_nothing(fedavg: Experiment, upload:
 
 def test_footprint_counts_the_control_variates(fedavg: Experiment) -> None:
     experiment = scaffold(fedavg)
-    cost, plain, layout = experiment.method.footprint(0.0), fedavg.method.footprint(0.0), experiment.method.task.layout
+    cost, plain, layout = (
+        experiment.method.footprint(0.0),
+        fedavg.method.footprint(0.0),
+        experiment.method.problem.layout,
+    )
     downlink = Server(experiment).downlink(0)
     upload = ClientSide(experiment).update(downlink, experiment.clients[0])
     assert (payload_bytes(downlink, layout), payload_bytes(upload, layout)) == (cost.bytes_down, cost.bytes_up)

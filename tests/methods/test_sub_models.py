@@ -33,7 +33,7 @@ def base() -> Experiment:
 
 def with_method(base: Experiment, name: str, **params: Any) -> Experiment:
     method = METHODS[name]
-    return replace(base, method=method(method.check_params(params), base.method.task))
+    return replace(base, method=method(method.check_params(params), base.method.problem))
 
 
 def answer(downlink: Downlink, weights: dict[str, Tensor], num_samples: int) -> Upload:
@@ -100,7 +100,7 @@ def test_disjoint_sub_models_move_only_what_they_hold(
     experiment = with_method(base, name, **params)
     server = server_of_random_weights(experiment)
     before = copy.deepcopy(server.state.weights)
-    layout, group = experiment.method.task.layout, "stages.0.0.conv1"
+    layout, group = experiment.method.problem.layout, "stages.0.0.conv1"
     aggregation = experiment.method.aggregation(server.state)
     for client_id, kept, moved, samples in ((0, [0, 1, 2], 1.0, 1), (1, [3, 4], 2.0, 3)):
         plan = PruningPlan({group: torch.tensor(kept)})
@@ -118,7 +118,7 @@ def test_disjoint_sub_models_move_only_what_they_hold(
 @pytest.mark.parametrize("name", SUB_MODELS)
 def test_plans_are_pure_and_both_sides_hold_what_the_footprint_says(base: Experiment, name: str) -> None:
     experiment = with_method(base, name)
-    method, layout = experiment.method, experiment.method.task.layout
+    method, layout = experiment.method, experiment.method.problem.layout
     server, clients = Server(experiment), ClientSide(experiment)
     for client_id in server.round_clients():
         downlink = server.downlink(client_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedml_dapper.methods.wasserstein import Moments, wasserstein
+from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
 
 
 def test_distance_by_hand() -> None:

@@ -91,7 +91,7 @@ def test_dataset_has_fedmls_eight_parts(tiny_settings: SettingsFactory, tmp_path
 
 def test_calls_in_the_wrong_order_say_so(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     args, experiment = prepared(tiny_settings, tmp_path)
-    trainer = platform.DapperClientTrainer(experiment.method.task.backbone, args)
+    trainer = platform.DapperClientTrainer(experiment.method.problem.backbone, args)
     with pytest.raises(ProtocolError, match="before set_model_params"):
         trainer.train(experiment.clients[0], experiment.device, args)
     with pytest.raises(ProtocolError, match="before train"):
@@ -127,4 +127,4 @@ def test_fedmls_privacy_hooks_do_not_fit_slim_uploads_and_are_refused(
     assert any(bool((noisy[name] < 0).any()) for name in variances)  # not a model any more
     assert not any(noisy[name].dtype == torch.int64 for name in noisy)
     with pytest.raises(ConfigError, match="leave `enable_dp` out"):
-        platform.DapperClientTrainer(experiment.method.task.backbone, args)
+        platform.DapperClientTrainer(experiment.method.problem.backbone, args)

@@ -38,7 +38,7 @@ class Impostor:
         self._raw = RawSilo(config, read_credentials(config, rank))
         self._rank = rank
         settings = experiment.settings
-        self._codec = Codec(experiment.method.task.layout, Identity.of(settings), shared_settings(settings))
+        self._codec = Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
         self._experiment = experiment
         self._session, self._counter = secrets.token_hex(16), 0
         self.ticket = ""

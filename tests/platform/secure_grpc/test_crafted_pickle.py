@@ -65,7 +65,7 @@ def test_ours_runs_nothing_even_for_a_silo_of_the_federation(
     payload = server.next().get("model_params")
     assert payload == pickled  # bytes, and nobody asked what they mean
     experiment = build_experiment(tiny_settings())
-    codec = Codec(experiment.method.task.layout, Identity.of(experiment.settings), {})
+    codec = Codec(experiment.method.problem.layout, Identity.of(experiment.settings), {})
     with pytest.raises(ProtocolError, match="not a fedml_dapper message"):
         codec.decode(payload)
 

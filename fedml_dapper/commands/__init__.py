@@ -1,0 +1,1 @@
+"""Subcommands of ``fedml-dapper``, one file each, and what they have in common."""

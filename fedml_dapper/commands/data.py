@@ -1,0 +1,57 @@
+"""``fedml-dapper data``: what data is there, and how to pack it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
+
+from fedml_dapper.commands.options import json_option
+from fedml_dapper.datasets.availability import find_domains
+from fedml_dapper.datasets.packing import pack
+from fedml_dapper.datasets.suites import SUITES, data_root
+from fedml_dapper.errors import DataError
+
+
+@click.group()
+def data() -> None:
+    """Look for data, and pack it."""
+
+
+@data.command("check")
+@click.option("--root", type=click.Path(path_type=Path), help="Root of the data; default: DAPPER_DATA, else data/.")
+@click.option("--dataset", type=click.Choice(sorted(SUITES)), help="One suite only.")
+@json_option
+def check_data(root: Path | None, dataset: str | None, as_json: bool) -> None:
+    """Say which domains were found, where, and how many images they have; exit code 2 if a chosen suite lacks one."""
+    where = data_root(root)
+    rows = [row for name in ([dataset] if dataset else SUITES) for row in find_domains(name, where)]
+    if as_json:
+        click.echo(TypeAdapter(list[dict[str, object]]).dump_json([asdict(row) for row in rows]))
+    else:
+        table = Table(title=f"Data below {where.absolute()}")
+        for column in ("suite", "domain", "train", "test", "found in"):
+            table.add_column(column, justify="right" if column in ("train", "test") else "left")
+        for row in rows:
+            found = row.problem or row.source or f"missing: looked for {', '.join(row.looked_in)}"
+            if row.is_subset:
+                found += " (subset)"
+            table.add_row(row.suite, row.domain, str(row.num_train), str(row.num_test), found)
+        Console().print(table)
+    if dataset and any(row.source is None for row in rows):
+        raise DataError(f"{dataset} is incomplete below {where.absolute()}; data/README.md says how to get it")
+
+
+@data.command("pack")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("suite")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the packed files.")
+@click.option("--size", type=click.IntRange(min=1), default=64, show_default=True, help="Side of the packed images.")
+def pack_data(source: Path, suite: str, out: Path, size: int) -> None:
+    """Pack SOURCE/SUITE/<domain>/<class>/* into one .npz file per domain."""
+    for file in pack(source, suite, out, size):
+        click.echo(file)

@@ -1,0 +1,302 @@
+"""``fedml-dapper doctor``: will the shipped commands work on this machine, and if not, what to do.
+
+Imports nothing that may be what is broken: torch, mpi4py and the rest are tried in processes of their own. So
+``python -m fedml_dapper.doctor`` answers also where ``fedml-dapper`` itself cannot start. Asks nothing of the network.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import click
+from packaging.requirements import Requirement
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedml_dapper.commands.options import json_option
+
+Status = Literal["ok", "info", "warning", "failed"]
+"""``failed``: a shipped command will not work. ``warning``: something optional is missing, or untested."""
+
+GRPC_BASE_PORT = 8890
+"""FedML's ``CommunicationConstants.GRPC_BASE_PORT``: the process of rank r listens on this port plus r."""
+GRPC_RANKS = 11
+"""The server and ten silos."""
+MPI_TIMEOUT_S = 30.0
+
+_COLOURS: dict[Status, str] = {"ok": "green", "info": "default", "warning": "yellow", "failed": "red"}
+
+
+class Row(BaseModel):
+    """What one check found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    check: str
+    status: Status
+    found: str
+    todo: str = ""
+
+
+def diagnose() -> Iterator[Row]:
+    """All checks, each row as soon as it is known."""
+    yield check_python(sys.version_info[:2])
+    for distribution in ("fedml", "fedml-dapper"):
+        yield from check_requirements(distribution)
+    yield check_pkg_resources()
+    torch = check_torch()
+    yield torch
+    yield check_mpi()
+    if torch.status != "failed":  # our data sets need it
+        yield from check_data()
+    yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
+    yield from look_for_mqtt_tools()
+    yield from measure_machine(Path.cwd())
+
+
+def check_python(version: tuple[int, int]) -> Row:
+    found = ".".join(map(str, version))
+    todo = "use Python 3.11; run/setup.sh makes .venv with it"
+    if version == (3, 11):
+        return Row(check="Python", status="ok", found=found)
+    if (3, 10) <= version <= (3, 12):
+        return Row(check="Python", status="warning", found=f"{found}, not tested", todo=f"if anything fails, {todo}")
+    return Row(check="Python", status="failed", found=found, todo=todo)
+
+
+def check_requirements(distribution: str) -> Iterator[Row]:
+    """One row for each of ``distribution``'s own requirements that is not met, or one that says all are."""
+    check = f"requirements of {distribution}"
+    try:
+        installed = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        yield Row(check=check, status="failed", found=f"{distribution} is not installed", todo="bash run/setup.sh")
+        return
+    requirements = [Requirement(text) for text in installed.requires or ()]
+    wanted = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+    violations = [row for one in wanted if (row := _violation(check, one)) is not None]
+    yield from violations
+    if not violations:
+        yield Row(check=check, status="ok", found=f"{installed.version}, all {len(wanted)} met")
+
+
+def _violation(check: str, wanted: Requirement) -> Row | None:
+    try:
+        version = importlib.metadata.version(wanted.name)
+    except importlib.metadata.PackageNotFoundError:
+        version = None
+    if version is not None and wanted.specifier.contains(version, prereleases=True):
+        return None
+    pinned = Requirement(f"{wanted.name}{wanted.specifier}")
+    return Row(
+        check=check,
+        status="failed",
+        found=f"{wanted.name} {version or 'is not installed'}; needed: {wanted.specifier or 'any version'}",
+        todo=f"pip install -c constraints.txt '{pinned}'",
+    )
+
+
+def check_pkg_resources() -> Row:
+    """``import fedml`` and its wandb 0.13.2 need it; setuptools 81 dropped it."""
+    tried = _python("import pkg_resources")
+    if tried.returncode == 0:
+        return Row(check="pkg_resources", status="ok", found="importable")
+    return Row(check="pkg_resources", status="failed", found=_reason(tried), todo="pip install 'setuptools<81'")
+
+
+_TRY_TORCH = """
+import torch, torchvision
+torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
+print(torch.__version__, torchvision.__version__)
+"""
+
+
+def check_torch() -> Row:
+    """torchvision holds compiled operators that only load beside the torch they were built with."""
+    todo = "install both from the same index: pip install --force-reinstall -c constraints.txt torch torchvision"
+    tried = _python(_TRY_TORCH)
+    if tried.returncode != 0:
+        return Row(check="torch and torchvision", status="failed", found=_reason(tried), todo=todo)
+    torch, torchvision = tried.stdout.split()[-2:]
+    found = f"torch {torch}, torchvision {torchvision}"
+    if torch.partition("+")[2] != torchvision.partition("+")[2]:
+        return Row(check="torch and torchvision", status="failed", found=f"{found}: different builds", todo=todo)
+    return Row(check="torch and torchvision", status="ok", found=found)
+
+
+_BE_ONE_OF_TWO = """
+import sys
+from mpi4py import MPI
+size = MPI.COMM_WORLD.size
+sys.exit(None if size == 2 else f"each rank sees {size} of 2 ranks")
+"""
+
+
+def check_mpi(timeout_s: float = MPI_TIMEOUT_S) -> Row:
+    """Two ranks that see each other; a launcher and a library of different MPIs give two times one rank."""
+    check = "MPI"
+    if importlib.util.find_spec("mpi4py") is None:
+        todo = "only run/mpi.sh needs it: pip install 'fedml-dapper[mpi]'"
+        return Row(check=check, status="warning", found="mpi4py is not installed", todo=todo)
+    imported = _python("from mpi4py import MPI")
+    if imported.returncode != 0:
+        return Row(
+            check=check, status="failed", found=_reason(imported), todo="pip install mpich, or your system's MPI"
+        )
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        found = f"no mpiexec in {Path(sys.executable).parent} or on PATH"
+        return Row(check=check, status="failed", found=found, todo="pip install mpich")
+    tried = _run([mpiexec, "-n", "2", sys.executable, "-c", _BE_ONE_OF_TWO], timeout_s)
+    if tried.returncode == 0:
+        return Row(check=check, status="ok", found=f"2 ranks with {mpiexec}")
+    todo = "mpiexec and mpi4py must be of one MPI: pip install --force-reinstall mpi4py mpich"
+    return Row(check=check, status="failed", found=f"{mpiexec} -n 2: {_reason(tried)}", todo=todo)
+
+
+def find_mpiexec() -> str | None:
+    """The one beside the interpreter, where pip puts it, before those on PATH."""
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return shutil.which("mpiexec", path=places)
+
+
+def check_data() -> Iterator[Row]:
+    """Which suites have all their domains below the root of the data; the images themselves are not read."""
+    from fedml_dapper.datasets import SUITES, data_root, missing_domains  # noqa: PLC0415  # needs torch
+
+    root = data_root(None)
+    where = str(root.absolute())
+    todo = "data/README.md says how to get them; `fedml-dapper data check` reads what is there"
+    if root.is_dir():
+        yield Row(check="data", status="ok", found=where)
+    elif "DAPPER_DATA" in os.environ:
+        yield Row(
+            check="data", status="failed", found=f"DAPPER_DATA: no folder {where}", todo="set it to the right one"
+        )
+    else:
+        found = f"no folder {where}; digits_offline does without"
+        yield Row(check="data", status="warning", found=found, todo="set DAPPER_DATA to your data")
+    absent = []
+    for name, suite in SUITES.items():
+        missing = missing_domains(name, root)
+        if len(missing) == len(suite.domains):
+            absent.append(name)
+        elif missing:
+            yield Row(check=f"data: {name}", status="warning", found=f"missing: {', '.join(missing)}", todo=todo)
+        else:
+            yield Row(check=f"data: {name}", status="ok", found="all domains")
+    if absent:
+        yield Row(check="data of other suites", status="warning", found=f"nothing of: {', '.join(absent)}", todo=todo)
+
+
+def check_ports(base: int, ranks: int) -> Row:
+    """Can the processes of a cross-silo run over gRPC listen on this machine?"""
+    check, ports = "gRPC ports", range(base, base + ranks)
+    taken = {port: reason for port in ports if (reason := _cannot_listen(port)) is not None}
+    if not taken:
+        return Row(check=check, status="ok", found=f"{ports[0]} to {ports[-1]} are free on loopback")
+    found = "; ".join(f"{port}: {reason}" for port, reason in taken.items())
+    todo = f"end what listens there (ss -ltnp); FedML's ports are {base} + rank and cannot be moved"
+    return Row(check=check, status="failed", found=found, todo=todo)
+
+
+def _cannot_listen(port: int) -> str | None:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a run that just ended is no obstacle
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(1)
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
+def look_for_mqtt_tools() -> Iterator[Row]:
+    """What ``run/silo_mqtt.sh`` starts for a local trial."""
+    broker = shutil.which("mosquitto", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
+    yield _optional("mosquitto", broker, "apt-get install mosquitto")
+    moto = importlib.util.find_spec("moto")
+    yield _optional("moto", moto.origin if moto else None, "pip install 'fedml-dapper[mqtt-trial]'")
+
+
+def _optional(name: str, place: str | None, install: str) -> Row:
+    todo = "" if place else f"only run/silo_mqtt.sh needs it: {install}"
+    return Row(check=name, status="info", found=place or "not installed", todo=todo)
+
+
+def measure_machine(folder: Path) -> Iterator[Row]:
+    free = shutil.disk_usage(folder).free
+    yield Row(check="disk", status="info", found=f"{_gib(free)} free in {folder}")
+    yield Row(check="memory", status="info", found=_available_memory())
+
+
+def _available_memory() -> str:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return "unknown: no /proc/meminfo on this system"
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return f"{_gib(kib['MemAvailable'] * 1024)} available of {_gib(kib['MemTotal'] * 1024)}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, "-W", "ignore", "-c", code], timeout_s=120.0)
+
+
+def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in a process group of its own, which is gone when this returns."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, errors = process.communicate()
+            errors += f"\nno answer within {timeout_s:g} s"
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+def _reason(failed: subprocess.CompletedProcess[str]) -> str:
+    """The last line of stderr: Python's own error, mostly."""
+    lines = failed.stderr.strip().splitlines() or failed.stdout.strip().splitlines()
+    return lines[-1].strip() if lines else f"exit code {failed.returncode}"
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    table = Table(title="fedml-dapper doctor")
+    for column in ("check", "status", "found", "what to do"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        status = Text(row.status, style=_COLOURS[row.status])
+        table.add_row(Text(row.check), status, Text(row.found), Text(row.todo))
+    Console().print(table)
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check this machine: Python, versions, torch, MPI, data, ports; exit code 2 if something will not work."""
+    rows = list(diagnose())
+    if as_json:
+        click.echo(TypeAdapter(list[Row]).dump_json(rows))
+    else:
+        print_table(rows)
+    ctx.exit(2 if any(row.status == "failed" for row in rows) else 0)

@@ -1,0 +1,42 @@
+"""``python -m fedml_dapper --cf FILE``: FedML's way of starting a program.
+
+The same as ``fedml-dapper run -c FILE``, and as one process of several: ``--rank N --role server|client``, as FedML's
+agents start it. Further options of theirs are read by FedML itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from fedml_dapper.commands.options import resume_option
+from fedml_dapper.commands.run import run_experiment
+from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.interruption import ending_in_order
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.option(
+    "--cf", "--yaml_config_file", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
+    help="Experiment file; later ones are laid over earlier ones.",
+)  # fmt: skip
+@click.option("--rank", type=click.IntRange(min=0), default=0, help="0 is the server, N the client of silo N.")
+@click.option("--role", type=click.Choice(["server", "client"]))
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
+@click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
+@resume_option
+def main(
+    configs: tuple[Path, ...], rank: int, role: str | None, overrides: tuple[str, ...], output: Path | None,
+    resume: bool,
+) -> None:  # fmt: skip
+    """Run the experiment file that FedML's ``--cf`` names, or one process of it."""
+    try:
+        if role is not None and (role == "server") != (rank == 0):
+            raise ConfigError(f"--role {role} --rank {rank}: the server is rank 0, clients are rank 1 and up")
+        with ending_in_order("fedml_dapper"):  # before click, which would end otherwise
+            run_experiment(configs, overrides, output=output, rank=rank, resume=resume)
+    except DapperError as error:
+        click.echo(f"fedml_dapper: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,192 @@
+"""``fedml-dapper run``: one experiment through FedML's runner, from first check to report."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.syntax import Syntax
+
+from fedml_dapper.commands.console import progress_for
+from fedml_dapper.commands.options import json_option, resume_option
+from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.credentials import read_credentials
+from fedml_dapper.datasets import contact_sheet, load_suite
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_report
+from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
+from fedml_dapper.federation import (
+    LEDGER_NAME,
+    MODEL_NAME,
+    REPORT_NAME,
+    SETTINGS_NAME,
+    build_experiment,
+    is_finished,
+    level_footprints,
+    open_run_dir,
+    read_ledger,
+    read_unfinished,
+)
+from fedml_dapper.interruption import INTERRUPTED, hurry, take_time
+from fedml_dapper.profiling import Profiler
+
+
+@click.command()
+@click.option(
+    "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
+    help="Experiment file; give several to lay later ones over earlier ones.",
+)  # fmt: skip
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting, e.g. --set comm_round=5."
+)
+@json_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Folder for this run; by default a new one below output_dir."
+)
+@resume_option
+@click.option(
+    "--profile",
+    is_flag=True,
+    help=f"Say where the rounds' seconds went, and write {PROFILE_NAME}. With several processes: the server's own.",
+)
+def run(
+    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, profile: bool
+) -> None:  # fmt: skip
+    """Train the federation of an experiment file through FedML's runner."""
+    run_experiment(configs, overrides, as_json, output, resume=resume, profile=profile)
+
+
+def run_experiment(
+    configs: Sequence[Path],
+    overrides: Sequence[str] = (),
+    as_json: bool = False,
+    output: Path | None = None,
+    rank: int = 0,
+    resume: bool = False,
+    profile: bool = False,
+) -> None:
+    """Run an experiment from first check to report, or this process's part of it where there are several.
+
+    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos, MPI knows its own.
+    """
+    settings = load_settings(configs, overrides)
+    if settings.comm_args.backend == "MPI":
+        rank = _mpi_rank()
+    if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
+        read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
+    if rank > 0:
+        _run_client(configs[0], settings, rank)
+        return
+    console = Console(stderr=as_json)
+    with redirect_stdout(sys.stderr):  # FedML prints as it likes
+        experiment = build_experiment(settings)
+    console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
+    footprints = level_footprints(experiment.method, settings.dapper_args.levels)
+    console.print(footprint_table(footprints, f"{settings.model_args.model} per level"))
+    for note in experiment.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+    run_dir = open_run_dir(experiment, output, resume)
+    if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
+        console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
+        _finish(run_dir, console, as_json)
+        return
+    interrupted = False
+    profiler = Profiler(experiment.device)
+    watcher = RoundProfiler(profiler, settings.device_args.precision)
+    try:
+        with redirect_stdout(sys.stderr):
+            from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
+
+            _show_log("server")
+            observers = [progress_for(console, experiment), *([watcher] if profile else [])]
+            with profiler.active() if profile else nullcontext():
+                run_federation(configs[0], experiment, rank, run_dir, observers, resume)
+    except KeyboardInterrupt:
+        interrupted = True
+        take_time()
+    rounds = watcher.profile()
+    if rounds is not None:
+        rounds.save(run_dir / PROFILE_NAME)
+        console.print(rounds.table())
+    _finish(run_dir, console, as_json, interrupted)
+
+
+def _run_client(config: Path, settings: Settings, rank: int) -> None:
+    with redirect_stdout(sys.stderr):
+        experiment = build_experiment(settings)
+        from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
+
+        _show_log(f"rank {rank}")
+        run_federation(config, experiment, rank)
+
+
+def _mpi_rank() -> int:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ConfigError(f"comm_args.backend MPI needs mpi4py ({error}); pip install 'fedml-dapper[mpi]'") from error
+    if MPI.COMM_WORLD.Get_size() < 2:
+        raise ConfigError("comm_args.backend MPI needs 2 processes or more; start it with run/mpi.sh CONFIG -n 3")
+    return int(MPI.COMM_WORLD.Get_rank())
+
+
+def _show_log(who: str) -> None:
+    """Our own log lines on stderr; FedML's stay below warnings."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
+    logger = logging.getLogger("fedml_dapper")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
+    ledger = run_dir / LEDGER_NAME
+    begun = read_unfinished(ledger)
+    if interrupted and (begun is None or not begun[1]):
+        console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
+        _leave(run_dir, console)
+    record, rounds = read_ledger(ledger)
+    summary = summarise(record, rounds)
+    report = write_run_report(run_dir)
+    if as_json:
+        document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": str(report)}
+        sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
+    else:
+        console.print(result_table(summary, record))
+        if summary.personal is not None:
+            console.print(personal_table(summary.personal, record))
+        console.print(f"Report: {report.absolute()}", soft_wrap=True)
+    if interrupted:
+        saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
+        console.print(
+            f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
+        )
+        _leave(run_dir, console)
+
+
+def _leave(run_dir: Path, console: Console) -> NoReturn:
+    console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
+    hurry()
+    sys.exit(INTERRUPTED)
+
+
+def write_run_report(run_dir: Path) -> Path:
+    """Write the HTML report of the run in ``run_dir`` from its ledger; returns its path."""
+    record, rounds = read_ledger(run_dir / LEDGER_NAME)
+    settings = check(Settings, record.settings, where=str(run_dir / LEDGER_NAME))
+    try:
+        sheet = contact_sheet(load_suite(settings.data_args))
+    except DataError as error:
+        click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
+        sheet = None
+    path = run_dir / REPORT_NAME
+    write_report(path, record, rounds, sheet)
+    return path

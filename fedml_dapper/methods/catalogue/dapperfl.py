@@ -1,0 +1,230 @@
+"""DapperFL (Jia et al., NeurIPS 2024).
+
+Each round a client fine-tunes the dense global model for one epoch, fuses the result with the received model (MFP,
+Eq. 1-2), drops the channels its capability level cannot carry by l1 norm of the fused weights, trains the slim model
+for the remaining epochs with a penalty on the length of representations (DAR, Eq. 3-5) and sends the slim model. The
+server refills what was dropped from the previous global model and averages (Eq. 6-7).
+
+Deviations from the text, each a setting: the penalty is a batch mean and the task loss ordinary cross-entropy (Eq. 3
+and 4 read literally depend on batch size and class count); BatchNorm statistics, on which the paper is silent, are
+those of the dense epoch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.datasets import Batch
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientContext,
+    Downlink,
+    LocalTraining,
+    Loss,
+    Method,
+    MethodParams,
+    Problem,
+    RecoverAndAverage,
+    ServerState,
+    Upload,
+    cross_entropy,
+)
+from fedml_dapper.methods.parts.batchnorm import recalibrate, running_statistics
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import (
+    DENSE,
+    Footprint,
+    PruningPlan,
+    Recovery,
+    Tensors,
+    Widths,
+    carry_momentum,
+    footprint,
+    plan_by_importance,
+    slim_model,
+)
+from fedml_dapper.pruning.official_mask import apply_masks, official_masks
+
+_OWN_STATISTICS = "slim_statistics"
+
+
+class DapperFLParams(MethodParams):
+    """Settings of DapperFL; defaults are the paper's (Table 4). Switches are its ablations, what it leaves open, and
+    what the authors' public code does."""
+
+    alpha_0: float = Field(default=0.9, ge=0, le=1)
+    """Fusion weight of the global model in round 1."""
+    alpha_min: float = Field(default=0.1, ge=0, le=1)
+    """Its floor."""
+    eps: float = Field(default=0.2, ge=0, le=1)
+    """Its decay per round."""
+    gamma: float = Field(default=0.01, ge=0)
+    """Strength of DAR; 0 is the ablation "w/o DAR"."""
+    fusion: bool = True
+    """False is the ablation "w/o MFP": prune the fine-tuned model itself (the public code never fuses)."""
+    fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
+    """What is fused: trainable parameters; ``.weight`` tensors only (the public code); or BatchNorm's running
+    statistics too."""
+    skip_round1_fusion: bool = False
+    """Do not fuse with the random initial model, as the public code means to; the paper does."""
+    dar_norm: Literal["squared", "l2", "squared_mean"] = "squared"
+    """Squared length (Eq. 3), plain length (the public code), or squared length per feature."""
+    dar_in_finetune: bool = True
+    """DAR in epoch 1 too, as in the public code; the paper does not say."""
+    recovery: Recovery = "global"
+    """What fills dropped coordinates: the previous global model (Eq. 6), zero (the public code), or only
+    holders count."""
+    bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
+    """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
+    received model's, measured on the client's images before training."""
+    carry_momentum: bool = True
+    """Take the kept channels' momentum over from the dense epoch."""
+
+
+class DapperFL(Method[DapperFLParams]):
+    """Model-fusion pruning, domain-adaptive regularisation, heterogeneous aggregation."""
+
+    name = "dapperfl"
+    Params = DapperFLParams
+    slims = True
+    scopes = ("internal", "grouped", "official_mask")
+    cost_note = (
+        "the download and the first local epoch are dense on every client. Peak memory and downlink of weak clients are"
+        " therefore not reduced; the savings are the uplink and the compute of the later epochs."
+    )
+
+    def __init__(self, params: DapperFLParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if problem.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
+            raise ConfigError(
+                "dapper_args.pruning.scope: official_mask uploads masked dense models, which only fits"
+                " `recovery: zero` and `bn_statistics: slim` in dapper_args.params"
+            )
+
+    def footprint(self, ratio: float) -> Footprint:
+        widths = self.problem.widths(ratio)
+        return footprint(self.problem.layout, widths, unsliced=self._sent_whole(widths) if widths else ())
+
+    def _sent_whole(self, widths: Widths) -> frozenset[str]:
+        """Names of the running statistics that a client of ``widths`` sends of all channels."""
+        whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
+        return frozenset(running_statistics(self.problem.backbone)) if whole else frozenset()
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
+        params, layout = self.params, self.problem.layout
+        model = self.load(client, downlink)
+        statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
+        training = LocalTraining(client, downlink.round, self.problem.training)
+        optimizer = training.optimizer(model)
+        loss = self.objective(client, downlink)
+        training.epoch(model, optimizer, loss if params.dar_in_finetune else cross_entropy)
+        after_step = None
+        self._fuse(model, downlink)
+        plan = self._plan(model, client.profile.ratio)
+        if self.problem.pruning.scope == "official_mask":
+            masks = official_masks(model, client.profile.ratio)
+            after_step = partial(apply_masks, model, masks)
+            after_step()
+        elif plan is not DENSE:
+            if params.bn_statistics == "dense_epoch":
+                statistics = running_statistics(model)
+            dense, dense_optimizer = model, optimizer
+            model = slim_model(dense, layout, plan)
+            optimizer = training.optimizer(model)
+            if params.carry_momentum:
+                carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
+        for _ in range(self.problem.training.epochs - 1):
+            training.epoch(model, optimizer, loss, after_step)
+        if plan is not DENSE:
+            client.memory.keep(_OWN_STATISTICS, running_statistics(model))
+        return Upload(
+            round=downlink.round,
+            client_id=client.profile.client_id,
+            num_samples=client.data.num_samples,
+            weights={**model.state_dict(), **statistics},
+            metrics=training.metrics(),
+            plan=plan,
+            unsliced=frozenset(statistics),
+        )
+
+    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """A slim model normalises by its own running statistics; those that were sent fit the dense one."""
+        model = self.load(client, downlink)
+        if downlink.plan.kept:
+            model.load_state_dict({**model.state_dict(), **client.memory.recall(_OWN_STATISTICS)})
+        return model
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """L_CE + gamma * L_DAR (Eq. 5)."""
+        del client, downlink
+        params = self.params
+        if params.gamma == 0:
+            return cross_entropy
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            representations = model.encode(batch.inputs)
+            task_loss = F.cross_entropy(model.predict(representations), batch.targets)
+            return task_loss + params.gamma * dar(representations, params.dar_norm)
+
+        return loss
+
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        """Which channels stay is the client's choice; how many, and what is sent whole, follows from its level."""
+        widths = self.problem.widths(server.profiles[upload.client_id].ratio)
+        if upload.plan.omitted or upload.plan.widths != widths:
+            raise ProtocolError("upload's widths are not those of its client's capability level")
+        if upload.unsliced != self._sent_whole(widths):
+            raise ProtocolError("upload's tensors sent whole are not those that `bn_statistics` asks for")
+
+    @property
+    def takes_robust_means(self) -> bool:
+        return True
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        return RecoverAndAverage(server, self.problem, self.params.recovery)
+
+    def fusion_weight(self, round_: int) -> float:
+        """alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 where nothing is fused."""
+        params = self.params
+        if not params.fusion or (params.skip_round1_fusion and round_ == 1):
+            return 0.0
+        return max((1 - params.eps) ** (round_ - 1) * params.alpha_0, params.alpha_min)
+
+    def _fuse(self, model: nn.Module, downlink: Downlink) -> None:
+        alpha = self.fusion_weight(downlink.round)
+        if alpha == 0:
+            return
+        tensors: dict[str, Tensor] = dict(model.named_parameters())
+        if self.params.fusion_scope == "weights":
+            tensors = {name: tensor for name, tensor in tensors.items() if name.endswith(".weight")}
+        elif self.params.fusion_scope == "all":
+            tensors |= running_statistics(model, copy=False)
+        fuse(tensors, downlink.weights, alpha)
+
+    def _plan(self, model: Backbone, ratio: float) -> PruningPlan:
+        widths = self.problem.widths(ratio)
+        return plan_by_importance(self.problem.layout, model.state_dict(), widths) if widths else DENSE
+
+
+@torch.no_grad()
+def fuse(local: Tensors, received: Tensors, alpha: float) -> None:
+    """w <- alpha W + (1 - alpha) w in place, for every tensor in ``local`` (Eq. 1)."""
+    for name, tensor in local.items():
+        tensor.mul_(1 - alpha).add_(received[name].to(tensor.device), alpha=alpha)
+
+
+def dar(representations: Tensor, norm: Literal["squared", "l2", "squared_mean"] = "squared") -> Tensor:
+    """L_DAR, the batch mean of ||z||_2^2 (Eq. 3), or of one of its variants; ``representations`` is (B, d)."""
+    if norm == "l2":
+        lengths: Tensor = torch.linalg.vector_norm(representations, dim=1)
+        return lengths.mean()
+    squared = representations.square().sum(dim=1).mean()
+    return squared if norm == "squared" else squared / representations.shape[1]

@@ -1,0 +1,159 @@
+"""FDSE, the Federated Domain Shift Eraser (CVPR 2025): a personal corrector in every layer.
+
+Layers are split into a large shared feature extractor (DFE) and a tiny skew eraser (DSE) of each client's own. Clients
+train both, with a penalty that holds corrected features near statistics that all agreed on (L_Con). The server moves
+the shared part, layer by layer, in the direction that suits all clients best and mixes the personal parts by their
+similarity. Statistics behind the extractor stay with the client.
+
+Where sources differ: the shortcut past the DSE and the missing activation in front of it are the public code's, which
+its published settings belong to (``shortcut``, ``dse_act``); L_Con is the paper's Eq. 4-7; a group of parameters that
+moves together is a layer, as in the text, not a tensor (``granularity``). BatchNorm's counter grows by all clients'
+batches of the round. In residual networks, which the paper does not treat, all convolutions are split, shortcuts too.
+A domain that nobody trained on starts from the mean of all clients' erasers; how long and how fast it then adapts is
+not published (``adapt_epochs``, ``adapt_learning_rate``), and it adapts to its training images only, over which its
+statistics are averaged. A client that has not trained yet starts from the initial eraser. Clients count alike, whatever
+``dapper_args.aggregation_weights`` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientContext,
+    Downlink,
+    Loss,
+    Method,
+    MethodParams,
+    ServerState,
+    cross_entropy,
+)
+from fedml_dapper.methods.parts.consensus_and_similarity import ConsensusAndSimilarity, eraser_of
+from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
+from fedml_dapper.methods.parts.decomposition import Activation, Roles, decompose, decomposed_layers, roles_of
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import Tensors
+from fedml_dapper.seeding import Stream, seeded_layers
+
+
+class FDSEParams(MethodParams):
+    """Settings of FDSE; defaults are those for Office-Caltech10 (for PACS ``lambda_`` is 0.5)."""
+
+    lambda_: float = Field(default=0.05, ge=0)
+    """Strength of L_Con."""
+    tau: float = Field(default=0.5, gt=0)
+    """Temperature of the similarity between clients' erasers."""
+    consensus: bool = True
+    """False is the ablation without consensus (Table 3, A): what is shared moves by the mean of the updates."""
+    similarity: bool = True
+    """False is the ablation without similarity (Table 3, B), read as: every client keeps the eraser it trained."""
+    beta: float = Field(default=0.001, ge=0)
+    """How much more deeper layers weigh in L_Con."""
+    keep: float = Field(default=0.9, ge=0, lt=1)
+    """Share that L_Con's running statistics keep at every batch."""
+    expansion: int = Field(default=2, ge=2)
+    """G, channels made of each channel that the DFE extracts."""
+    dse_act: Activation = "none"
+    """Activation in front of the DSE; the paper's Eq. 3 has ``relu``."""
+    shortcut: bool = True
+    """Extracted channels go past the DSE as well as into it; otherwise the DSE makes all G."""
+    granularity: Literal["block", "per_tensor"] = "block"
+    """What the server treats as one vector: a layer's parameters of one role, or every tensor."""
+    adapt_epochs: int = Field(default=5, ge=0)
+    """Epochs over an unseen domain's images; 0 is the ablation "- align"."""
+    adapt_learning_rate: float = Field(default=0.01, gt=0)
+    """Learning rate of that adaptation, plain SGD."""
+
+
+class FDSE(Method[FDSEParams]):
+    """Decomposed layers, consistency of statistics, consensus on what is shared, similarity for what is personal."""
+
+    name = "fdse"
+    Params = FDSEParams
+    has_global_model = False
+    cost_note = "every client trains the full, decomposed model; the server holds all of a round's uploads at once."
+
+    def build_model(self, backbone: Backbone) -> Backbone:
+        params = self.params
+        with seeded_layers(self.problem.seed, Stream.METHOD):
+            return decompose(backbone, self.problem.input_size, params.expansion, params.dse_act, params.shortcut)
+
+    @cached_property
+    def roles(self) -> Roles:
+        """What the server does with each tensor."""
+        return roles_of(self.problem.backbone, self.params.granularity)
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        return self.roles.local
+
+    def downlink(self, server: ServerState, client_id: int) -> Downlink:
+        """The shared part, and the client's own eraser."""
+        sent = super().downlink(server, client_id)
+        return replace(sent, weights={**sent.weights, **self._eraser(server, client_id)})
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """L_CE + lambda L_Con; in round 1, when nothing is agreed on yet, L_CE."""
+        strength = self.params.lambda_
+        if strength == 0 or downlink.round == 1:
+            return cross_entropy
+        consistency = self._consistency(downlink.weights, client.device)
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            with entering(_shared_norms(model)) as features:
+                logits = model(batch.inputs)
+            return F.cross_entropy(logits, batch.targets) + strength * consistency(features)
+
+        return loss
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        params = self.params
+        return ConsensusAndSimilarity(
+            server, self.roles, tau=params.tau if params.similarity else None, consensus=params.consensus
+        )
+
+    def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
+        """The shared part with the mean eraser, which is adapted to ``data``'s images by L_Con alone."""
+        model = self.global_model(server).to(device).eval().requires_grad_(False)
+        parameters = list[nn.Parameter]()
+        for layer in decomposed_layers(model).values():
+            layer.bn_dse.train().momentum = None  # cumulative: there are no statistics to start from
+            parameters += [*layer.bn_dse.requires_grad_().parameters(), *layer.dse.requires_grad_().parameters()]
+        optimizer = torch.optim.SGD(parameters, self.params.adapt_learning_rate)
+        consistency = self._consistency(server.weights, device)
+        for epoch in range(1, self.params.adapt_epochs + 1):
+            for images, _ in data.batches(server.round, epoch, device):
+                with entering(_shared_norms(model)) as features:
+                    model.encode(images)
+                optimizer.zero_grad()
+                consistency(features).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+                optimizer.step()
+        return model
+
+    def _eraser(self, server: ServerState, client_id: int) -> Tensors:
+        """A client's personal parameters; those of the initial model until it has trained."""
+        initial = self.problem.backbone.state_dict()
+        own = eraser_of(server, client_id)
+        return own or {name: initial[name] for group in self.roles.similarity for name in group}
+
+    def _consistency(self, weights: Tensors, device: torch.device) -> ConsistencyLoss:
+        """L_Con towards the statistics in ``weights``."""
+        agreed = [
+            (weights[f"{name}.bn_dfe.running_mean"].to(device), weights[f"{name}.bn_dfe.running_var"].to(device))
+            for name in decomposed_layers(self.problem.backbone)
+        ]
+        return ConsistencyLoss(agreed, self.params.keep, self.params.beta)
+
+
+def _shared_norms(model: nn.Module) -> list[nn.Module]:
+    """The BatchNorms whose inputs L_Con measures."""
+    return [layer.bn_dfe for layer in decomposed_layers(model).values()]

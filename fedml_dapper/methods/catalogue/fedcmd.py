@@ -1,0 +1,251 @@
+"""FedCMD (IEEE TC 2024): the clients elect the layer that each of them keeps to itself.
+
+Phase 1 is FedAvg for K_p = max(1, rho K) rounds. Every client votes for the layer that changes least how much further
+its data are from the labels than from the images (Eq. 6); l* is the layer that wins most rounds. Phase 2: layers before
+l* are averaged as in FedAvg, l* stays with the client, layers behind it are mixed for every client by the similarity of
+the clients' l* (Eq. 7).
+
+Decisions: a layer's output is taken where the next layer gets it, after activation and, where there is one, pooling.
+Gaussians are fitted to values scaled to [0, 1] by their range, labels too, over all of a client's training images after
+its local training; ``metric_data: per_batch`` scores every training batch as public code does, and the majority is the
+client's vote. Unlike there, deviations count beside means and differences keep their signs. Ties go to the lower layer
+and are reported. K_p is rounded, half to even.
+
+In phase 2 the server's model goes on, for reporting and for newcomers: FedAvg of all but l*, which stays as phase 1
+left it. Similarities below 0 count as 0. As few clients take part in a round, the latest layers of all that were there
+in phase 2 are mixed (``scope: round``: the last round's). l* is sent all the same, for the server to compare it.
+BatchNorm's statistics are averaged too, but in phase 2 a client normalises by its own (``local_bn_stats``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedml_dapper.datasets import Batch
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientContext,
+    Downlink,
+    LocalTraining,
+    Loss,
+    MethodParams,
+    Problem,
+    RecoverAndAverage,
+    ServerState,
+    Upload,
+    Value,
+    cross_entropy,
+)
+from fedml_dapper.methods.parts.activations import observed
+from fedml_dapper.methods.parts.averaging import check_like
+from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
+from fedml_dapper.methods.parts.layer_election import (
+    AverageAndElect,
+    LayerMetric,
+    check_vote,
+    elected,
+    favourite,
+    votes_so_far,
+    winner,
+)
+from fedml_dapper.methods.parts.layers import Layer, layers_of, tensors_of
+from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
+from fedml_dapper.models import Backbone
+from fedml_dapper.models.resnet import ResNet
+from fedml_dapper.pruning import Tensors
+
+_BATCH_VOTES = "batch_votes"
+
+
+class FedCMDParams(MethodParams):
+    """Settings of FedCMD; defaults are the paper's where it gives them."""
+
+    rho: float = Field(default=0.1, gt=0, le=1)
+    """Share of the rounds that elect the layer; 1 is FedAvg."""
+    candidates: Literal["linear", "all"] = "linear"
+    """Layers to elect from: the linear ones, or the convolutions too."""
+    metric_data: Literal["local_data", "per_batch"] = "local_data"
+    """Vote once on all training images after training, or on every batch while training."""
+    scope: Literal["cached", "round"] = "cached"
+    """Whose layers are mixed: those of all clients seen in phase 2, or of the last round's and the client's own."""
+    mix_by_similarity: bool = True
+    """False: the layers behind l* are averaged like those before it (the paper's ablation)."""
+    local_bn_stats: bool = True
+    """In phase 2 a client normalises by its own running statistics instead of the averaged ones."""
+
+
+class FedCMD(TwoPhaseMethod[FedCMDParams]):
+    """FedAvg with an election; then one personal layer, averages before it and mixtures behind it."""
+
+    name = "fedcmd"
+    Params = FedCMDParams
+    cost_note = (
+        "every client trains the full model and sends all of it, the personal layer too; in phase 1 it runs its images"
+        " through the model once more. The server's memory grows with the clients: it holds the personal layer of each"
+        " and those behind it."
+    )
+
+    def __init__(self, params: FedCMDParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if params.candidates == "all" and isinstance(problem.backbone, ResNet):
+            raise ConfigError(
+                "dapper_args.params.fedcmd.candidates: `all` needs layers in one chain, which residual networks are"
+                " not; set it to linear, or choose another model_args.model"
+            )
+
+    @property
+    def first_share(self) -> float:
+        return self.params.rho
+
+    @cached_property
+    def candidates(self) -> tuple[str, ...]:
+        """Names of the layers to elect from, in the order of the forward pass; the last one is the model's last."""
+        kinds = (nn.Linear,) if self.params.candidates == "linear" else (nn.Linear, nn.Conv2d)
+        model = self.problem.backbone
+        return tuple(layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds))
+
+    @cached_property
+    def _layers(self) -> list[Layer]:
+        return layers_of(self.problem.backbone)
+
+    # Phase 1: the vote
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """Mean cross-entropy; with ``per_batch`` every batch of phase 1 also votes."""
+        if self.params.metric_data == "local_data" or downlink.round > self.first_rounds:
+            return cross_entropy
+        votes: list[Value] = [0] * len(self.candidates)
+        client.memory.values[_BATCH_VOTES] = votes  # until the upload
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            metric = LayerMetric(self.candidates, client.device)
+            with observed(model, self.candidates) as seen:
+                value = cross_entropy(model, batch)
+                metric.add(*batch, seen)
+            choice = favourite(metric.scores())[0]
+            votes[choice] = cast("int", votes[choice]) + 1
+            return value
+
+        return loss
+
+    def upload(
+        self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
+        extras: Tensors | None = None,
+    ) -> Upload:  # fmt: skip
+        if downlink.round <= self.first_rounds:
+            choice, tied = self._vote(client, model)
+            extras = {"vote": torch.tensor(choice), "tied": torch.tensor(int(tied))}
+        return super().upload(client, downlink, model, training, extras)
+
+    def _vote(self, client: ClientContext, model: Backbone) -> tuple[int, bool]:
+        """The client's candidate, and whether others were as good."""
+        if self.params.metric_data == "per_batch":
+            return favourite([-votes for votes in cast("list[int]", client.memory.values.pop(_BATCH_VOTES))])
+        return favourite(self.layer_scores(client, model))
+
+    def layer_scores(self, client: ClientContext, model: Backbone) -> list[float]:
+        """s_l of every candidate for ``model``, in evaluation mode, on all of the client's training images."""
+        metric = LayerMetric(self.candidates, client.device)
+        model.eval()
+        with torch.no_grad(), observed(model, self.candidates) as seen:
+            for images, labels in client.data:
+                model(images.to(client.device))
+                metric.add(images.to(client.device), labels.to(client.device), seen)
+        return metric.scores()
+
+    # Phase 2: who gets what
+
+    def instructions(self, server: ServerState, client_id: int) -> Tensors:
+        return {"layer": torch.tensor(elected(votes_so_far(server)))}
+
+    def kept(self, instructions: Tensors) -> frozenset[str]:
+        """l* and, with ``local_bn_stats``, BatchNorm's statistics."""
+        return self._split(instructions)[0] | self._statistics
+
+    def mixed(self, instructions: Tensors) -> frozenset[str]:
+        """The layers behind l*."""
+        return self._split(instructions)[1] - self._statistics
+
+    def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
+        """Phi_ij of every client j to be mixed for i (Eq. 7)."""
+        if not self.params.mix_by_similarity:
+            return {}
+        models, layer = ClientModels(server), self.candidates[elected(votes_so_far(server))]
+        only_last = self.params.scope == "round"
+        members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
+        parameters = [f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters()]
+        vectors = [torch.cat([models.tensor(j, name).flatten() for name in parameters]) for j in members]
+        similarities = similarity(torch.stack(vectors), members.index(client_id))
+        return dict(zip(members, similarities.tolist(), strict=True))
+
+    def _split(self, instructions: Tensors) -> tuple[frozenset[str], frozenset[str]]:
+        """Tensors of l*, and of the layers behind it."""
+        names = [layer.name for layer in self._layers]
+        position = names.index(self.candidates[int(instructions["layer"])])
+        behind = (tensor for layer in self._layers[position + 1 :] for tensor in layer.tensors)
+        return frozenset(self._layers[position].tensors), frozenset(behind)
+
+    @cached_property
+    def _statistics(self) -> frozenset[str]:
+        model = self.problem.backbone
+        norms = tensors_of(model, nn.BatchNorm1d, nn.BatchNorm2d) if self.params.local_bn_stats else frozenset[str]()
+        return norms - {name for name, _ in model.named_parameters()}
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        if upload.round <= self.first_rounds:
+            check_vote(upload.extras, len(self.candidates))
+        else:
+            super().check_extras(server, upload)
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        if server.round < self.first_rounds:
+            return AverageAndElect(server, self.problem, len(self.candidates))
+        personal, behind = self._split(self.instructions(server, 0))
+        return AverageAllButOne(server, self.problem, personal, behind)
+
+    def round_notes(self, server: ServerState) -> Mapping[str, Value]:
+        """Phase 1: each candidate's votes, the round's winner, how many votes were ties; l* once it is known."""
+        notes: dict[str, Value] = {}
+        rounds = votes_so_far(server)
+        if server.round <= self.first_rounds:
+            notes["votes"] = dict(zip(self.candidates, rounds[-1], strict=True))
+            notes["winner"] = self.candidates[winner(rounds[-1])]
+            notes["tied_votes"] = server.memory.values["tied_votes"]
+        if server.round >= self.first_rounds:
+            notes["personal_layer"] = self.candidates[elected(rounds)]
+        return notes
+
+
+class AverageAllButOne(RecoverAndAverage):
+    """Phase 2: FedAvg of all but ``personal``; the clients' ``personal`` and ``behind`` are remembered."""
+
+    def __init__(self, server: ServerState, problem: Problem, personal: frozenset[str], behind: frozenset[str]) -> None:
+        super().__init__(server, problem)
+        self._unchanged = {name: server.weights[name] for name in personal}
+        self._latest = KeepLatest(server, personal | behind)
+
+    def add(self, upload: Upload) -> None:
+        check_like(upload.weights, self._server.weights)
+        super().add(upload)
+        self._latest.add(upload)
+
+    def close(self) -> None:
+        super().close()
+        self._server.weights |= self._unchanged
+        self._latest.close()
+
+
+def similarity(vectors: Tensor, own: int) -> Tensor:
+    """Phi_ij = max(0, v_i . v_j / (||v_i|| ||v_j|| + 1e-8)), Phi_ii = 1: row i = ``own`` for ``vectors`` (J, P)."""
+    vectors = vectors.double()
+    lengths = vectors.square().sum(dim=1).sqrt()
+    row = ((vectors * vectors[own]).sum(dim=1) / (lengths * lengths[own] + 1e-8)).clamp(min=0)
+    row[own] = 1
+    return row

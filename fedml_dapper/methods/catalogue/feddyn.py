@@ -1,0 +1,114 @@
+"""FedDyn (Acar et al., ICLR 2021): dynamic regularisation.
+
+Each client's objective gets a linear and a quadratic term such that, once everything has converged, the clients' optima
+are one another's and the federation's. A client remembers g_i, the gradient of its task loss at the model it ended
+with, whatever rounds it takes part in; the server remembers h, the drift that it takes off the mean. Both cover
+trainable parameters; BatchNorm's statistics are averaged as in FedAvg.
+
+Clients are averaged uniformly, as the derivation wants, whatever ``dapper_args.aggregation_weights`` says. Public code
+clips gradients to norm 10, which is ``train_args.max_grad_norm: 10``.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedml_dapper.datasets import Batch
+from fedml_dapper.methods.contract import (
+    Aggregation,
+    ClientContext,
+    Downlink,
+    Loss,
+    Method,
+    MethodParams,
+    ServerState,
+    Upload,
+    cross_entropy,
+)
+from fedml_dapper.methods.parts.averaging import WeightedMean
+from fedml_dapper.methods.parts.proximal import proximal
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import Tensors
+
+
+class FedDynParams(MethodParams):
+    """Settings of FedDyn."""
+
+    alpha: float = Field(default=0.1, gt=0)
+    """Strength of the regularisation; FedCMD's comparison has 0.01."""
+
+
+class FedDyn(Method[FedDynParams]):
+    """Local objectives that are bent round by round until they agree with the global one."""
+
+    name = "feddyn"
+    Params = FedDynParams
+    cost_note = "messages are FedAvg's; every client and the server keep one number per parameter between rounds."
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """L_CE - <g_i, w> + (alpha / 2) ||w - W||^2 over trainable parameters, W as received."""
+        alpha = self.params.alpha
+        received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
+        gradient = {name: tensor.to(client.device) for name, tensor in client.memory.recall("gradient").items()}
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            return cross_entropy(model, batch) + dynamic(dict(model.named_parameters()), gradient, received, alpha)
+
+        return loss
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs on the objective, then g_i is renewed."""
+        upload = super().local_update(client, downlink)
+        remembered, renewed = client.memory.recall("gradient"), {}
+        for name in self.problem.layout.trainable:
+            trained, received = upload.weights[name], downlink.weights[name].to(client.device)
+            before = remembered.get(name, torch.zeros_like(trained)).to(client.device)
+            renewed[name] = new_gradient(before, trained, received, self.params.alpha)
+        client.memory.keep("gradient", renewed)
+        return upload
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """The mean less the drift; h is zero before round 1."""
+        zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
+        return CorrectedMean(server, server.memory.recall("h") or zero, self.params.alpha)
+
+
+class CorrectedMean:
+    """The uniform mean of the models, less the drift h / alpha."""
+
+    def __init__(self, server: ServerState, h: Tensors, alpha: float) -> None:
+        self._server = server
+        self._h = h
+        self._alpha = alpha
+        self._mean = WeightedMean(server.weights)
+        self._received = 0
+
+    def add(self, upload: Upload) -> None:
+        self._mean.add(upload.weights, 1)
+        self._received += 1
+
+    def close(self) -> None:
+        server, mean, alpha = self._server, self._mean.result(), self._alpha
+        share = self._received / len(server.profiles)
+        h = {name: new_drift(old, mean[name], server.weights[name], alpha, share) for name, old in self._h.items()}
+        server.weights = {**mean, **{name: mean[name] - drift / alpha for name, drift in h.items()}}
+        server.memory.keep("h", h)
+
+
+def dynamic(parameters: Tensors, gradient: Tensors, received: Tensors, alpha: float) -> Tensor:
+    """-<g_i, w> + (alpha / 2) ||w - W||^2, a scalar; ``gradient`` is g_i, empty in a client's first round."""
+    # in the model's order: memory that travelled has its names in another one, and float sums depend on it
+    linear = sum((gradient[name] * parameter).sum() for name, parameter in parameters.items() if name in gradient)
+    return proximal(parameters, received, alpha) - linear
+
+
+def new_gradient(gradient: Tensor, trained: Tensor, received: Tensor, alpha: float) -> Tensor:
+    """g_i <- g_i - alpha (w_i - W)."""
+    return gradient - alpha * (trained - received)
+
+
+def new_drift(h: Tensor, mean: Tensor, before: Tensor, alpha: float, share: float) -> Tensor:
+    """h <- h - (alpha / N) sum over S of (w_i - W), from the mean of the w_i; ``share`` is |S| / N."""
+    return h - alpha * share * (mean - before)

@@ -1,0 +1,56 @@
+"""FedProx (Li et al., MLSys 2020).
+
+Local training is held near the received model by a quadratic term, and weak clients may do less of it. In DapperFL's
+comparison the paper says only that they run fewer local updates; here a client of pruning ratio rho runs
+max(1, round((1 - rho) E)) epochs, on the full model all the same.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from fedml_dapper.datasets import Batch
+from fedml_dapper.methods.contract import (
+    ClientContext,
+    ClientProfile,
+    Downlink,
+    Loss,
+    Method,
+    MethodParams,
+    cross_entropy,
+)
+from fedml_dapper.methods.parts.proximal import proximal
+from fedml_dapper.models import Backbone
+
+
+class FedProxParams(MethodParams):
+    """Settings of FedProx; ``mu`` as in DapperFL, Table 4."""
+
+    mu: float = Field(default=0.1, ge=0)
+    """Strength of the proximal term."""
+    level_epochs: bool = True
+    """Fewer local epochs for weaker clients; False gives everyone E."""
+
+
+class FedProx(Method[FedProxParams]):
+    """FedAvg with a proximal term, and local work by capability level."""
+
+    name = "fedprox"
+    Params = FedProxParams
+    cost_note = "weak clients train the full model for fewer epochs; neither their memory nor their traffic is reduced."
+
+    def epochs(self, profile: ClientProfile) -> int:
+        every = self.problem.training.epochs
+        return max(1, round((1 - profile.ratio) * every)) if self.params.level_epochs else every
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """L_CE + (mu / 2) ||w - W||^2 over trainable parameters, W as received."""
+        if self.params.mu == 0:
+            return cross_entropy
+        received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
+
+        def loss(model: Backbone, batch: Batch) -> Tensor:
+            return cross_entropy(model, batch) + proximal(dict(model.named_parameters()), received, self.params.mu)
+
+        return loss

@@ -1,0 +1,68 @@
+"""LG-FedAvg (Liang et al., arXiv 2001.01523): local representations under a global top.
+
+The lower layers, buffers included, stay on the client; only the top ones are sent and averaged as in FedAvg. All are
+trained jointly on cross-entropy: the original's auxiliary losses for the representation are left out, as in the
+comparisons. Where to split is open there; see ``num_global_layers``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import field_validator
+from torch import nn
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods.contract import Method, MethodParams, Problem
+from fedml_dapper.methods.parts.layers import Layer, layers_of
+
+_AUTO = 2
+
+
+class LGFedAvgParams(MethodParams):
+    """Settings of LG-FedAvg."""
+
+    num_global_layers: int | Literal["auto", "all"] = "auto"
+    """Linear layers counted from the top, each with its BatchNorm: 1 is the classifier, 0 trains every client alone.
+    ``auto`` takes two, or the only one; ``all`` shares the convolutions too and is FedAvg."""
+
+    @field_validator("num_global_layers", mode="before")
+    @classmethod
+    def _count_or_word(cls, value: Any) -> Any:
+        if value in ("auto", "all") or (type(value) is int and value >= 0):
+            return value
+        raise ValueError(f"is {value!r}; choose a number of layers, auto or all")
+
+
+class LGFedAvg(Method[LGFedAvgParams]):
+    """FedAvg on the top linear layers alone."""
+
+    name = "lg_fedavg"
+    Params = LGFedAvgParams
+    has_global_model = False
+    serves_newcomers = False
+    cost_note = "every client trains the full model and keeps its lower layers between rounds."
+
+    def __init__(self, params: LGFedAvgParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        linear, asked = len(self._linear_layers()), params.num_global_layers
+        if isinstance(asked, int) and asked > linear:
+            raise ConfigError(
+                f"dapper_args.params.lg_fedavg.num_global_layers: the model has no {asked} linear layers but {linear};"
+                " choose fewer, or `all` to share its convolutions too"
+            )
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        """Everything below the top linear layers."""
+        asked, linear = self.params.num_global_layers, self._linear_layers()
+        if asked == "all":
+            return frozenset()
+        count = min(_AUTO, len(linear)) if asked == "auto" else asked
+        shared = {tensor for layer in linear[len(linear) - count :] for tensor in layer.tensors}
+        return frozenset(self.problem.backbone.state_dict().keys() - shared)
+
+    def _linear_layers(self) -> list[Layer]:
+        model = self.problem.backbone
+        return [layer for layer in layers_of(model) if isinstance(model.get_submodule(layer.name), nn.Linear)]

@@ -1,0 +1,48 @@
+"""Stand-alone training, the baseline without a federation.
+
+Each client trains a model of its own from the common initial one; nothing travels. It trains E epochs in every round it
+takes part in, T E in a run of T rounds, the budget of the methods it is compared with. As with them the optimiser
+starts anew every round; ``keep_momentum`` makes a client's rounds one uninterrupted run of SGD.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Method, MethodParams, Upload
+
+
+class LocalParams(MethodParams):
+    """Settings of stand-alone training."""
+
+    keep_momentum: bool = False
+    """Momentum goes on from one round to the next instead of starting at zero."""
+
+
+class Local(Method[LocalParams]):
+    """Every tensor is personal, so there is no global model."""
+
+    name = "local"
+    Params = LocalParams
+    has_global_model = False
+    serves_newcomers = False
+    cost_note = "every client trains the full model; nothing is sent either way."
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        return frozenset(self.problem.backbone.state_dict())
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs of SGD on cross-entropy, from where the client's last round ended."""
+        model, epochs = self.load(client, downlink), self.epochs(client.profile)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
+        optimizer = training.optimizer(model)
+        parameters = dict(model.named_parameters())
+        for name, buffer in client.memory.recall("momentum").items():
+            optimizer.state[parameters[name]]["momentum_buffer"] = buffer.to(client.device, copy=True)
+        for _ in range(epochs):
+            training.epoch(model, optimizer, self.objective(client, downlink))
+        if self.params.keep_momentum and self.problem.training.momentum > 0:
+            buffers = {name: optimizer.state[parameter]["momentum_buffer"] for name, parameter in parameters.items()}
+            client.memory.keep("momentum", buffers)
+        return self.upload(client, downlink, model, training)

@@ -1,0 +1,250 @@
+"""NeFL (Kang et al., 2023).
+
+Sub-models of the global network are nested by width (leading channels), by depth (residual blocks left out) or both;
+a client trains the one its capability level can carry. Each residual block adds s F(x) to its shortcut with a learnable
+step size s, so that in a shallower sub-model the last block kept can stand in for those left out. Conv and linear
+tensors are consistent: one global set, of which each sub-model trains a prefix, averaged per coordinate over the
+clients that held it. BatchNorm and step sizes are inconsistent: one private set per sub-model.
+
+Decisions where the source is silent or its code not public: a level always trains the same sub-model
+(``dynamic_range`` lets it draw among neighbours, from those that exist); the first block of a stage always stays, to
+absorb the ones left out; the evaluated global model is the largest sub-model, whose BatchNorm only the strongest
+clients train, a handicap that ``share_bn`` takes away. The default ``sizes`` are those of DapperFL's comparison,
+(1 - rho)^2 for its pruning ratios rho, hence smaller models than DapperFL's at every level; for equal budgets set
+``sizes`` to the values of 1 - rho.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from functools import cached_property
+from math import ceil, sqrt
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.methods.contract import Aggregation, Downlink, Method, MethodParams, Problem, ServerState, Upload
+from fedml_dapper.methods.parts.averaging import WeightedMean
+from fedml_dapper.methods.parts.stepped_blocks import block_stages, skippable_blocks, with_steps
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import (
+    ChannelLayout,
+    Footprint,
+    PruningPlan,
+    RecoveringMean,
+    Widths,
+    footprint,
+    plan_window,
+    slim_model,
+    slim_tensors,
+)
+from fedml_dapper.pruning.footprint import count_parameters
+from fedml_dapper.seeding import Stream, numpy_generator
+
+Size = Annotated[float, Field(gt=0, le=1)]
+
+
+class NeFLParams(MethodParams):
+    """Settings of NeFL; defaults are those of DapperFL's comparison."""
+
+    sizes: tuple[Size, ...] = (0.04, 0.16, 0.36, 0.64, 1.0)
+    """Shares of the parameters in sub-models 1 to K, rising to 1; capability level l trains sub-model K + 1 - l."""
+    mode: Literal["width", "depth", "both"] = "width"
+    """What a sub-model has less of: channels, residual blocks, or sqrt(size) each. Depth alone reaches few sizes."""
+    learnable_steps: bool = True
+    """Train the step sizes; False freezes them at their initial values, 1 but where a block absorbs others."""
+    dynamic_range: int = Field(default=0, ge=0)
+    """x > 0: each round a client draws its sub-model uniformly from k - x to k + x, as far as they exist."""
+    share_bn: bool = False
+    """Average BatchNorm over all sub-models too, instead of one private set per sub-model."""
+
+    @field_validator("sizes")
+    @classmethod
+    def _rising_to_one(cls, sizes: tuple[float, ...]) -> tuple[float, ...]:
+        if list(sizes) != sorted(set(sizes)) or sizes[-1:] != (1.0,):
+            raise ValueError("must rise strictly and end with 1, e.g. [0.25, 1.0]")
+        return sizes
+
+
+class NeFL(Method[NeFLParams]):
+    """Nested sub-models with step sizes; BatchNorm and step sizes are private to each sub-model."""
+
+    name = "nefl"
+    Params = NeFLParams
+    slims = True
+    slim_downlink = True
+    cost_note = "with `dynamic_range` above 0, clients now and then train sub-models larger than their level's."
+
+    def __init__(self, params: NeFLParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        ratios, sizes = problem.ratios, params.sizes
+        if len(sizes) != len(ratios):
+            raise ConfigError(
+                f"dapper_args.params.nefl.sizes has {len(sizes)} sub-models, dapper_args.levels.ratios {len(ratios)}"
+                " capability levels; give one size per level"
+            )
+        if len(set(ratios)) != len(ratios):
+            raise ConfigError("dapper_args.levels.ratios: nefl needs a ratio of its own for every level; two are equal")
+        if params.mode != "width" and not skippable_blocks(self.problem.backbone):
+            raise ConfigError(
+                f"dapper_args.params.nefl.mode: `{params.mode}` skips residual blocks, but this backbone has none to"
+                " spare (one block a stage); use a deeper one, e.g. model_args.model: resnet18, or mode: width"
+            )
+
+    def build_model(self, backbone: Backbone) -> Backbone:
+        """The backbone with a step size of 1 in every residual block."""
+        stepped = with_steps(backbone, self.params.learnable_steps)
+        if not block_stages(stepped):
+            raise ConfigError("model_args.model: nefl needs a network of residual blocks; choose a ResNet")
+        return stepped
+
+    # Sub-models
+
+    @cached_property
+    def submodels(self) -> dict[int, PruningPlan]:
+        """Index k -> the part of the global model that sub-model k consists of, for k = 1..K."""
+        return {k: self._submodel(size) for k, size in enumerate(self.params.sizes, start=1)}
+
+    def submodel_of(self, level: int) -> int:
+        """K + 1 - level, the sub-model of a capability level."""
+        return len(self.params.sizes) + 1 - level
+
+    def choose(self, server: ServerState, client_id: int) -> int:
+        """Index of the sub-model that ``client_id`` trains in the coming round; asking twice changes nothing."""
+        k, reach = self.submodel_of(server.profiles[client_id].level), self.params.dynamic_range
+        if reach == 0:
+            return k
+        low, high = max(1, k - reach), min(len(self.params.sizes), k + reach)
+        stream = numpy_generator(self.problem.seed, Stream.METHOD, client_id, server.round + 1)
+        return int(stream.integers(low, high + 1))
+
+    def _submodel(self, size: float) -> PruningPlan:
+        mode, layout = self.params.mode, self.problem.layout
+        share = sqrt(size) if mode == "both" else size
+        widths = {} if mode == "depth" else leading_widths(layout, share, self.problem.pruning.round_to)
+        omitted = frozenset[str]() if mode == "width" else self._omitted(share)
+        return PruningPlan(plan_window(layout, widths).kept, omitted)
+
+    def _omitted(self, share: float) -> frozenset[str]:
+        """Tensors of the deepest blocks, as many blocks as bring the parameters closest to ``share`` of the whole."""
+        layout, blocks = self.problem.layout, skippable_blocks(self.problem.backbone)
+        choices = [tensors_of(blocks[:count], layout.tensors) for count in range(len(blocks) + 1)]
+        target = share * count_parameters(layout, {})
+        return min(choices, key=lambda omitted: abs(count_parameters(layout, {}, omitted) - target))
+
+    # Parameters: one consistent set, K inconsistent ones
+
+    @cached_property
+    def inconsistent(self) -> frozenset[str]:
+        """Names of step sizes and, unless shared, of all that belongs to BatchNorm layers."""
+        norms = [
+            name for name, layer in self.problem.backbone.named_modules()
+            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not self.params.share_bn
+        ]  # fmt: skip
+        names = self.problem.backbone.state_dict().keys()
+        steps = {f"{block}.step" for stage in block_stages(self.problem.backbone) for block in stage}
+        return tensors_of(norms, names) | steps
+
+    def private(self, server: ServerState, k: int) -> dict[str, Tensor]:
+        """theta_ic^k, the inconsistent tensors of sub-model k; at first a slice of the initial model's.
+
+        Where blocks are left out, the last one kept starts with a step such that a stage's steps sum to its blocks.
+        """
+        remembered = server.memory.recall(f"submodel{k}")
+        if remembered:
+            return remembered
+        plan, state = self.submodels[k], self.problem.backbone.state_dict()
+        names = self.inconsistent - plan.omitted
+        initial = slim_tensors({name: state[name] for name in state if name in names}, self.problem.layout, plan)
+        for stage in block_stages(self.problem.backbone):
+            steps = [f"{block}.step" for block in stage if f"{block}.step" not in plan.omitted]
+            initial[steps[-1]] = initial[steps[-1]] + (len(stage) - len(steps))
+        return initial
+
+    def weights(self, server: ServerState, k: int) -> dict[str, Tensor]:
+        """Sub-model k: its slice of the consistent tensors, and its own inconsistent ones."""
+        plan = self.submodels[k]
+        left_out = plan.omitted | self.inconsistent
+        shared = {name: tensor for name, tensor in server.weights.items() if name not in left_out}
+        return {**slim_tensors(shared, self.problem.layout, plan), **self.private(server, k)}
+
+    # The contract
+
+    def footprint(self, ratio: float) -> Footprint:
+        plan = self.submodels[self.submodel_of(1 + self.problem.ratios.index(ratio))]
+        return footprint(self.problem.layout, plan.widths, skipped=plan.omitted, slim_downlink=True)
+
+    def plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        return self.submodels[self.choose(server, client_id)]
+
+    def downlink(self, server: ServerState, client_id: int) -> Downlink:
+        k = self.choose(server, client_id)
+        return Downlink(server.round + 1, client_id, self.weights(server, k), self.submodels[k])
+
+    def local_model(self, plan: PruningPlan) -> Backbone:
+        shallow = copy.deepcopy(self.problem.backbone)
+        for block in skippable_blocks(shallow):
+            if f"{block}.step" in plan.omitted:
+                shallow.set_submodule(block, nn.Identity())
+        return slim_model(shallow, self.problem.layout, plan)
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        return NestedAggregation(server, self)
+
+
+class NestedAggregation:
+    """NeFedAvg: consistent coordinates are averaged over all who held them, inconsistent tensors per sub-model.
+
+    A coordinate of the shell between sub-models k - 1 and k is held by the clients of sub-models k and larger. Private
+    sets of sub-models that nobody trained stay as they are.
+    """
+
+    def __init__(self, server: ServerState, method: NeFL) -> None:
+        self._server = server
+        self._method = method
+        consistent = {name: tensor for name, tensor in server.weights.items() if name not in method.inconsistent}
+        self._shared = RecoveringMean(consistent, method.problem.layout, "holders")
+        self._private = {k: WeightedMean(method.private(server, k)) for k in method.submodels}
+
+    def add(self, upload: Upload) -> None:
+        k = self._method.choose(self._server, upload.client_id)
+        if not upload.plan.equals(self._method.submodels[k]):
+            raise ProtocolError(f"client {upload.client_id} was sent sub-model {k}; its upload is of another")
+        weight = 1 if self._method.problem.uniform_weights else upload.num_samples
+        shared: dict[str, Tensor] = {}
+        private: dict[str, Tensor] = {}
+        for name, tensor in upload.weights.items():
+            (private if name in self._method.inconsistent else shared)[name] = tensor
+        self._private[k].check(private)
+        self._shared.add(shared, upload.plan, weight)
+        self._private[k].add(private, weight)
+
+    def close(self) -> None:
+        weights = self._shared.result()
+        for k, mean in self._private.items():
+            self._server.memory.keep(f"submodel{k}", mean.result())
+        largest = self._method.private(self._server, max(self._private))
+        self._server.weights = {**weights, **largest}
+
+
+def leading_widths(layout: ChannelLayout, share: float, round_to: int = 1) -> Widths:
+    """ceil(C sqrt(share)) of every group's C channels, a multiple of ``round_to``; whole groups are not named.
+
+    Conv weights shrink along two axes, so this leaves about ``share`` of the parameters where all groups are cut.
+    """
+    widths = {}
+    for group in layout.groups.values():
+        wanted = round(group.channels * sqrt(share), 9)  # 100 * sqrt(0.3025) shall be 55 channels, not 56
+        kept = ceil(wanted / round_to) * round_to
+        if kept < group.channels:
+            widths[group.name] = kept
+    return widths
+
+
+def tensors_of(layers: Iterable[str], names: Iterable[str]) -> frozenset[str]:
+    """Those of the state-dict ``names`` that belong to one of ``layers``."""
+    prefixes = tuple(f"{layer}." for layer in layers)
+    return frozenset(name for name in names if name.startswith(prefixes))

@@ -1,0 +1,28 @@
+"""The contract of a method, and all that it is written with."""
+
+from fedml_dapper.methods.contract.base import Aggregation, Method, MethodParams, P, Problem, RecoverAndAverage
+from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
+from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
+from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
+
+__all__ = [
+    "Aggregation",
+    "ClientContext",
+    "ClientProfile",
+    "Downlink",
+    "LocalTraining",
+    "Loss",
+    "Memory",
+    "Method",
+    "MethodParams",
+    "P",
+    "Problem",
+    "RecoverAndAverage",
+    "ServerState",
+    "TrainingMetrics",
+    "Upload",
+    "Value",
+    "as_received",
+    "cross_entropy",
+    "payload_bytes",
+]

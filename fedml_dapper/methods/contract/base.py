@@ -1,0 +1,306 @@
+"""The contract every method meets; the defaults below are FedAvg."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+
+from fedml_dapper.config import DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
+from fedml_dapper.datasets import ClientData
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
+from fedml_dapper.methods.contract.messages import Downlink, Upload
+from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import (
+    ChannelLayout,
+    ClippedMean,
+    Footprint,
+    PruningPlan,
+    RecoveringMean,
+    Recovery,
+    RobustMean,
+    Tensors,
+    Widths,
+    footprint,
+    slim_model,
+    slim_tensors,
+    solve_widths,
+    trace_layout,
+)
+from fedml_dapper.pruning.footprint import count_macs, count_parameters
+from fedml_dapper.pruning.layout import Scope
+
+
+class MethodParams(Section):
+    """Base of a method's own settings, ``dapper_args.params``."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learnt, the same for every method that is compared on it."""
+
+    backbone: Backbone
+    """The initial global model; never trained itself."""
+    input_size: int
+    training: TrainArgs
+    pruning: PruningArgs
+    uniform_weights: bool
+    seed: int
+    ratios: tuple[float, ...] = (0.0,)
+    """Pruning ratio of each capability level, strongest first."""
+    slims: bool = True
+    """Whether the method slims; otherwise no channels are traced, so that any network will do."""
+    uplink: Uplink = "fp32"
+    """In what uploads travel."""
+    defence: DefenceArgs = field(default_factory=DefenceArgs)
+    """What the server takes over the clients that hold a coordinate."""
+
+    @cached_property
+    def layout(self) -> ChannelLayout:
+        """The tensors of the backbone and its prunable channels, traced once."""
+        layout = trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
+        return replace(layout, uplink=self.uplink)
+
+    def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
+        """Channels that a client of pruning ratio ``ratio`` keeps, solved once per ratio.
+
+        Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
+        """
+        if ratio not in self._solved:
+            pruning = self.pruning
+            self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
+        return self._solved[ratio]
+
+    @cached_property
+    def _solved(self) -> dict[float, Widths]:
+        return {}
+
+
+class Aggregation(Protocol):
+    """One round's aggregation. Uploads arrive in ascending client id and are not kept."""
+
+    def add(self, upload: Upload) -> None:
+        """Fold one upload in; raises ``ProtocolError``, with nothing changed, if it does not fit."""
+
+    def close(self) -> None:
+        """Write the new global model, and what the method remembers, into the server's state."""
+
+
+P = TypeVar("P", bound=MethodParams)
+
+
+class Method(Generic[P]):
+    """A federated learning method: what is sent, how a client trains, how the server aggregates.
+
+    Methods keep nothing in themselves between rounds: the server's memory is ``ServerState.memory``, a client's is
+    ``ClientContext.memory``. So the same object serves any client, in any process.
+    """
+
+    name: ClassVar[str]
+    Params: type[P]
+    slims: ClassVar[bool] = False
+    """Whether weak clients train slim models; otherwise everyone trains the full one (DapperFL, footnote 6)."""
+    slim_downlink: ClassVar[bool] = False
+    """Whether they are sent slim models too."""
+    has_global_model: ClassVar[bool] = True
+    """Whether the server's model is meant to be used; otherwise only the clients' own are."""
+    serves_newcomers: ClassVar[bool] = True
+    """Whether there is a model for a client that never trained (:meth:`adapted_model`)."""
+    scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
+    """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
+    cost_note: ClassVar[str] = ""
+    """For reports: what the method costs beyond, or does not save of, what footprints show."""
+
+    def __init__(self, params: P, problem: Problem) -> None:
+        if self.slims and problem.pruning.scope not in self.scopes:
+            raise ConfigError(
+                f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
+                f" choose {' or '.join(self.scopes)}"
+            )
+        self.params, self.problem = params, problem
+        self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
+
+    @classmethod
+    def check_params(cls, values: Mapping[str, Any]) -> P:
+        """The method's settings from plain values; raises ``ConfigError``."""
+        return check(cls.Params, values, where=f"settings of {cls.name}", prefix=f"dapper_args.params.{cls.name}")
+
+    def build_model(self, backbone: Backbone) -> Backbone:
+        """The model this method trains; methods that change layers return a changed copy.
+
+        Called once, at the start: ``self.problem`` still holds the plain backbone.
+        """
+        return backbone
+
+    def check_clients(self, clients: Sequence[ClientData]) -> None:
+        """Raises ``ConfigError`` where the method cannot work on these clients' data; called before round 1."""
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        """Names of tensors that never leave a client; it keeps them in its memory between rounds."""
+        return frozenset()
+
+    @property
+    def takes_robust_means(self) -> bool:
+        """Whether all that the server learns of clients is :class:`RecoverAndAverage`'s mean, for which a robust
+        statistic can stand in. A method that aggregates in its own way says so itself."""
+        return type(self).aggregation is Method.aggregation
+
+    def footprint(self, ratio: float) -> Footprint:
+        """What a client of pruning ratio ``ratio`` trains, gets and sends."""
+        widths = self.problem.widths(ratio) if self.slims else {}
+        return footprint(self.problem.layout, widths, personal=self.personal, slim_downlink=self.slim_downlink)
+
+    def model_size(self, plan: PruningPlan) -> tuple[int, int]:
+        """Parameters and multiply-accumulates per image of the model a client trains under ``plan``."""
+        skipped = plan.omitted - self.personal
+        layout, widths = self.problem.layout, plan.widths
+        return count_parameters(layout, widths, skipped), count_macs(layout, widths, skipped)
+
+    # Server to client
+
+    def plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        """The part of the global model that ``client_id`` is sent in the coming round; asking twice changes nothing."""
+        del server, client_id
+        return PruningPlan({}, self.personal)
+
+    def downlink(self, server: ServerState, client_id: int) -> Downlink:
+        """What a client gets in the round that follows ``server.round`` completed ones."""
+        plan = self.plan(server, client_id)
+        sent = {name: tensor for name, tensor in server.weights.items() if name not in plan.omitted}
+        return Downlink(server.round + 1, client_id, slim_tensors(sent, self.problem.layout, plan), plan)
+
+    # On the client
+
+    def local_model(self, plan: PruningPlan) -> Backbone:
+        """An untrained model of the shape that ``plan`` leaves."""
+        return slim_model(self.problem.backbone, self.problem.layout, plan)
+
+    def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """The client's own copy of the model it was sent, with its personal tensors put in."""
+        model = self.local_model(downlink.plan).to(client.device)
+        model.load_state_dict({**model.state_dict(), **downlink.weights, **client.memory.recall("personal")})
+        return model
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """The client's local objective in this round: mean cross-entropy."""
+        del client, downlink
+        return cross_entropy
+
+    def epochs(self, profile: ClientProfile) -> int:
+        """Local epochs of a client."""
+        del profile
+        return self.problem.training.epochs
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """A client's round: E epochs of SGD on :meth:`objective` from the received model."""
+        model = self.load(client, downlink)
+        epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
+        optimizer = training.optimizer(model)
+        for _ in range(epochs):
+            training.epoch(model, optimizer, loss)
+        return self.upload(client, downlink, model, training)
+
+    def upload(
+        self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
+        extras: Tensors | None = None,
+    ) -> Upload:  # fmt: skip
+        """The trained model as a message; its personal tensors go into the client's memory instead."""
+        state = model.state_dict()
+        if self.personal:
+            client.memory.keep("personal", {name: state[name] for name in sorted(self.personal)})
+        return Upload(
+            round=downlink.round,
+            client_id=client.profile.client_id,
+            num_samples=client.data.num_samples,
+            weights={name: tensor for name, tensor in state.items() if name not in self.personal},
+            metrics=training.metrics(),
+            plan=downlink.plan,
+            extras=extras or {},
+        )
+
+    # Client to server
+
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        """Raises ``ProtocolError`` unless ``upload`` is the part of the model that its client is to send in the open
+        round: by default the part that it was sent."""
+        if upload.unsliced or not upload.plan.equals(self.plan(server, upload.client_id)):
+            raise ProtocolError("upload's plan is not the one that its client was sent")
+
+    def check_extras(self, server: ServerState, upload: Upload) -> None:
+        """Raises ``ProtocolError`` unless ``upload`` holds the extras that its client is to send in the open round, in
+        names, shapes and dtypes: by default none."""
+        del server
+        if upload.extras:
+            raise ProtocolError(f"upload holds extras that `{self.name}` knows nothing of: {sorted(upload.extras)[:3]}")
+
+    def trained_samples(self, profile: ClientProfile) -> int:
+        """On how many of its images a client trains, which its uploads have to say: all."""
+        return profile.num_samples
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """Recover what was pruned and average (DapperFL Eq. 6-7); without pruning, FedAvg's weighted mean."""
+        return RecoverAndAverage(server, self.problem)
+
+    def round_notes(self, server: ServerState) -> Mapping[str, Value]:
+        """What the ledger and the terminal are to say of the round just closed, by name."""
+        del server
+        return {}
+
+    # Models to evaluate
+
+    def global_model(self, server: ServerState) -> Backbone:
+        """The server's model."""
+        model = copy.deepcopy(self.problem.backbone)
+        model.load_state_dict(server.weights)
+        return model
+
+    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """The model a client uses itself, given what the server has for it or what it has just trained.
+
+        Nothing is remembered: evaluation leaves no trace.
+        """
+        return self.load(client, downlink)
+
+    def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
+        """The model for a newcomer of a domain that nobody trained on, adapted without ``data``'s labels."""
+        del data, device
+        return self.global_model(server)
+
+
+class RecoverAndAverage:
+    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
+    ``dapper_args.defence.aggregation`` asks for in place of the mean."""
+
+    def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
+        self._server = server
+        self._layout = problem.layout
+        self._uniform = problem.uniform_weights
+        self._mean = _mean(server.weights, problem, recovery)
+
+    def add(self, upload: Upload) -> None:
+        weight = 1 if self._uniform else upload.num_samples
+        self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
+
+    def close(self) -> None:
+        self._server.weights = self._mean.result()
+
+
+def _mean(previous: Tensors, problem: Problem, recovery: Recovery) -> RecoveringMean | ClippedMean | RobustMean:
+    layout, defence = problem.layout, problem.defence
+    match defence.aggregation:
+        case "mean":
+            return RecoveringMean(previous, layout, recovery)
+        case "norm_clipping":
+            return ClippedMean(previous, layout, recovery, defence.clip_change)
+        case "trimmed_mean":
+            return RobustMean(previous, layout, recovery, defence.trimmed_share, defence.min_holders)
+        case "median":
+            return RobustMean(previous, layout, recovery, None, defence.min_holders)

@@ -1,0 +1,125 @@
+"""Local epochs of SGD on a client, with the counting that every method needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.config import Precision, TrainArgs
+from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.methods.contract.messages import TrainingMetrics
+from fedml_dapper.methods.contract.state import ClientProfile, Memory
+from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import fetching, part
+
+Loss = Callable[[Backbone, Batch], Tensor]
+"""A local objective: the model's mean loss over a batch."""
+_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+StepListener = Callable[[int, int], None]
+"""Called after each optimizer step with (steps done, steps in all)."""
+
+
+@dataclass
+class ClientContext:
+    """One client as a method sees it: who it is, its images, what it remembers, where it computes."""
+
+    profile: ClientProfile
+    data: ClientData
+    memory: Memory = field(default_factory=Memory)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = "fp32"
+    on_step: StepListener = lambda done, total: None
+
+
+class LocalTraining:
+    """The local epochs of one client in one round, by SGD as ``train_args`` says (DapperFL, Table 4).
+
+    Batches depend on (seed, client, round, epoch) only, so all methods see the same ones.
+    """
+
+    def __init__(self, client: ClientContext, round_: int, args: TrainArgs, epochs: int | None = None) -> None:
+        self._client = client
+        self._round = round_
+        self._args = args
+        self._epochs = args.epochs if epochs is None else epochs
+        self._epoch = 0
+        self._steps = 0
+        self._loss = float("nan")
+        self._scaler = torch.GradScaler(client.device.type, enabled=client.precision == "fp16")
+        self._started = time.perf_counter()
+
+    @property
+    def learning_rate(self) -> float:
+        """The present round's."""
+        return self._args.learning_rate * self._args.learning_rate_decay ** (self._round - 1)
+
+    @part("optimizer")
+    def optimizer(
+        self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
+    ) -> torch.optim.SGD:
+        """A fresh optimizer: momentum starts at zero in every round. It steps ``parameters``, by default all of the
+        model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
+        args = self._args
+        return torch.optim.SGD(
+            model.parameters() if parameters is None else parameters,
+            self.learning_rate,
+            args.momentum if momentum is None else momentum,
+            weight_decay=args.weight_decay,
+        )
+
+    def epoch(
+        self,
+        model: Backbone,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        after_step: Callable[[], None] | None = None,
+        *,
+        before_step: Callable[[], None] | None = None,
+        mode: Callable[[Backbone], object] = nn.Module.train,
+    ) -> None:
+        """One pass over the client's images, minimising ``loss`` (a mean over the batch).
+
+        ``before_step`` may change the gradients, before they are clipped; ``mode`` puts the model's layers into the
+        modes they train in.
+        """
+        self._epoch += 1
+        precision = self._client.precision
+        mode(model)
+        total = torch.zeros((), dtype=torch.float64, device=self._client.device)
+        samples = 0
+        for batch in fetching("data", self._client.data.batches(self._round, self._epoch, self._client.device)):
+            optimizer.zero_grad(set_to_none=True)
+            with part("forward/backward"):
+                with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):
+                    value = loss(model, batch)
+                self._scaler.scale(value).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+            with part("optimizer"):
+                self._scaler.unscale_(optimizer)
+                if before_step is not None:
+                    before_step()
+                if self._args.max_grad_norm is not None:
+                    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+                    nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
+                self._scaler.step(optimizer)
+                self._scaler.update()
+                if after_step is not None:
+                    after_step()
+            total += value.detach() * len(batch.targets)
+            samples += len(batch.targets)
+            self._steps += 1
+            self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
+        self._loss = float(total) / samples
+
+    def metrics(self) -> TrainingMetrics:
+        """What to report of the epochs so far."""
+        return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
+
+
+def cross_entropy(model: Backbone, batch: Batch) -> Tensor:
+    """Mean cross-entropy over the batch."""
+    return F.cross_entropy(model(batch.inputs), batch.targets)

@@ -1,0 +1,1 @@
+"""What several methods share, each module named after what it is."""

@@ -1,0 +1,166 @@
+"""Layers split into a large extractor that clients share and a small corrector of their own (FDSE)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods.parts.layers import modules_of
+from fedml_dapper.models import Backbone
+from fedml_dapper.models.resnet import SkippingConv
+
+Activation = Literal["none", "relu", "leaky"]
+_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
+    "none": nn.Identity,
+    "relu": nn.ReLU,
+    "leaky": lambda: nn.LeakyReLU(0.01),
+}
+
+
+class DecomposedLayer(nn.Module):
+    """In place of a convolution or linear layer of T outputs and the BatchNorm behind it.
+
+    The feature extractor (DFE) gives T' = ceil(T / G) core channels. From each of them, normalised by ``bn_dse``, the
+    skew eraser (DSE), a depthwise convolution (3x3; behind a linear layer 1x1, a scale), makes G - 1 more; without
+    ``shortcut`` it makes all G. Core channels stand first, then those made of the first of them, and so on; what goes
+    beyond T is cut off. A bias per channel and ``bn_dfe`` follow.
+    """
+
+    consensus: ClassVar = ("dfe.weight", "dfe.bias", "bias", "bn_dfe.weight", "bn_dfe.bias")
+    """Entries by role (see :class:`Roles`), below the layer's name."""
+    similarity: ClassVar = ("bn_dse.weight", "bn_dse.bias", "dse.weight")
+    statistics: ClassVar = ("bn_dfe.running_mean", "bn_dfe.running_var", "bn_dfe.num_batches_tracked")
+    local: ClassVar = ("bn_dse.running_mean", "bn_dse.running_var", "bn_dse.num_batches_tracked")
+
+    def __init__(
+        self, layer: nn.Conv2d | nn.Linear, norm: nn.BatchNorm1d | nn.BatchNorm2d, expansion: int,
+        activation: Activation, shortcut: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        outputs = layer.weight.shape[0]
+        core = -(-outputs // expansion)
+        self.dfe, kernel_size = _narrowed(layer, core)
+        self.bn_dse = type(norm)(core, eps=norm.eps, momentum=norm.momentum)
+        self.activation = _ACTIVATIONS[activation]()
+        made = core * (expansion - 1 if shortcut else expansion)
+        self.dse = nn.Conv2d(core, made, kernel_size, padding=kernel_size // 2, groups=core, bias=False)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.bn_dfe = norm
+        self._shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        core = self.bn_dse(self.dfe(x))
+        varied = self.activation(core)
+        images = varied if varied.dim() == 4 else varied[:, :, None, None]
+        made = self.dse(images).reshape(len(core), -1, *core.shape[2:])
+        features = torch.cat([core, made], dim=1) if self._shortcut else made
+        features = features[:, : len(self.bias)]
+        normalised: Tensor = self.bn_dfe(features + self.bias.view(-1, *[1] * (features.dim() - 2)))
+        return normalised
+
+
+def decompose(
+    backbone: Backbone, input_size: int, expansion: int = 2, activation: Activation = "none", shortcut: bool = True
+) -> Backbone:
+    """A copy in which every layer that a BatchNorm follows is decomposed; a linear head on top stays as it is.
+
+    New weights are drawn by torch's default rules, on the device of the old ones. Raises :class:`ConfigError` where
+    there is nothing to decompose.
+    """
+    decomposed = copy.deepcopy(backbone)
+    pairs = _normalised_layers(decomposed, input_size)
+    if not pairs:
+        raise ConfigError(
+            "model_args.model: fdse decomposes layers that a BatchNorm follows, and the network has none; choose"
+            " another backbone or another dapper_args.method"
+        )
+    for layer_name, norm_name in pairs.items():
+        layer, norm = decomposed.get_submodule(layer_name), decomposed.get_submodule(norm_name)
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
+        new = DecomposedLayer(layer, norm, expansion, activation, shortcut)
+        decomposed.set_submodule(layer_name, new.to(layer.weight.device))
+        decomposed.set_submodule(norm_name, nn.Identity())
+    return decomposed
+
+
+def decomposed_layers(model: nn.Module) -> dict[str, DecomposedLayer]:
+    """Name -> decomposed layer, first to last."""
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, DecomposedLayer)}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """State-dict entries of a decomposed network by what the server does with them; each has exactly one role."""
+
+    consensus: tuple[tuple[str, ...], ...]
+    """Shared parameters, in groups that move in one direction: a decomposed layer's, or those of any other module."""
+    similarity: tuple[tuple[str, ...], ...]
+    """Each client's own parameters, in groups that are mixed by one similarity: a layer's."""
+    statistics: tuple[str, ...]
+    """Shared buffers, averaged plainly."""
+    local: frozenset[str]
+    """Buffers that never leave their client."""
+
+
+def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "block") -> Roles:
+    """The roles in ``model``; with ``per_tensor`` every parameter is a group of its own."""
+    layers = decomposed_layers(model)
+
+    def entries(names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        return [tuple(f"{layer}.{name}" for name in names) for layer in layers]
+
+    consensus, similarity = entries(DecomposedLayer.consensus), entries(DecomposedLayer.similarity)
+    statistics = [name for group in entries(DecomposedLayer.statistics) for name in group]
+    local = frozenset(name for group in entries(DecomposedLayer.local) for name in group)
+    trainable = {name for name, _ in model.named_parameters()}
+    known = {name for group in (*consensus, *similarity, statistics) for name in group} | local
+    for module in modules_of(model):
+        others = [name for name in module.tensors if name not in known]
+        statistics += [name for name in others if name not in trainable]
+        if parameters := tuple(name for name in others if name in trainable):
+            consensus.append(parameters)
+    if granularity == "per_tensor":
+        consensus, similarity = _singly(consensus), _singly(similarity)
+    return Roles(tuple(consensus), tuple(similarity), tuple(statistics), local)
+
+
+def _singly(groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [(name,) for group in groups for name in group]
+
+
+def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | nn.Linear, int]:
+    """A new layer like ``layer`` of ``outputs`` outputs, with bias; and the kernel size of the eraser behind it."""
+    if isinstance(layer, nn.Linear):
+        return nn.Linear(layer.in_features, outputs), 1
+    size, stride, padding = layer.kernel_size, layer.stride, layer.padding
+    kind = SkippingConv if isinstance(layer, SkippingConv) else nn.Conv2d
+    return kind(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair
+
+
+@torch.no_grad()
+def _normalised_layers(model: Backbone, input_size: int) -> dict[str, str]:
+    """Ungrouped convolutions and linear layers -> the BatchNorm that takes their output, followed in a forward pass."""
+    probe = copy.deepcopy(model).eval()
+    made: list[tuple[Tensor, str]] = []
+    pairs: dict[str, str] = {}
+
+    def note_output(name: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _layer, _inputs, output: made.append((output, name))
+
+    def note_input(norm: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _norm, inputs: pairs.update({name: norm for output, name in made if output is inputs[0]})
+
+    for name, layer in probe.named_modules():
+        if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1):
+            layer.register_forward_hook(note_output(name))
+        elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            layer.register_forward_pre_hook(note_input(name))
+    probe(torch.zeros(1, 3, input_size, input_size, device=model.predictor.weight.device))
+    return pairs
