@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 FLOORS = (
     {"__version__", "errors", "seeding", "profiling", "interruption"},
     {"config"},
+    {"registry"},
     {"credentials", "models", "datasets"},
     {"pruning"},
     {"methods"},

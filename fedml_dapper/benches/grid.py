@@ -15,7 +15,18 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedml_dapper.config import Precision, Section, Settings, check, did_you_mean, merge, read_yaml
+from fedml_dapper.config import (
+    Precision,
+    Section,
+    Settings,
+    check,
+    did_you_mean,
+    merge,
+    named_by_source,
+    read_yaml,
+    short_name,
+    sources,
+)
 from fedml_dapper.errors import ConfigError
 
 Statistic = Literal["global", "personal", "unseen"]
@@ -114,12 +125,14 @@ class Cell:
 
 def folder_name(settings: Settings) -> str:
     """The name of the folder that holds the run of ``settings``."""
+    named, args = sources(settings), settings.dapper_args
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
-    args = settings.dapper_args
-    own = {"method": args.method, "params": args.params.get(args.method, {})}
-    values["dapper_args"] = {**values.get("dapper_args", {}), **own}
+    params = args.params if "dapper_args.method" in named else args.params.get(args.method, {})
+    values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
+    values = named_by_source(values, named)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
-    return f"{settings.data_args.dataset}-{args.method}-{digest}-seed{settings.common_args.random_seed}"
+    data, method = short_name(settings.data_args.dataset), short_name(args.method)
+    return f"{data}-{method}-{digest}-seed{settings.common_args.random_seed}"
 
 
 def load_bench(name: str) -> Bench:

@@ -22,7 +22,7 @@ from fedml_dapper.config.fedml_args import (
     why_refused,
 )
 from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
-from fedml_dapper.config.references import ENTRY_POINTS, Reference, installed, sources
+from fedml_dapper.config.references import ENTRY_POINTS, Reference, installed, named_by_source, short_name, sources
 from fedml_dapper.config.section import Section, check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
@@ -61,9 +61,11 @@ __all__ = [
     "installed",
     "load_settings",
     "merge",
+    "named_by_source",
     "parse_override",
     "read_silo_levels",
     "read_yaml",
+    "short_name",
     "sources",
     "why_refused",
 ]

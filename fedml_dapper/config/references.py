@@ -6,6 +6,7 @@ source, which is compared and not loaded.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -67,6 +68,12 @@ class Reference:
         return f"{place}:{self.name} (source {digest})"
 
 
+def short_name(value: str) -> str:
+    """What a setting names, fit for the name of a folder: a reference without its place."""
+    reference = Reference.parse(value)
+    return value if reference is None else reference.name
+
+
 def installed(group: str) -> dict[str, Reference]:
     """What installed packages offer as entry points of ``group``, by name."""
     found = {point.name: Reference.parse(point.value) for point in entry_points(group=group)}
@@ -94,3 +101,15 @@ def sources(settings: Settings) -> dict[str, str]:
         if reference is not None:
             named[key] = reference.with_digest
     return named
+
+
+def named_by_source(values: dict[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    """Dumped settings with what :func:`sources` says in place of references, whose paths are of one machine."""
+    replaced = copy.deepcopy(values)
+    for key, source in named.items():
+        *sections, last = key.split(".")
+        place = replaced
+        for section in sections:
+            place = place[section]
+        place[last] = source
+    return replaced

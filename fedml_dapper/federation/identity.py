@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from fedml_dapper.config import Settings, sources
+from fedml_dapper.config import Settings, named_by_source, sources
 
 WIRE_SCHEMA = 3
 """Version of the message format; raise it when a reader of the old one would misread the new one."""
@@ -43,9 +43,9 @@ class Identity(BaseModel):
 
     @classmethod
     def of(cls, settings: Settings) -> Identity:
-        text = json.dumps(shared_settings(settings), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return cls(wire_schema=WIRE_SCHEMA, method=settings.dapper_args.method, settings_digest=digest)
+        shared = shared_settings(settings)
+        digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+        return cls(wire_schema=WIRE_SCHEMA, method=shared["dapper_args"]["method"], settings_digest=digest)
 
     def difference(self, own: Identity) -> str | None:
         """The first value in which this differs from our ``own`` identity, naming both; None if none does."""
@@ -68,13 +68,7 @@ def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) 
     """
     known = {name: dropped for name, dropped in _OF_THE_MACHINE.items() if name in Settings.model_fields}
     values = settings.model_dump(mode="json", exclude=known)
-    for key, source in (sources(settings) if named is None else named).items():
-        *sections, last = key.split(".")
-        place = values
-        for section in sections:
-            place = place[section]
-        place[last] = source
-    return values
+    return named_by_source(values, sources(settings) if named is None else named)
 
 
 def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:

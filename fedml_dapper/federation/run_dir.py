@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from fedml_dapper.config import Settings, check
+from fedml_dapper.config import Settings, check, short_name
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.checkpoint import round_of_weights
 from fedml_dapper.federation.durable import written_whole
@@ -32,7 +32,7 @@ def open_run_dir(experiment: Experiment, path: Path | None = None, resume: bool 
         path = _resumable(experiment, path)
     elif path is None:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
-        suite, seed = settings.data_args.dataset, settings.common_args.random_seed
+        suite, seed = short_name(settings.data_args.dataset), settings.common_args.random_seed
         path = settings.dapper_args.output_dir / f"{suite}-{experiment.method.name}-seed{seed}-{stamp}"
     elif (path / LEDGER_NAME).exists():
         raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")

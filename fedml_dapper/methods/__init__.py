@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fedml_dapper.config import DapperArgs, did_you_mean
@@ -54,41 +53,26 @@ from fedml_dapper.methods.contract import (
     cross_entropy,
     payload_bytes,
 )
+from fedml_dapper.registry import Registry
 
-METHODS: Mapping[str, type[Method[Any]]] = {
-    method.name: method
-    for method in (
-        DapperFL,
-        Ditto,
-        FDSE,
-        FedAP,
-        FedAvg,
-        FedBABU,
-        FedBN,
-        FedCMD,
-        FedDrop,
-        FedDyn,
-        FedFA,
-        FedFomo,
-        FedHEAL,
-        FedMP,
-        FedPer,
-        FedProx,
-        FedRep,
-        FedRolex,
-        FedSR,
-        FPL,
-        HeteroFL,
-        LGFedAvg,
-        Local,
-        MOON,
-        NeFL,
-        PartialFed,
-        PFedSim,
-        SCAFFOLD,
-    )
-}
-"""Name in ``dapper_args.method`` -> method."""
+
+def _fits(found: object) -> str:
+    """What keeps ``found`` from being a method; see :class:`Registry`."""
+    if not isinstance(found, type) or not issubclass(found, Method):
+        return "no method; derive a class from fedml_dapper.methods.Method (docs/add_a_method.md)"
+    missing = [attribute for attribute in ("name", "Params") if not hasattr(found, attribute)]
+    return f"a method without `{missing[0]}`; give its class one (docs/add_a_method.md)" if missing else ""
+
+
+_BUILT_IN: tuple[type[Method[Any]], ...] = (
+    DapperFL, Ditto, FDSE, FedAP, FedAvg, FedBABU, FedBN, FedCMD, FedDrop, FedDyn, FedFA, FedFomo, FedHEAL, FedMP,
+    FedPer, FedProx, FedRep, FedRolex, FedSR, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL, PartialFed, PFedSim, SCAFFOLD,
+)  # fmt: skip
+
+METHODS: Registry[type[Method[Any]]] = Registry(
+    "dapper_args.method", "method", {method.name: method for method in _BUILT_IN}, _fits
+)
+"""What ``dapper_args.method`` may name."""
 
 __all__ = [
     "METHODS",
@@ -117,10 +101,10 @@ __all__ = [
 
 def build_method(args: DapperArgs, problem: Problem) -> Method[Any]:
     """The method named in ``args`` with its settings. All methods' settings are checked; raises ``ConfigError``."""
-    for place, name in [("method", args.method), *(("params", name) for name in args.params)]:
-        if name not in METHODS:
-            raise ConfigError(f"dapper_args.{place}: unknown method `{name}`{did_you_mean(name, METHODS)}")
+    method = METHODS.find(args.method)
     for name, values in args.params.items():
-        METHODS[name].check_params(values)
-    method = METHODS[args.method]
-    return method(method.check_params(args.params.get(args.method, {})), problem)
+        if name != method.name and name not in METHODS:
+            known = did_you_mean(name, {*METHODS, method.name})
+            raise ConfigError(f"dapper_args.params: unknown method `{name}`{known}")
+        (method if name == method.name else METHODS[name]).check_params(values)
+    return method(method.check_params(args.params.get(method.name, {})), problem)
