@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+from PIL.Image import Image
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
 from fedml_dapper.commands.console import progress_for
 from fedml_dapper.commands.options import json_option, resume_option
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import Settings, check, load_settings, sources
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.datasets import contact_sheet, load_suite
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_report
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
@@ -27,6 +28,7 @@ from fedml_dapper.federation import (
     MODEL_NAME,
     REPORT_NAME,
     SETTINGS_NAME,
+    RunRecord,
     build_experiment,
     is_finished,
     level_footprints,
@@ -178,13 +180,20 @@ def _leave(run_dir: Path, console: Console) -> NoReturn:
     sys.exit(INTERRUPTED)
 
 
+def _sheet(settings: Settings, record: RunRecord) -> Image | None:
+    key = "data_args.dataset"
+    if record.sources.get(key) != sources(settings).get(key):
+        raise DataError(f"{key}: {settings.data_args.dataset} is not what it was in the run")
+    return contact_sheet(load_suite(settings.data_args))
+
+
 def write_run_report(run_dir: Path) -> Path:
     """Write the HTML report of the run in ``run_dir`` from its ledger; returns its path."""
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     settings = check(Settings, record.settings, where=str(run_dir / LEDGER_NAME))
     try:
-        sheet = contact_sheet(load_suite(settings.data_args))
-    except DataError as error:
+        sheet = _sheet(settings, record)
+    except DapperError as error:
         click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
         sheet = None
     path = run_dir / REPORT_NAME

@@ -34,9 +34,14 @@ class Experiment:
     """One a client, for its own model."""
     unseen: UnseenDomain | None
     suite_label: str
-    num_classes: int
+    classes: tuple[str, ...]
+    """By label; empty where targets are no classes."""
     device: torch.device
     notes: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
 
     def record(self) -> RunRecord:
         """The ledger's first line."""
@@ -44,6 +49,7 @@ class Experiment:
             version=__version__,
             suite=self.suite_label,
             domains=tuple(test.domain for test in self.tests),
+            classes=self.classes,
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
@@ -116,9 +122,9 @@ def build_experiment(settings: Settings) -> Experiment:
         client_tests=division.client_tests,
         unseen=unseen,
         suite_label=suite.label,
-        num_classes=suite.num_classes,
+        classes=suite.classes,
         device=device,
-        notes=division.notes,
+        notes=suite.notes + division.notes,
     )
 
 
