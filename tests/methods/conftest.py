@@ -22,7 +22,7 @@ def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Setti
 
 @pytest.fixture(scope="session")
 def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """FedAvg on four clients, scored in round 9 only; other methods are built on its problem. Nothing in it may change."""
+    """FedAvg on four clients, scored in round 9 only; other methods get its problem. Nothing in it may change."""
     small = [
         "method=fedavg", "width=8", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1",
         "batch_size=16", "comm_round=9", "frequency_of_the_test=9", f"output_dir={tmp_path_factory.mktemp('runs')}",
