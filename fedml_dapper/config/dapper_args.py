@@ -17,8 +17,10 @@ class LevelArgs(Section):
     """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
-    assignment: Literal["balanced", "index_mod"] = "balanced"
-    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels."""
+    assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
+    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
+    list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
+    round (docs/levels.md)."""
     strict: bool = False
     """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
 

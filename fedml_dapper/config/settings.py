@@ -75,24 +75,27 @@ class Settings(Section):
         return self
 
     def _clients_fit(self, silos_say_levels: bool) -> None:
-        stated = self.data_args.clients
-        if stated is None:
-            return
-        if len(stated) != self.train_args.client_num_in_total:
+        count, known = self.train_args.client_num_in_total, len(self.dapper_args.levels.ratios)
+        stated, listed = self.data_args.clients, self.dapper_args.levels.assignment
+        if stated is not None and len(stated) != count:
             raise ValueError(
-                f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is"
-                f" {self.train_args.client_num_in_total}; make them agree"
+                f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is {count}; make them"
+                " agree"
             )
-        levels = [client.level for client in stated if client.level is not None]
-        if levels and silos_say_levels:
-            raise ValueError(
-                "levels stand in data_args.clients and in client_specific_args.data_silo_config; leave one out"
-            )
-        if levels and max(levels) > len(self.dapper_args.levels.ratios):
-            raise ValueError(
-                f"data_args.clients has level {max(levels)}, but dapper_args.levels.ratios has"
-                f" {len(self.dapper_args.levels.ratios)} levels"
-            )
+        levels = {
+            "data_args.clients": [client.level for client in stated or () if client.level is not None],
+            "dapper_args.levels.assignment": [] if isinstance(listed, str) else list(listed),
+        }
+        for place, given in levels.items():
+            if given and len(given) != count:
+                raise ValueError(f"{place} lists {len(given)} levels for {count} clients; give one per client")
+            if given and max(given) > known:
+                raise ValueError(f"{place} has level {max(given)}, but dapper_args.levels.ratios has {known} levels")
+        places = [place for place, given in levels.items() if given]
+        if silos_say_levels:
+            places.append("client_specific_args.data_silo_config")
+        if len(places) > 1:
+            raise ValueError(f"levels stand in {' and in '.join(places)}; leave one out")
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

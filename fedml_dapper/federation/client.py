@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
-from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload, as_received
+from fedml_dapper.methods import ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 
 ClientStepListener = Callable[[int, int, int], None]
@@ -30,7 +31,7 @@ class ClientSide:
         """One client's local round on ``data``."""
         client_id = downlink.client_id
         context = ClientContext(
-            profile=self._experiment.profiles[client_id],
+            profile=self._profile(downlink),
             data=data,
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
@@ -45,6 +46,18 @@ class ClientSide:
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
+
+    def _profile(self, downlink: Downlink) -> ClientProfile:
+        """The client as of this round, in which its level may be another than in the first."""
+        profile, ratios = (
+            self._experiment.profiles[downlink.client_id],
+            self._experiment.settings.dapper_args.levels.ratios,
+        )
+        if downlink.level is None or downlink.level == profile.level:
+            return profile
+        if not 1 <= downlink.level <= len(ratios):
+            raise ProtocolError(f"downlink asks for level {downlink.level}; there are {len(ratios)}")
+        return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)

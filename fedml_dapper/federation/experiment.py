@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Settings, read_silo_levels, sources
+from fedml_dapper.config import LevelArgs, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, load_suite
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
+from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain, leave_out
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone
-from fedml_dapper.pruning import assign_levels
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Experiment:
     settings: Settings
     method: Method[Any]
     clients: tuple[ClientData, ...]
-    profiles: tuple[ClientProfile, ...]
+    roster: Roster
     tests: tuple[TestData, ...]
     """One a domain, for the global model."""
     validations: tuple[TestData, ...]
@@ -37,6 +38,11 @@ class Experiment:
     num_classes: int
     device: torch.device
     notes: tuple[str, ...]
+
+    @cached_property
+    def profiles(self) -> tuple[ClientProfile, ...]:
+        """The clients as of the first round, in client order."""
+        return self.roster.profiles(1)
 
     def record(self) -> RunRecord:
         """The ledger's first line."""
@@ -101,16 +107,12 @@ def build_experiment(settings: Settings) -> Experiment:
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
-    levels = read_silo_levels(settings) or _stated_levels(settings) or assign_levels(level_args, len(clients), seed)
-    profiles = tuple(
-        ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
-        for client, level in zip(clients, levels, strict=True)
-    )
+    roster = Roster(settings, method, clients)
     return Experiment(
         settings=settings,
         method=method,
         clients=clients,
-        profiles=profiles,
+        roster=roster,
         tests=division.domain_tests,
         validations=division.domain_validations,
         client_tests=division.client_tests,
@@ -120,11 +122,6 @@ def build_experiment(settings: Settings) -> Experiment:
         device=device,
         notes=division.notes,
     )
-
-
-def _stated_levels(settings: Settings) -> list[int]:
-    """The levels in ``data_args.clients``; empty where it has none."""
-    return [client.level for client in settings.data_args.clients or () if client.level is not None]
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedml_dapper.config import Settings, named_by_source, sources
 
-WIRE_SCHEMA = 3
+WIRE_SCHEMA = 4
 """Version of the message format; raise it when a reader of the old one would misread the new one."""
 
 _OF_THE_MACHINE: dict[str, Any] = {

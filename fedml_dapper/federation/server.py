@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.checkpoint import Checkpoint
@@ -69,6 +70,7 @@ class Server:
         """
         if self._aggregation is None:
             chosen, round_ = self._choose_clients(), self.state.round + 1
+            self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._refused = {}
@@ -79,7 +81,7 @@ class Server:
 
     def downlink(self, client_id: int) -> Downlink:
         """What ``client_id`` starts this round from."""
-        message = self._method.downlink(self.state, client_id)
+        message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
         self._bytes_down[client_id] = payload_bytes(message, self._layout)
         return message
 
