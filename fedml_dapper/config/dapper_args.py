@@ -98,5 +98,8 @@ class DapperArgs(Section):
     """How many of the latest checkpoints stay, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0)
     """Seconds after which a round of separate processes closes with those who answered."""
+    join_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds that the server waits for all clients to come online before it begins with those that are there;
+    ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
     """With fewer uploads than this at the timeout, the run ends with an error."""

@@ -11,7 +11,7 @@ from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
-PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet"]
+PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet", "own"]
 
 
 class CommonArgs(Section):
@@ -45,7 +45,7 @@ class DataArgs(Section):
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
     (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
     tenth for testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
-    samples for testing (FedCMD)."""
+    samples for testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md)."""
     client_share: Share | None = None
     """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
     otherwise the share of its training samples that a client uses, all of them when absent."""

@@ -41,7 +41,7 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
     files = settings.client_specific_args.data_silo_config
     if files is None:
         return None
-    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.capability_level for file in files]
+    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.level for file in files]
     known = len(settings.dapper_args.levels.ratios)
     for file, level in zip(files, levels, strict=True):
         if level > known:
@@ -134,7 +134,11 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if silos.data_silo_config is not None:
         found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
         silos = silos.model_copy(update={"data_silo_config": found})
-    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
+    own = settings.silo_args
+    if own.data_cache_dir is not None:
+        place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
+        own = own.model_copy(update={"data_cache_dir": place})
+    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos, "silo_args": own})
 
 
 def _place_of(key: str) -> list[str]:

@@ -21,7 +21,7 @@ from fedml_dapper.config.fedml_args import (
     why_refused,
 )
 from fedml_dapper.config.section import Section
-from fedml_dapper.config.silo_args import ClientSpecificArgs
+from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
 
 
 class Settings(Section):
@@ -36,6 +36,7 @@ class Settings(Section):
     comm_args: CommArgs = CommArgs()
     tracking_args: TrackingArgs = TrackingArgs()
     client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
+    silo_args: SiloArgs = SiloArgs()
     dapper_args: DapperArgs = DapperArgs()
 
     @model_validator(mode="before")
@@ -63,6 +64,7 @@ class Settings(Section):
                 f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
             )
         self._clients_fit(silos is not None)
+        self._own_data_fit(kind)
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
         defence = self.dapper_args.defence
@@ -96,6 +98,25 @@ class Settings(Section):
             places.append("client_specific_args.data_silo_config")
         if len(places) > 1:
             raise ValueError(f"levels stand in {' and in '.join(places)}; leave one out")
+
+    def _own_data_fit(self, kind: str) -> None:
+        if self.data_args.partition != "own":
+            if self.silo_args != SiloArgs():
+                raise ValueError("silo_args go with data_args.partition: own, where every silo has its own data")
+            return
+        if kind != "cross_silo":
+            raise ValueError("data_args.partition own is for silos, which are processes: training_type cross_silo")
+        data = self.data_args
+        known_of_all = {
+            "data_args.clients": data.clients,
+            "data_args.client_share": data.client_share,
+            "data_args.validation_share": data.validation_share,
+            "dapper_args.evaluation.unseen_domain": self.dapper_args.evaluation.unseen_domain,
+            "client_specific_args.data_silo_config": self.client_specific_args.data_silo_config,
+        }
+        for key, value in known_of_all.items():
+            if value is not None:
+                raise ValueError(f"{key} deals out what one process knows of all; with partition own leave it out")
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

@@ -32,7 +32,7 @@ class Division:
 
     def to(self, device: torch.device | str) -> Division:
         """The same with all samples resident on ``device``; itself where they are there already."""
-        if self.clients[0].samples.labels.device == torch.device(device):
+        if all(client.samples.labels.device == torch.device(device) for client in self.clients) and self.clients:
             return self
         return replace(
             self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,15 +79,19 @@ class SuiteRecipe:
         """What to ask the sources of this suite for."""
         return Request(root, self.classes, image_size or self.preprocessing.input_size, download)
 
-    def load(self, root: Path, download: bool = False, image_size: int | None = None) -> Suite:
-        """The suite with its images, for input of ``image_size`` or the suite's own.
+    def load(
+        self, root: Path, download: bool = False, image_size: int | None = None, only: Collection[str] | None = None
+    ) -> Suite:
+        """The suite with its images, for input of ``image_size`` or the suite's own; of the domains named in ``only``,
+        where it is given, which may be none.
 
         Raises :class:`DataError` when a domain is nowhere below ``root`` or damaged.
         """
         request = self.request(root, download, image_size)
-        domains = tuple(self._require(domain, request) for domain in self.domains)
+        wanted = tuple(domain for domain in self.domains if only is None or domain.name in only)
+        domains = tuple(self._require(domain, request) for domain in wanted)
         preprocessing = replace(self.preprocessing, input_size=request.size)
-        if self.own_statistics:
+        if self.own_statistics and domains:
             preprocessing = preprocessing.fitted_to(
                 samples.images for domain in domains for samples in (domain.train, domain.test)
             )
@@ -98,11 +103,13 @@ class SuiteRecipe:
             client_share=self.client_share,
             swap_in_missing_classes=self.swap_in_missing_classes,
             partition=self.partition,
-            remarks=self._remarks(domains, request.size),
+            remarks=self._remarks(wanted, domains, request.size),
         )
 
-    def _remarks(self, domains: tuple[Domain, ...], input_size: int) -> tuple[str, ...]:
-        pairs = zip(self.domains, domains, strict=True)
+    def _remarks(
+        self, recipes: tuple[DomainRecipe, ...], domains: tuple[Domain, ...], input_size: int
+    ) -> tuple[str, ...]:
+        pairs = zip(recipes, domains, strict=True)
         reduced = [_side(domain) for recipe, domain in pairs if recipe.is_reduced(domain, input_size)]
         remarks = [f"images reduced to {min(reduced)}x{min(reduced)}"] if reduced else []
         if input_size != self.preprocessing.input_size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,12 +28,13 @@ SUITES = MappingProxyType(
 )  # fmt: skip
 
 
-def load_suite(args: DataArgs) -> Suite:
-    """The suite that ``args`` asks for, with its image size and flip settings applied.
+def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
+    """The suite that ``args`` asks for, with its image size and flip settings applied; of the domains named in
+    ``only``, where it is given.
 
     Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged images.
     """
-    suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download, args.image_size)
+    suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download, args.image_size, only)
     if args.horizontal_flip is None:
         return suite
     return replace(suite, preprocessing=replace(suite.preprocessing, horizontal_flip=args.horizontal_flip))

@@ -21,11 +21,13 @@ _OF_THE_MACHINE: dict[str, Any] = {
     "comm_args": True,
     "tracking_args": True,
     "client_specific_args": True,
+    "silo_args": True,
     "dapper_args": {
         "output_dir",
         "checkpoint_every",
         "checkpoints_kept",
         "round_timeout_s",
+        "join_timeout_s",
         "min_clients_per_round",
     },
 }

@@ -21,6 +21,8 @@ from fedml_dapper.platform.offline import without_platform
 from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
 _EXPERIMENT = "dapper_experiment"
+_NOT_FLAT = {"silo_args"}
+"""Sections that share keys with others, so that FedML's flat copy has no room for them."""
 
 
 def init(config_file: Path | None = None) -> Arguments:
@@ -57,7 +59,7 @@ def experiment_of(args: Arguments) -> Experiment:
             raise ConfigError(why_refused(key))
     experiment = vars(args).get(_EXPERIMENT)
     if experiment is None:
-        experiment = build_experiment(_read_settings(args))
+        experiment = build_experiment(_read_settings(args), int(args.rank))
         attach(args, experiment)
     assert isinstance(experiment, Experiment)
     return experiment
@@ -70,7 +72,7 @@ def attach(args: Arguments, experiment: Experiment) -> None:
 
 def _write_settings(args: Arguments, settings: Settings) -> None:
     flat = vars(args)
-    for section in settings.model_dump(mode="json").values():
+    for section in settings.model_dump(mode="json", exclude=_NOT_FLAT).values():
         for key, value in section.items():
             if value is None:
                 flat.pop(key, None)  # FedML asks whether a key is there, not whether it has a value
@@ -80,10 +82,12 @@ def _write_settings(args: Arguments, settings: Settings) -> None:
 
 def _read_settings(args: Arguments) -> Settings:
     file = Path(args.yaml_config_file)
-    load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
+    meant = load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
     flat = vars(args)
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = meant.model_dump(include=_NOT_FLAT)
     for name, field in Settings.model_fields.items():
+        if name in _NOT_FLAT:
+            continue
         section = field.annotation
         assert isinstance(section, type)
         values[name] = {key: flat[key] for key in section.model_fields if key in flat}

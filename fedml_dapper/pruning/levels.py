@@ -18,7 +18,9 @@ class Device:
     client_id: int
     domain: str
     num_samples: int
-    """Images it trains on."""
+    """Samples it trains on."""
+    level: int | None = None
+    """As its owner states it, where nobody else decides."""
 
 
 @dataclass(frozen=True)

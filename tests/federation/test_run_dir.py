@@ -20,6 +20,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 from fedml_dapper.federation.roster import Roster
+from fedml_dapper.pruning import Device
 
 from .interruptions import FEW, run_until
 
@@ -73,7 +74,8 @@ def test_a_run_is_not_resumed_on_other_data(settings: Settings, experiment: Expe
     run_until(2, settings, tmp_path / "run")
     first, *others = experiment.clients
     fewer = replace(first, samples=first.samples.take(torch.arange(3)))
-    roster = Roster(experiment.settings, experiment.method, [fewer, *others])
+    devices = [Device(client.client_id, client.domain, client.num_samples) for client in (fewer, *others)]
+    roster = Roster(experiment.settings, experiment.method, devices)
     with pytest.raises(ConfigError, match="holds a run on other data"):
         open_run_dir(replace(experiment, roster=roster), tmp_path / "run", resume=True)
 
