@@ -18,7 +18,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from fedml_dapper.benches.grid import Device, cells, load_bench
 from fedml_dapper.config import Precision, Settings
-from fedml_dapper.datasets import Preprocessing
+from fedml_dapper.datasets import ClientSamples, ImageSet, Preprocessing, Samples, TestSamples
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.profiling import Profiler
 
@@ -119,10 +119,17 @@ def _channels_first(experiment: Experiment) -> Experiment:
     return replace(
         experiment,
         clients=tuple(
-            replace(one, preprocessing=ChannelsFirst(**asdict(one.preprocessing))) for one in experiment.clients
+            replace(one, samples=_laid_out(one.samples)) for one in experiment.clients if isinstance(one, ClientSamples)
         ),
-        tests=tuple(replace(one, preprocessing=ChannelsFirst(**asdict(one.preprocessing))) for one in experiment.tests),
+        tests=tuple(
+            replace(one, samples=_laid_out(one.samples)) for one in experiment.tests if isinstance(one, TestSamples)
+        ),
     )
+
+
+def _laid_out(samples: Samples) -> Samples:
+    assert isinstance(samples, ImageSet)
+    return replace(samples, preprocessing=ChannelsFirst(**asdict(samples.preprocessing)))
 
 
 if __name__ == "__main__":

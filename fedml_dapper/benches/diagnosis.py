@@ -149,7 +149,7 @@ def _embedding(
     domains: list[int] = []
     for index, test in enumerate(tests):
         order = torch.randperm(test.num_samples, generator=torch_generator(seed, Stream.VALIDATION, index))
-        few = replace(test, samples=test.samples.take(order[:_POINTS_PER_DOMAIN]))
+        few = test.take(order[:_POINTS_PER_DOMAIN])
         for batch in few.batches(device):
             points.append(models[test.domain].to(device).eval().encode(batch.inputs).cpu())
             labels += batch.targets.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import torch
 from pydantic import TypeAdapter
 from rich.console import Console
 
@@ -48,5 +49,6 @@ def _footprints(
     model: ModelArgs, input_size: int, classes: int, levels: LevelArgs, pruning: PruningArgs
 ) -> tuple[LevelFootprint, ...]:
     backbone = build_backbone(model, classes, 0, input_size)
-    problem = Problem(backbone, input_size, TrainArgs(), pruning, uniform_weights=False, seed=0)
+    example = torch.zeros(1, 3, input_size, input_size)
+    problem = Problem(backbone, example, TrainArgs(), pruning, uniform_weights=False, seed=0)
     return level_footprints(DapperFL(DapperFL.check_params({}), problem), levels)

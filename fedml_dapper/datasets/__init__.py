@@ -1,14 +1,16 @@
-"""Domains as uint8 tensors, their partition over clients, seeded batch streams with batched augmentation."""
+"""Domains and their samples, their partition over clients, seeded batch streams with batched augmentation."""
 
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
-from fedml_dapper.datasets.batches import Batch, ClientData, ClientTests, TestData
+from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
 from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.division import Division, divide
-from fedml_dapper.datasets.domain import Domain, ImageSet, Suite
+from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
+from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.datasets.silo import load_server, load_silo, server_division, silo_division
 from fedml_dapper.datasets.suites import SUITES, data_root, load_suite
 
@@ -16,6 +18,7 @@ __all__ = [
     "SUITES",
     "Batch",
     "ClientData",
+    "ClientSamples",
     "ClientTests",
     "Division",
     "Domain",
@@ -24,9 +27,11 @@ __all__ = [
     "ImageSet",
     "Partition",
     "Preprocessing",
+    "Samples",
     "Suite",
     "SuiteRecipe",
     "TestData",
+    "TestSamples",
     "assign_domains",
     "client_data",
     "contact_sheet",

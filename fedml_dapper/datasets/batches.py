@@ -2,39 +2,108 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from math import ceil
 
 import torch
 from torch import Tensor
 
-from fedml_dapper.datasets.domain import ImageSet
-from fedml_dapper.datasets.preprocessing import Preprocessing
+from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.seeding import Stream, torch_generator
 
 
-class Batch(NamedTuple):
-    """``inputs``: images, float32 (B, 3, S, S), normalised; ``targets``: their classes, int64 (B,)."""
-
-    inputs: Tensor
-    targets: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class ClientData:
-    """The training samples of one client.
+class ClientData(ABC):
+    """The training samples of one client, as methods see them.
 
     Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
-    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it; iterating over the object
-    instead gives every sample once, in order and not augmented, as a ``DataLoader`` would.
+    Iterating over the object instead gives every sample once, in order and not augmented.
     """
 
     client_id: int
     domain: str
-    samples: ImageSet
-    preprocessing: Preprocessing
+
+    @property
+    @abstractmethod
+    def labels(self) -> Tensor | None:
+        """The classes of all samples, int64 (N,); None where a target is something else than one class."""
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """N."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """Number of batches that :meth:`batches` yields."""
+
+    @abstractmethod
+    def take(self, indices: Tensor) -> ClientData:
+        """The same client with the samples at ``indices`` int64 (M,) alone."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> ClientData:
+        """The same client with its samples resident on ``device``, where they are held in memory."""
+
+    @abstractmethod
+    def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Shuffled batches of one epoch, augmented where the data says how, on ``device``."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Batch]:
+        """Every sample once, in order and not augmented, as a ``DataLoader`` would."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches that iterating yields."""
+
+
+class TestData(ABC):
+    """Test samples of one domain, in order and not augmented."""
+
+    __test__ = False  # the name would make pytest collect it
+
+    domain: str
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """How many."""
+
+    @abstractmethod
+    def take(self, indices: Tensor) -> TestData:
+        """The same domain with the samples at ``indices`` int64 (M,) alone."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> TestData:
+        """The same data with its samples resident on ``device``, where they are held in memory."""
+
+    @abstractmethod
+    def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Every sample once, on ``device``."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Batch]:
+        """The same, where the samples lie."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches that iterating yields."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSamples(ClientData):
+    """A client that holds :class:`Samples`.
+
+    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it.
+    """
+
+    client_id: int
+    domain: str
+    samples: Samples
     batch_size: int
     seed: int
 
@@ -49,63 +118,64 @@ class ClientData:
             )
 
     @property
+    def labels(self) -> Tensor | None:
+        return self.samples.labels
+
+    @property
     def num_samples(self) -> int:
         return len(self.samples)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of batches that :meth:`batches` yields."""
         full, rest = divmod(self.num_samples, self.batch_size)
         return full + (rest > 1)
 
-    def to(self, device: torch.device | str) -> ClientData:
-        """The same client with its samples resident on ``device``."""
+    def take(self, indices: Tensor) -> ClientSamples:
+        return replace(self, samples=self.samples.take(indices))
+
+    def to(self, device: torch.device | str) -> ClientSamples:
         return replace(self, samples=self.samples.to(device))
 
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Shuffled, augmented batches of one epoch, on ``device``."""
         samples = self.samples.to(device)
         generator = torch_generator(self.seed, Stream.BATCHES, self.client_id, round, epoch)
         order = torch.randperm(len(samples), generator=generator)
         for indices in torch.split(order, self.batch_size)[: self.steps_per_epoch]:
-            drawn = samples.take(indices)
-            yield Batch(self.preprocessing.augment(drawn.images, generator), drawn.labels)
+            yield samples.draw(indices, generator)
 
     def __iter__(self) -> Iterator[Batch]:
-        return _in_order(self.samples, self.preprocessing, self.batch_size)
+        return self.samples.batches(self.batch_size)
 
     def __len__(self) -> int:
-        return _num_batches(self.samples, self.batch_size)
+        return ceil(self.num_samples / self.batch_size)
 
 
 @dataclass(frozen=True, eq=False)
-class TestData:
-    """Test samples of one domain, in order and not augmented."""
-
-    __test__ = False  # the name would make pytest collect it
+class TestSamples(TestData):
+    """Test data that are :class:`Samples`."""
 
     domain: str
-    samples: ImageSet
-    preprocessing: Preprocessing
+    samples: Samples
     batch_size: int = 256
 
     @property
     def num_samples(self) -> int:
         return len(self.samples)
 
-    def to(self, device: torch.device | str) -> TestData:
-        """The same data with its samples resident on ``device``."""
+    def take(self, indices: Tensor) -> TestSamples:
+        return replace(self, samples=self.samples.take(indices))
+
+    def to(self, device: torch.device | str) -> TestSamples:
         return replace(self, samples=self.samples.to(device))
 
     def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Every sample once, on ``device``."""
-        return _in_order(self.samples.to(device), self.preprocessing, self.batch_size)
+        return self.samples.to(device).batches(self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        return _in_order(self.samples, self.preprocessing, self.batch_size)
+        return self.samples.batches(self.batch_size)
 
     def __len__(self) -> int:
-        return _num_batches(self.samples, self.batch_size)
+        return ceil(self.num_samples / self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -118,13 +188,3 @@ class ClientTests:
     def to(self, device: torch.device | str) -> ClientTests:
         """The same with its samples resident on ``device``."""
         return ClientTests(self.test.to(device), None if self.validation is None else self.validation.to(device))
-
-
-def _in_order(samples: ImageSet, preprocessing: Preprocessing, batch_size: int) -> Iterator[Batch]:
-    batches = zip(torch.split(samples.images, batch_size), torch.split(samples.labels, batch_size), strict=True)
-    for images, labels in batches:
-        yield Batch(preprocessing.evaluate(images), labels)
-
-
-def _num_batches(samples: ImageSet, batch_size: int) -> int:
-    return -(-len(samples) // batch_size)

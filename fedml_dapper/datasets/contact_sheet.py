@@ -36,6 +36,10 @@ def contact_sheet(suite: Suite, per_class: int = 3) -> Image.Image:
 
 
 def _examples(domain: Domain, label: int, count: int) -> list[Image.Image]:
-    chosen = torch.nonzero(domain.train.labels == label).flatten()[:count]
-    pixels = domain.train.take(chosen).images.permute(0, 2, 3, 1).cpu().numpy()
+    if domain.train.labels is None:
+        return []
+    pictures = domain.train.pictures(torch.nonzero(domain.train.labels == label).flatten()[:count])
+    if pictures is None:
+        return []
+    pixels = pictures.permute(0, 2, 3, 1).cpu().numpy()
     return [Image.fromarray(np.ascontiguousarray(image)).resize((_TILE, _TILE)) for image in pixels]

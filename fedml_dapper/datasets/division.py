@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DataArgs, PartitionName
-from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
-from fedml_dapper.datasets.domain import ImageSet, Suite
+from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
+from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet_halves, one_per_domain
 from fedml_dapper.datasets.partition import client_data, partition
+from fedml_dapper.datasets.samples import Samples
 from fedml_dapper.errors import ConfigError
 
 
@@ -31,9 +32,7 @@ class Division:
     """What the partition had to do, to be logged."""
 
     def to(self, device: torch.device | str) -> Division:
-        """The same with all samples resident on ``device``; itself where they are there already."""
-        if all(client.samples.labels.device == torch.device(device) for client in self.clients) and self.clients:
-            return self
+        """The same with all samples resident on ``device``."""
         return replace(
             self,
             clients=tuple(client.to(device) for client in self.clients),
@@ -87,9 +86,9 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
         validation_share=args.validation_share,
         stated=args.clients,
     )
-    tests = tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains)
+    tests = tuple(TestSamples(domain.name, domain.test) for domain in suite.domains)
     validations = tuple(
-        TestData(domain.name, domain.train.take(held_out), suite.preprocessing)
+        TestSamples(domain.name, domain.train.take(held_out))
         for domain, held_out in zip(suite.domains, shares.validation, strict=True)
         if len(held_out)
     )
@@ -114,14 +113,14 @@ def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, see
         train, _ = _deal(pool, [own.train for own in members.values()])
         validation, all_validation = _deal(pool, [own.validation for own in members.values()])
         test, all_test = _deal(pool, [own.test for own in members.values()])
-        domain_tests.append(TestData(domain.name, all_test, suite.preprocessing))
+        domain_tests.append(TestSamples(domain.name, all_test))
         if len(all_validation):
-            domain_validations.append(TestData(domain.name, all_validation, suite.preprocessing))
+            domain_validations.append(TestSamples(domain.name, all_validation))
         for client, for_training, for_validation, for_test in zip(members, train, validation, test, strict=True):
-            clients[client] = ClientData(client, domain.name, for_training, suite.preprocessing, batch_size, seed)
+            clients[client] = ClientSamples(client, domain.name, for_training, batch_size, seed)
             client_tests[client] = ClientTests(
-                TestData(domain.name, for_test, suite.preprocessing),
-                TestData(domain.name, for_validation, suite.preprocessing) if len(for_validation) else None,
+                TestSamples(domain.name, for_test),
+                TestSamples(domain.name, for_validation) if len(for_validation) else None,
             )
     order = range(len(owned))
     return Division(
@@ -132,9 +131,7 @@ def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, see
     )
 
 
-def _deal(pool: ImageSet, parts: Sequence[Tensor]) -> tuple[list[ImageSet], ImageSet]:
+def _deal(pool: Samples, parts: Sequence[Tensor]) -> tuple[list[Samples], Samples]:
     """The samples of ``pool`` at each of ``parts``, which are views of one copy, and that copy."""
     together = pool.take(torch.cat(list(parts)))
-    sizes = [len(part) for part in parts]
-    images, labels = torch.split(together.images, sizes), torch.split(together.labels, sizes)
-    return [ImageSet(*pair) for pair in zip(images, labels, strict=True)], together
+    return together.split([len(part) for part in parts]), together

@@ -66,8 +66,13 @@ def dirichlet_halves(
             f"data_args.partition: dirichlet deals out one data set, and {suite.name} has {len(suite.domains)} domains;"
             " choose a data set such as mnist, or another partition"
         )
-    labels = suite.domains[0].merged_labels().cpu().numpy()
-    held = dirichlet(labels, num_clients, alpha, numpy_generator(seed, Stream.PARTITION))
+    labels = suite.domains[0].merged_labels()
+    if labels is None:
+        raise ConfigError(
+            f"data_args.partition: dirichlet deals classes out, and the targets of {suite.name} are no classes; choose"
+            " another partition"
+        )
+    held = dirichlet(labels.cpu().numpy(), num_clients, alpha, numpy_generator(seed, Stream.PARTITION))
     return [
         _split(0, indices, len(indices) - len(indices) // 2, 0, client, seed, share)
         for client, indices in enumerate(held)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedml_dapper.datasets.domain import ImageSet, concatenate
+from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.sources import Array, class_names, find_splits, read_pictures
 from fedml_dapper.errors import ConfigError, DataError
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedml_dapper.config import ClientArgs, did_you_mean
-from fedml_dapper.datasets.batches import ClientData
+from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.seeding import Stream, numpy_generator
@@ -72,7 +72,7 @@ def partition(
     for client, (index, held_share) in enumerate(zip(domains, shares, strict=True)):
         domain, pool = suite.domains[index], pools[index]
         count = size_of_share(held_share, len(domain.train))
-        if count > len(pool.labels):
+        if count > len(pool.places):
             raise ConfigError(
                 f"data_args.validation_share: {validation_share} and client_share {held_share} together are more than"
                 f" the {len(domain.train)} training samples of {domain.name}; lower one of them"
@@ -143,11 +143,10 @@ def _find_domains(suite: Suite, stated: Sequence[ClientArgs]) -> list[int]:
 
 def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) -> list[ClientData]:
     """The data of every client, in client order; raises :class:`DataError` when one holds fewer than 2 samples."""
-    clients = []
+    clients: list[ClientData] = []
     for client, (index, held) in enumerate(zip(partition.domains, partition.indices, strict=True)):
         domain = suite.domains[index]
-        samples = domain.train.take(held)
-        clients.append(ClientData(client, domain.name, samples, suite.preprocessing, batch_size, seed))
+        clients.append(ClientSamples(client, domain.name, domain.train.take(held), batch_size, seed))
     return clients
 
 
@@ -165,8 +164,9 @@ class _Pool:
 
     def __init__(self, domain: Domain, held_out: Indices) -> None:
         self.places: Indices = np.setdiff1d(np.arange(len(domain.train)), held_out)
-        self.labels: Indices = domain.train.labels.cpu().numpy()[self.places]
-        self.holders: Indices = np.zeros(len(self.labels), dtype=np.int64)
+        labels = domain.train.labels
+        self.labels: Indices | None = None if labels is None else labels.cpu().numpy()[self.places]
+        self.holders: Indices = np.zeros(len(self.places), dtype=np.int64)
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """``count`` distinct samples; those that nobody holds first."""
@@ -179,13 +179,15 @@ class _Pool:
 
     def swap_in_missing_classes(self, drawn: Indices, rng: np.random.Generator) -> Indices:
         """``drawn`` with one sample of each class it lacks, each traded for one of a random class with two or more."""
+        labels = self.labels
+        assert labels is not None, "a suite that wants every class at every client has classes"
         drawn = drawn.copy()
-        for missing in np.setdiff1d(self.labels, self.labels[drawn]):
-            donors = np.flatnonzero(np.bincount(self.labels[drawn]) >= 2)
+        for missing in np.setdiff1d(labels, labels[drawn]):
+            donors = np.flatnonzero(np.bincount(labels[drawn]) >= 2)
             if not len(donors):
                 break
-            place = rng.choice(np.flatnonzero(self.labels[drawn] == rng.choice(donors)))
-            candidates = np.flatnonzero(self.labels == missing)
+            place = rng.choice(np.flatnonzero(labels[drawn] == rng.choice(donors)))
+            candidates = np.flatnonzero(labels == missing)
             free = candidates[self.holders[candidates] == 0]
             incoming = rng.choice(free if len(free) else candidates)
             self.holders[drawn[place]] -= 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedml_dapper.config import PartitionName
 from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.sources import Request, Source, Splits, TorchvisionSet
 from fedml_dapper.errors import DataError
@@ -93,17 +94,17 @@ class SuiteRecipe:
         preprocessing = replace(self.preprocessing, input_size=request.size)
         if self.own_statistics and domains:
             preprocessing = preprocessing.fitted_to(
-                samples.images for domain in domains for samples in (domain.train, domain.test)
+                samples.images for domain in domains for samples in _image_sets(domain)
             )
         return Suite(
             name=self.name,
-            domains=domains,
+            domains=tuple(_prepared(domain, preprocessing) for domain in domains),
             classes=self.classes,
-            preprocessing=preprocessing,
             client_share=self.client_share,
             swap_in_missing_classes=self.swap_in_missing_classes,
             partition=self.partition,
             remarks=self._remarks(wanted, domains, request.size),
+            input_shape=(3, request.size, request.size),
         )
 
     def _remarks(
@@ -128,6 +129,14 @@ class SuiteRecipe:
         return domain
 
 
+def _image_sets(domain: Domain) -> list[ImageSet]:
+    return [samples for samples in (domain.train, domain.test) if isinstance(samples, ImageSet)]
+
+
+def _prepared(domain: Domain, preprocessing: Preprocessing) -> Domain:
+    train, test = (replace(samples, preprocessing=preprocessing) for samples in _image_sets(domain))
+    return replace(domain, train=train, test=test)
+
+
 def _side(domain: Domain) -> int:
-    sizes: list[int] = [*domain.train.images.shape[2:], *domain.test.images.shape[2:]]
-    return min(sizes)
+    return min(side for samples in _image_sets(domain) for side in samples.images.shape[2:])

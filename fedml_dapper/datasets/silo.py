@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedml_dapper.config import DataArgs, SiloArgs, did_you_mean
-from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
+from fedml_dapper.datasets.batches import ClientSamples, ClientTests, TestSamples
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.suites import find_recipe, load_suite
@@ -36,11 +36,11 @@ def load_server(args: DataArgs) -> Suite:
 def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> Division:
     """All training samples of the silo's one domain for it to train on, and its test samples for its own model."""
     [domain] = suite.domains
-    tests = TestData(domain.name, domain.test, suite.preprocessing)
-    client = ClientData(client_id, domain.name, domain.train, suite.preprocessing, batch_size, seed)
+    tests = TestSamples(domain.name, domain.test)
+    client = ClientSamples(client_id, domain.name, domain.train, batch_size, seed)
     return Division((client,), (ClientTests(tests),), ())
 
 
 def server_division(suite: Suite) -> Division:
     """No clients, and the test sets that the server has."""
-    return Division((), (), tuple(TestData(domain.name, domain.test, suite.preprocessing) for domain in suite.domains))
+    return Division((), (), tuple(TestSamples(domain.name, domain.test) for domain in suite.domains))

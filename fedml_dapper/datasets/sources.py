@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedml_dapper.datasets.domain import ImageSet, concatenate
+from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError
 

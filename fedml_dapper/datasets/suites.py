@@ -34,10 +34,11 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
 
     Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged images.
     """
-    suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download, args.image_size, only)
-    if args.horizontal_flip is None:
-        return suite
-    return replace(suite, preprocessing=replace(suite.preprocessing, horizontal_flip=args.horizontal_flip))
+    recipe = find_recipe(args.dataset)
+    if args.horizontal_flip is not None:
+        flipping = replace(recipe.preprocessing, horizontal_flip=args.horizontal_flip)
+        recipe = replace(recipe, preprocessing=flipping)
+    return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
 
 
 def find_recipe(name: str) -> SuiteRecipe:

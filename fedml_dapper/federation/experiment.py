@@ -110,8 +110,8 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
     division = division.to(device)
     clients = division.clients
     problem = Problem(
-        backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.input_size).to(device),
-        input_size=suite.input_size,
+        backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.example.shape[-1]).to(device),
+        example=suite.example,
         training=training,
         pruning=settings.dapper_args.pruning,
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",

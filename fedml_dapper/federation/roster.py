@@ -40,9 +40,11 @@ class Roster:
         """Ids of the clients that are known."""
         return frozenset(self._devices)
 
-    def join(self, device: Device) -> None:
-        """A silo is there, or is back with other data."""
+    def join(self, device: Device) -> bool:
+        """A silo is there, or is back, perhaps with other data; whether it says anything new."""
+        before = self._devices.get(device.client_id)
         self._devices[device.client_id] = device
+        return device != before
 
     def profiles(self, round_: int) -> tuple[ClientProfile, ...]:
         """Everyone as of ``round_``, in client order; those that are not known hold nothing."""

@@ -66,16 +66,17 @@ class Server:
         """Whether the experiment asks for more rounds than are closed."""
         return self.state.round < self._experiment.settings.train_args.comm_round
 
-    def join(self, client_id: int, announcement: Announcement) -> None:
-        """Take note of a silo that says what it holds, also where it is back with more.
+    def join(self, client_id: int, announcement: Announcement) -> bool:
+        """Take note of a silo that says what it holds, also where it is back with more; False if that is no news.
 
         It takes part from the next round on; in the open one its upload has to fit what it says now.
         """
         roster, known = self._experiment.roster, list(self.state.profiles)
-        roster.join(announcement.device(client_id))
+        is_news = roster.join(announcement.device(client_id))
         self._num_tests[client_id] = announcement.num_test
         known[client_id] = roster.profiles(self.state.round + 1)[client_id]
         self.state.profiles = tuple(known)
+        return is_news
 
     @property
     def wants_measurements(self) -> bool:

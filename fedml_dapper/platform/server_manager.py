@@ -123,9 +123,8 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             message.add_params(REFUSED, str(error))
             self._send(message)
             return False
-        if process not in self._online:
+        if self._server.join(client_id, held):
             LOGGER.info("silo %d joins with %d training samples of %s", process, held.num_train, held.domain)
-        self._server.join(client_id, held)
         return True
 
     def _note_life(self, process: int, life: str) -> None:

@@ -29,7 +29,8 @@ def real_data() -> Callable[..., Path]:
 def _image_set(labels: torch.Tensor, size: int) -> ImageSet:
     """Images whose pixels tell which sample they are."""
     pixels = torch.arange(len(labels) * 3 * size * size) * 7919 % 251
-    return ImageSet(pixels.view(-1, 3, size, size).to(torch.uint8), labels)
+    images = pixels.view(-1, 3, size, size).to(torch.uint8)
+    return ImageSet(images, labels, Preprocessing(size, crop_padding=2))
 
 
 @pytest.fixture
@@ -51,6 +52,6 @@ def small_suite() -> Callable[..., Suite]:
             Domain(f"d{index}", _image_set(torch.arange(size) % 4, 8), _image_set(torch.arange(4), 8), "test", False)
             for index, size in enumerate(sizes)
         )
-        return Suite("small", domains, tuple("abcd"), Preprocessing(8, crop_padding=2), share, swap)
+        return Suite("small", domains, tuple("abcd"), share, swap)
 
     return make

@@ -1,9 +1,10 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fedml_dapper.datasets import Batch, ClientData, ImageSet, Preprocessing, TestData
+from fedml_dapper.datasets import Batch, ClientSamples, ImageSet, Preprocessing, TestSamples
 from fedml_dapper.errors import ConfigError, DataError
 
 PLAIN = Preprocessing(8, crop_padding=0)
@@ -12,8 +13,12 @@ AUGMENTED = Preprocessing(8, crop_padding=2, horizontal_flip=True)
 Make = Callable[..., ImageSet]
 
 
-def client(samples: ImageSet, batch_size: int = 4, client_id: int = 3, seed: int = 1) -> ClientData:
-    return ClientData(client_id, "d0", samples, AUGMENTED, batch_size, seed)
+def augmented(samples: ImageSet) -> ImageSet:
+    return replace(samples, preprocessing=AUGMENTED)
+
+
+def client(samples: ImageSet, batch_size: int = 4, client_id: int = 3, seed: int = 1) -> ClientSamples:
+    return ClientSamples(client_id, "d0", augmented(samples), batch_size, seed)
 
 
 def same(first: list[Batch], second: list[Batch]) -> bool:
@@ -39,7 +44,7 @@ def test_batches_depend_on_seed_client_round_and_epoch_alone(image_set: Make) ->
 
 def test_an_epoch_has_every_sample_once_with_its_own_label(image_set: Make) -> None:
     samples = image_set(torch.arange(10))
-    batches = list(ClientData(0, "d0", samples, PLAIN, 4, 1).batches(1, 1))
+    batches = list(ClientSamples(0, "d0", replace(samples, preprocessing=PLAIN), 4, 1).batches(1, 1))
     labels = torch.cat([batch.targets for batch in batches])
     assert sorted(labels.tolist()) == list(range(10))
     assert labels.tolist() != list(range(10))
@@ -67,7 +72,7 @@ def test_batches_of_one_are_an_error(image_set: Make) -> None:
 
 def test_iterating_is_evaluation_in_order(image_set: Make) -> None:
     samples = image_set(torch.arange(9))
-    for data in (client(samples), TestData("d0", samples, AUGMENTED, batch_size=4)):
+    for data in (client(samples), TestSamples("d0", augmented(samples), batch_size=4)):
         batches = [(images, labels) for images, labels in data]
         assert len(batches) == len(data) == 3
         assert torch.equal(torch.cat([labels for _, labels in batches]), samples.labels)
@@ -75,7 +80,7 @@ def test_iterating_is_evaluation_in_order(image_set: Make) -> None:
 
 
 def test_test_batches_are_the_iteration(image_set: Make) -> None:
-    data = TestData("d0", image_set(torch.arange(9)), AUGMENTED, batch_size=4)
+    data = TestSamples("d0", augmented(image_set(torch.arange(9))), batch_size=4)
     assert same(list(data.batches("cpu")), list(data))
     assert data.num_samples == 9
 

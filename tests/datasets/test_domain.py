@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedml_dapper.datasets import ImageSet, Suite
-from fedml_dapper.datasets.domain import concatenate
+from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.errors import DataError
 
 
@@ -34,7 +34,7 @@ def test_wrong_tensors_are_refused(images: torch.Tensor, labels: torch.Tensor, t
 
 def test_one_subset_domain_makes_the_suite_a_subset(small_suite: Callable[..., Suite]) -> None:
     suite = small_suite([8, 8])
-    assert (suite.label, suite.num_classes, suite.input_size) == ("small", 4, 8)
+    assert (suite.label, suite.num_classes, suite.example.shape[-1]) == ("small", 4, 8)
     first, second = suite.domains
     assert replace(suite, domains=(first, replace(second, is_subset=True))).label == "small (subset)"
 

@@ -71,7 +71,7 @@ def test_the_label_says_what_is_not_as_published(tmp_path: Path, side: int, imag
     _pack(tmp_path, side)
     suite = load_suite(DataArgs(dataset="pacs", data_cache_dir=tmp_path, image_size=image_size))
     assert suite.label == label
-    assert suite.input_size == (image_size or 256)
+    assert suite.example.shape[-1] == (image_size or 256)
 
 
 def _write_pictures(root: Path) -> None:

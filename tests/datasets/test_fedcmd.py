@@ -43,8 +43,9 @@ def test_mnist_in_fedcmds_setting(real_data: Callable[..., Path]) -> None:
     args = DataArgs(dataset="mnist", data_cache_dir=real_data("digits_mnist.npz"), dirichlet_alpha=0.1)
     suite = load_suite(args)
     assert suite.label == "mnist"
-    assert suite.preprocessing.mean == pytest.approx([0.1307] * 3, abs=5e-4)  # the constants in general use
-    assert suite.preprocessing.std == pytest.approx([0.3081] * 3, abs=5e-4)
+    preprocessing = suite.domains[0].train.preprocessing
+    assert preprocessing.mean == pytest.approx([0.1307] * 3, abs=5e-4)  # the constants in general use
+    assert preprocessing.std == pytest.approx([0.3081] * 3, abs=5e-4)
     division = divide(suite, args, 100, batch_size=32, seed=1)
     held = [client.num_samples + tests.test.num_samples
             for client, tests in zip(division.clients, division.client_tests, strict=True)]  # fmt: skip
@@ -103,7 +104,8 @@ def test_classes_without_names_may_be_called_anything(tmp_path: Path) -> None:
     x[:100] = 255
     np.savez(tmp_path / "tiny_imagenet.npz", x=x, y=y, classes=np.array([f"n{label:08d}" for label in range(200)]))
     suite = load(tmp_path, dataset="tiny_imagenet")
-    assert (suite.preprocessing.mean, suite.preprocessing.std) == ((0.5,) * 3, (0.5,) * 3)
+    preprocessing = suite.domains[0].train.preprocessing
+    assert (preprocessing.mean, preprocessing.std) == ((0.5,) * 3, (0.5,) * 3)
     np.savez(tmp_path / "tiny_imagenet.npz", x=x, y=y, classes=np.array(["one", "two"]))
     with pytest.raises(DataError, match=r"has 2 classes \(one, two\); expected 200"):
         load(tmp_path, dataset="tiny_imagenet")

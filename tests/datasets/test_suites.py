@@ -41,8 +41,8 @@ def test_the_root_is_the_setting_then_the_environment_then_data(monkeypatch: pyt
 def test_flips_follow_the_suite_unless_set() -> None:
     for flip in (None, False, True):
         suite = load_suite(DataArgs(dataset="digits_offline", horizontal_flip=flip))
-        assert suite.preprocessing.horizontal_flip is bool(flip)
-        assert suite.preprocessing.crop_padding == 2
+        assert suite.domains[0].train.preprocessing.horizontal_flip is bool(flip)
+        assert suite.domains[0].train.preprocessing.crop_padding == 2
 
 
 def test_the_protocols_of_the_registered_suites() -> None:
@@ -66,10 +66,10 @@ def test_the_protocols_of_the_registered_suites() -> None:
 
 def test_the_image_size_can_be_set() -> None:
     suite = load_suite(DataArgs(dataset="digits_offline", image_size=20))
-    assert (suite.input_size, suite.label) == (20, "digits_offline (input 20x20)")
+    assert (suite.example.shape[-1], suite.label) == (20, "digits_offline (input 20x20)")
     images = suite.domains[0].test.images[:2]
-    assert suite.preprocessing.evaluate(images).shape == (2, 3, 20, 20)
-    assert suite.preprocessing.augment(images, torch.Generator()).shape == (2, 3, 20, 20)
+    assert suite.domains[0].train.preprocessing.evaluate(images).shape == (2, 3, 20, 20)
+    assert suite.domains[0].train.preprocessing.augment(images, torch.Generator()).shape == (2, 3, 20, 20)
 
 
 def _write(root: Path, name: str, train: int, test: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
-from fedml_dapper.datasets import ClientData, ImageSet
+from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation import Experiment, Server, build_experiment
 from fedml_dapper.methods import ClientContext, Upload
 from fedml_dapper.methods.parts.batchnorm import recalibrate
@@ -23,7 +23,7 @@ NO_DECAY = "weight_decay=0"
 
 def without_classes(data: ClientData, *absent: int) -> ClientData:
     kept = torch.tensor([label not in absent for label in data.samples.labels.tolist()])
-    return replace(data, samples=ImageSet(data.samples.images[kept], data.samples.labels[kept]))
+    return data.take(kept.nonzero().flatten())
 
 
 def update(experiment: Experiment, data: ClientData) -> tuple[Server, Upload]:

@@ -31,7 +31,7 @@ def fedfa(fedavg: Experiment, **values: Any) -> Experiment:
 
 def on_backbone(fedavg: Experiment, name: str, width: int, input_size: int = 32) -> Experiment:
     model = build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size)
-    problem = replace(fedavg.method.problem, backbone=model, input_size=input_size)
+    problem = replace(fedavg.method.problem, backbone=model, example=torch.zeros(1, 3, input_size, input_size))
     return replace(fedavg, method=FedAvg(FedAvgParams(), problem))
 
 

@@ -52,7 +52,16 @@ def build(*overrides: str) -> Experiment:
 def nefl(backbone: Backbone, scope: Scope = "grouped", **values: Any) -> NeFL:
     """The method on a backbone of the test's own; five levels, so that the default sizes fit."""
     ratios = (0.0, 0.2, 0.4, 0.6, 0.8)
-    problem = Problem(backbone, 16, TrainArgs(), PruningArgs(scope=scope), uniform_weights=False, seed=0, ratios=ratios)
+    example = torch.zeros(1, 3, 16, 16)
+    problem = Problem(
+        backbone,
+        example,
+        TrainArgs(),
+        PruningArgs(scope=scope),
+        uniform_weights=False,
+        seed=0,
+        ratios=ratios,
+    )
     return NeFL(NeFLParams(**values), problem)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedml_dapper.datasets.digits_offline.canvas import SIZE, balanced_labels, generator, image_set, uniform
 from fedml_dapper.datasets.digits_offline.scans import scans, strokes
-from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.datasets.sources import Splits
 

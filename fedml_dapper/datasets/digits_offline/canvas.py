@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.image_set import ImageSet
 
 TRAIN_PER_CLASS = 67
 TEST_PER_CLASS = 20

@@ -18,7 +18,7 @@ from fedml_dapper.datasets.digits_offline.canvas import (
     place,
     uniform,
 )
-from fedml_dapper.datasets.domain import ImageSet
+from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.sources import Splits
 
 

@@ -63,6 +63,7 @@ class FedFomo(Method[FedFomoParams]):
     )
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
+        super().check_clients(clients)
         for data in clients:
             if data.num_samples - self._num_validation(data.num_samples) < 2:
                 raise ConfigError(
@@ -80,8 +81,8 @@ class FedFomo(Method[FedFomoParams]):
         order = torch.randperm(data.num_samples, generator=generator)
         count = self._num_validation(data.num_samples)
         parts = (order[count:].sort().values, order[:count].sort().values)
-        training, validation = (data.samples.take(part) for part in parts)
-        return replace(data, samples=training), replace(data, samples=validation)
+        training, validation = (data.take(part) for part in parts)
+        return training, validation
 
     @cached_property
     def _parameters(self) -> tuple[str, ...]:

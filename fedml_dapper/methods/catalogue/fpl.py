@@ -57,10 +57,12 @@ class FPL(Method[FPLParams]):
 
     name = "fpl"
     Params = FPLParams
+    needs_labels = True
     cost_note = "every client trains the full model; the prototypes that it receives are not in its bytes down."
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
-        held = [set(client.samples.labels.tolist()) for client in clients]
+        super().check_clients(clients)
+        held = [set(client.labels.tolist()) for client in clients if client.labels is not None]
         if len(set(chain.from_iterable(held))) == sum(len(classes) for classes in held):
             raise ConfigError(
                 "dapper_args.method: fpl shares class prototypes, but no class is held by two clients; raise"

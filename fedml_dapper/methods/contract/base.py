@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from fedml_dapper.config import DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
 from fedml_dapper.datasets import ClientData
@@ -47,7 +48,8 @@ class Problem:
 
     backbone: Backbone
     """The initial global model; never trained itself."""
-    input_size: int
+    example: Tensor
+    """A batch of one input, on the CPU."""
     training: TrainArgs
     pruning: PruningArgs
     uniform_weights: bool
@@ -64,7 +66,7 @@ class Problem:
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
+        layout = trace_layout(self.backbone, self.example.shape[-1], self.pruning.scope if self.slims else None)
         return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
@@ -112,6 +114,8 @@ class Method(Generic[P]):
     """Whether the server's model is meant to be used; otherwise only the clients' own are."""
     serves_newcomers: ClassVar[bool] = True
     """Whether there is a model for a client that never trained (:meth:`adapted_model`)."""
+    needs_labels: ClassVar[bool] = False
+    """Whether every sample has to have a class."""
     scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
     """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
@@ -140,6 +144,12 @@ class Method(Generic[P]):
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
         """Raises ``ConfigError`` where the method cannot work on these clients' data; called before round 1."""
+        without = [client.client_id for client in clients if client.labels is None]
+        if self.needs_labels and without:
+            raise ConfigError(
+                f"dapper_args.method: `{self.name}` needs one class for every sample, and those of client {without[0]}"
+                " have none; choose another method, or give targets that are single integers"
+            )
 
     @cached_property
     def personal(self) -> frozenset[str]:

@@ -53,6 +53,7 @@ class WindowMethod(Method[WindowParams]):
     """Sub-models of consecutive channels, averaged over their holders; subclasses say where the window starts."""
 
     Params = WindowParams
+    needs_labels = True
     slims = True
     slim_downlink = True
 
@@ -66,8 +67,10 @@ class WindowMethod(Method[WindowParams]):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """Mean cross-entropy, over the client's own classes if so set."""
+        labels = client.data.labels
+        assert labels is not None, "check_clients sees to that"
         absent = torch.ones(self.problem.backbone.predictor.out_features, dtype=torch.bool)
-        absent[client.data.samples.labels.cpu()] = False
+        absent[labels.cpu()] = False
         if not self.params.masked_loss or not absent.any():
             return super().objective(client, downlink)
         absent = absent.to(client.device)

@@ -1,0 +1,94 @@
+"""Images in memory: uint8 pixels, cropped and flipped a whole batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.datasets.preprocessing import Preprocessing, resize
+from fedml_dapper.datasets.samples import Batch, Samples
+from fedml_dapper.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet(Samples):
+    """``images`` uint8 (N, 3, H, W) and their ``labels`` int64 (N,), on one device, and how they become input."""
+
+    images: Tensor
+    labels: Tensor
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4 or self.images.shape[1] != 3:
+            raise DataError(
+                f"images are {self.images.dtype} {tuple(self.images.shape)};"
+                " convert them to uint8 of shape (N, 3, H, W)"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise DataError(
+                f"labels are {self.labels.dtype} {tuple(self.labels.shape)};"
+                f" convert them to int64 of shape ({len(self.images)},), one an image"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def is_grey(self) -> bool:
+        """Do the three channels share one buffer? Copies keep it so, for a third of the memory."""
+        return self.images.stride(1) == 0
+
+    @property
+    def example(self) -> Tensor:
+        """A black image of the size that a network gets, not normalised."""
+        size = self.preprocessing.input_size
+        return torch.zeros(1, 3, size, size)
+
+    def take(self, indices: Tensor) -> ImageSet:
+        """The samples at ``indices`` int64 (M,), in that order, as a copy."""
+        indices = indices.to(self.labels.device)
+        if self.is_grey:
+            return replace(self, images=self.images[indices, :1].expand(-1, 3, -1, -1), labels=self.labels[indices])
+        return replace(self, images=self.images[indices], labels=self.labels[indices])
+
+    def split(self, sizes: Sequence[int]) -> list[Samples]:
+        parts = zip(torch.split(self.images, list(sizes)), torch.split(self.labels, list(sizes)), strict=True)
+        return [replace(self, images=images, labels=labels) for images, labels in parts]
+
+    def joined(self, others: Sequence[Samples]) -> ImageSet:
+        return concatenate([self, *(samples for samples in others if isinstance(samples, ImageSet))])
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The same samples on ``device``; no copy when they are there already."""
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+
+    def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        drawn = self.take(indices)
+        return Batch(self.preprocessing.augment(drawn.images, generator), drawn.labels)
+
+    def pictures(self, indices: Tensor) -> Tensor:
+        return self.take(indices).images
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        pieces = zip(torch.split(self.images, batch_size), torch.split(self.labels, batch_size), strict=True)
+        for images, labels in pieces:
+            yield Batch(self.preprocessing.evaluate(images), labels)
+
+
+def concatenate(image_sets: Sequence[ImageSet]) -> ImageSet:
+    """The samples of all ``image_sets``, in order; where these differ in size, all at the largest.
+
+    They are preprocessed as the first ones are.
+    """
+    side = max(max(samples.images.shape[2:]) for samples in image_sets)
+    if len({samples.images.shape[2:] for samples in image_sets}) > 1:
+        image_sets = [replace(samples, images=resize(samples.images, side)) for samples in image_sets]
+    labels = torch.cat([samples.labels for samples in image_sets])
+    if all(samples.is_grey for samples in image_sets):
+        images = torch.cat([samples.images[:, :1] for samples in image_sets]).expand(-1, 3, -1, -1)
+    else:
+        images = torch.cat([samples.images for samples in image_sets])
+    return replace(image_sets[0], images=images, labels=labels)
