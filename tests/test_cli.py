@@ -143,3 +143,28 @@ def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_sett
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").read_text().startswith("<!")
     assert call("report", tmp_path / "nowhere").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("dataset", "my_pictures", "my_pictures"),
+        ("data_cache_dir", "/nowhere", "/nowhere"),
+        ("of_a_later_version", 1, "of_a_later_version"),
+    ],
+)
+def test_report_says_what_it_leaves_out_where_the_data_are_not_here(
+    tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str], key: str, value: object, reason: str
+) -> None:
+    record = build_experiment(tiny_settings()).record()
+    data_args = record.settings["data_args"] | {"dataset": "office_caltech10", key: value}
+    settings = record.settings | {"data_args": data_args}
+    (tmp_path / "ledger.jsonl").write_text(f"{record.model_copy(update={'settings': settings}).model_dump_json()}\n")
+    finished = subprocess.run(
+        [*COMMAND, "report", tmp_path], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (finished.returncode, finished.stdout) == (0, f"{tmp_path / 'report.html'}\n"), finished.stderr
+    [line] = finished.stderr.splitlines()
+    assert line.startswith("the report goes without sample images: ")
+    assert reason in line
+    assert "What the images look like" not in (tmp_path / "report.html").read_text()

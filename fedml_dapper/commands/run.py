@@ -16,11 +16,10 @@ from rich.syntax import Syntax
 
 from fedml_dapper.commands.console import progress_for
 from fedml_dapper.commands.options import json_option, resume_option
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
-from fedml_dapper.datasets import contact_sheet, load_suite
-from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_report
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_run_report
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -176,17 +175,3 @@ def _leave(run_dir: Path, console: Console) -> NoReturn:
     console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
     hurry()
     sys.exit(INTERRUPTED)
-
-
-def write_run_report(run_dir: Path) -> Path:
-    """Write the HTML report of the run in ``run_dir`` from its ledger; returns its path."""
-    record, rounds = read_ledger(run_dir / LEDGER_NAME)
-    settings = check(Settings, record.settings, where=str(run_dir / LEDGER_NAME))
-    try:
-        sheet = contact_sheet(load_suite(settings.data_args))
-    except DataError as error:
-        click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
-        sheet = None
-    path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, sheet)
-    return path
