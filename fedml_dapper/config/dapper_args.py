@@ -93,7 +93,7 @@ class DapperArgs(Section):
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1)
-    """Rounds between two checkpoints; the last round always makes one."""
+    """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
     checkpoints_kept: int = Field(default=2, ge=1)
     """How many of the latest checkpoints stay, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0)

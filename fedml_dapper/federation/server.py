@@ -191,15 +191,15 @@ class Server:
         return self.last_record
 
     def checkpoint(self) -> Checkpoint:
-        """What :meth:`restore` needs. Only between two rounds, after the first."""
+        """What :meth:`restore` needs; stays as it is while rounds go on. Only between two rounds, after the first."""
         assert self._aggregation is None, "a round is open"
         assert self.last_record is not None, "no round was closed"
         return Checkpoint(
-            weights=self.state.weights,
-            memory=self.state.memory,
-            memories=self.memories,
-            best=self._scoring.best,
-            best_validation=self._scoring.best_validation,
+            weights=dict(self.state.weights),
+            memory=self.state.memory.snapshot(),
+            memories={client_id: memory.snapshot() for client_id, memory in self.memories.items()},
+            best=replace(self._scoring.best),
+            best_validation=replace(self._scoring.best_validation),
             last_record=self.last_record,
             standing=self._quarantine.standing,
         )

@@ -90,8 +90,10 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         # a finished run needs no silos, which may have left long ago; ranks are there, and end only when told
         is_awaited = self._server.has_rounds_left or self._server.holds_memories
         self.set_deadline(self._join_seconds if is_awaited else GOODBYE_SECONDS)
-        for process in range(1, self._num_processes + 1):
-            self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, process))  # those not up yet call later
+        asked = range(1, self._num_processes + 1)
+        missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
+        if missing:
+            LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -175,7 +177,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             self._sent[client_id] = ticket
         else:
             self._online.discard(process)
-            LOGGER.warning("client %d cannot be reached; the round goes on without it", client_id)
+            LOGGER.warning("the round goes on without client %d", client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -342,7 +344,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         try:
             self.send_message(message)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
-            LOGGER.info("rank %s cannot be reached: %s", message.get_receiver_id(), reason_of(error))
+            rank = int(message.get_receiver_id())
+            if rank in self._lives:  # it was there
+                LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
             return False
         return True
 
