@@ -12,9 +12,11 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=["fedml_dapper", "fedml_dapper.*"]),
+    packages=[*find_packages(include=["fedml_dapper", "fedml_dapper.*"]), "fedml_dapper.shipped"],
+    package_dir={"fedml_dapper.shipped": "config"},  # no code, but files that the commands read
     package_data={
         "fedml_dapper": ["py.typed"],
+        "fedml_dapper.shipped": ["*.yaml", "*.csv", "*/*.yaml"],
         "fedml_dapper.evaluation": ["*.html"],
         "fedml_dapper.benches": ["*.html"],
     },
@@ -36,6 +38,7 @@ setup(
         "scipy>=1.11",
         "matplotlib>=3.8",
         "optuna>=5",
+        "pandas>=2",
         "pillow>=10",
         "jinja2>=3.1",
         "markupsafe>=2.1",

@@ -26,10 +26,11 @@ def _torch_seed() -> None:
 
 @pytest.fixture
 def tiny_settings(tmp_path: Path) -> SettingsFactory:
-    """Settings of a run of seconds: ResNet10 of width 8, ten clients, two rounds; give overrides as key=value."""
+    """Settings of a run of seconds: ResNet10 of width 8, ten clients, two rounds; give overrides as key=value, and as
+    ``above`` a file to lay over the quickstart's."""
 
-    def build(*overrides: str) -> Settings:
+    def build(*overrides: str, above: Path | None = None) -> Settings:
         small = ["width=8", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", f"output_dir={tmp_path}"]
-        return load_settings([QUICKSTART], [*small, *overrides])
+        return load_settings([QUICKSTART] if above is None else [QUICKSTART, above], [*small, *overrides])
 
     return build

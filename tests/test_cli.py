@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import LedgerWriter, build_experiment, read_ledger, simulate
 
 SettingsFactory = Callable[..., Settings]
+SECONDS = re.compile(rb'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
 
 
@@ -60,30 +62,49 @@ def test_run_as_json_prints_one_document_and_writes_everything(
         "settings.yaml", "ledger.jsonl", "checkpoints", "global_model.safetensors", "report.html", "profile.json"
     }  # fmt: skip
     assert "round 2/2" in finished.stderr
+    assert finished.stderr.index("10 clients") < finished.stderr.index("round 1/2")
+    assert f"All settings: {folder / 'settings.yaml'}" in finished.stderr
+    assert "learning_rate_decay" not in finished.stderr  # ninety lines of settings would scroll all else away
 
 
-def test_interrupt_ends_cleanly_and_says_what_was_saved(
-    experiment: Path, tmp_path: Path, environment: dict[str, str]
+def test_an_interrupt_between_checkpoints_costs_no_finished_round(
+    tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:
-    folder = tmp_path / "run"
+    settings = tiny_settings("comm_round=8", "epochs=1", "checkpoint_every=100", "client_share=0.03", "image_size=16")
+    experiment, folder, whole = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "whole"
+    experiment.write_text(settings.as_yaml())
     heeding_interrupts = ["env", "--default-signal=INT"]  # a job in the background would ignore them
+    command = [*heeding_interrupts, *COMMAND, "run", "-c", experiment, "--output", folder]
     process = subprocess.Popen(
-        [*heeding_interrupts, *COMMAND, "run", "-c", experiment, "--set", "comm_round=500",
-         "--set", "checkpoint_every=1", "--output", folder],
-        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 240
     while not ((folder / "ledger.jsonl").exists() and len((folder / "ledger.jsonl").read_text().splitlines()) > 2):
         assert time.monotonic() < deadline, process.communicate(timeout=5)
-        time.sleep(0.1)
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
-    finished_rounds = len(read_ledger(folder / "ledger.jsonl")[1])
-    assert f"Stopped after {finished_rounds} finished rounds" in stdout
+    finished = len(read_ledger(folder / "ledger.jsonl")[1])
+    assert 2 <= finished < 8
+    assert f"Stopped after {finished} finished rounds" in stdout
     assert "report.html" in stdout
     assert f"The same command with --output {folder} --resume goes on from there." in stdout.replace("\n", " ")
+    assert [path.name for path in folder.glob("checkpoints/*")] == [f"round_{finished:05}.safetensors"]
+
+    resumed = subprocess.run(
+        [*command, "--resume", "--verbose"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert resumed.returncode == 0, resumed.stderr
+    assert "learning_rate_decay: 1.0" in resumed.stdout
+    assert f"going on after round {finished}/8" in resumed.stderr
+    assert re.findall(r"^round (\d)/8", resumed.stderr, re.MULTILINE) == [str(n) for n in range(finished + 1, 9)]
+    simulate(build_experiment(settings), run_dir=whole)
+    for name in ("ledger.jsonl", "global_model.safetensors"):
+        ours, theirs = ((place / name).read_bytes() for place in (folder, whole))
+        assert SECONDS.sub(b"", ours) == SECONDS.sub(b"", theirs), name
 
 
 @pytest.mark.parametrize(
@@ -143,3 +164,28 @@ def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_sett
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").read_text().startswith("<!")
     assert call("report", tmp_path / "nowhere").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("dataset", "my_pictures", "my_pictures"),
+        ("data_cache_dir", "/nowhere", "/nowhere"),
+        ("of_a_later_version", 1, "of_a_later_version"),
+    ],
+)
+def test_report_says_what_it_leaves_out_where_the_data_are_not_here(
+    tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str], key: str, value: object, reason: str
+) -> None:
+    record = build_experiment(tiny_settings()).record()
+    data_args = record.settings["data_args"] | {"dataset": "office_caltech10", key: value}
+    settings = record.settings | {"data_args": data_args}
+    (tmp_path / "ledger.jsonl").write_text(f"{record.model_copy(update={'settings': settings}).model_dump_json()}\n")
+    finished = subprocess.run(
+        [*COMMAND, "report", tmp_path], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (finished.returncode, finished.stdout) == (0, f"{tmp_path / 'report.html'}\n"), finished.stderr
+    [line] = finished.stderr.splitlines()
+    assert line.startswith("the report goes without sample images: ")
+    assert reason in line
+    assert "What the images look like" not in (tmp_path / "report.html").read_text()

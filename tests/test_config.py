@@ -57,6 +57,8 @@ def test_fedcmd_experiment_holds_its_settings() -> None:
         (["client_order=official"], "leave client_order and max_clients_per_domain"),
         (["ratios=[0.0]"], "data_args.clients has level 2, but dapper_args.levels.ratios has 1 levels"),
         (["data_silo_config=[a.yaml, b.yaml]"], "levels stand in data_args.clients and in client_specific_args"),
+        (["assignment=[1, 1]"], "levels stand in data_args.clients and in dapper_args.levels.assignment"),
+        (["assignment=[1]"], "dapper_args.levels.assignment lists 1 levels for 2 clients; give one per client"),
     ],
 )
 def test_stated_clients_leave_nothing_else_to_say_it(experiment: Path, also: list[str], message: str) -> None:

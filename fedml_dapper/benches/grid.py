@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fedml_dapper.config import (
+    SHIPPED,
     Precision,
     Section,
     Settings,
@@ -33,8 +34,6 @@ Statistic = Literal["global", "personal", "unseen"]
 ProfileName = Literal["paper", "small"]
 Device = Literal["cpu", "cuda"]
 
-CONFIGS = Path(__file__).parents[2] / "config"
-"""The project's experiment files, where the package runs from a clone."""
 _NOT_RESULTS: dict[str, Any] = {
     "dapper_args": {"output_dir", "checkpoint_every", "checkpoints_kept"},
     "device_args": {"threads", "gpu_id"},
@@ -142,7 +141,7 @@ def load_bench(name: str) -> Bench:
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        path = CONFIGS / "benches" / f"{name}.yaml"
+        path = SHIPPED / "benches" / f"{name}.yaml"
         if not path.is_file():
             raise ConfigError(f"no bench `{name}` in {path.parent}{did_you_mean(name, bench_names())}")
     return check(Bench, _extended(path) | {"name": path.stem}, where=str(path))
@@ -159,7 +158,7 @@ def _extended(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 def bench_names() -> list[str]:
     """The shipped benches."""
-    return sorted(path.stem for path in (CONFIGS / "benches").glob("*.yaml"))
+    return sorted(path.stem for path in (SHIPPED / "benches").glob("*.yaml"))
 
 
 def cells(
@@ -183,9 +182,9 @@ def cells(
     for seed in seeds or bench.profiles[profile].seeds:
         for variant in bench.variants:
             layers: list[Mapping[str, Any]] = [
-                read_yaml(CONFIGS / bench.experiment),
+                read_yaml(SHIPPED / bench.experiment),
                 bench.settings,
-                read_yaml(CONFIGS / "methods" / f"{variant.method}.yaml"),
+                read_yaml(SHIPPED / "methods" / f"{variant.method}.yaml"),
                 bench.profiles[profile].settings,
                 {"device_args": machine},
                 variant.settings,

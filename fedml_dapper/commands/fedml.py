@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.commands.options import resume_option
+from fedml_dapper.commands.options import resume_option, shipped_where_missing
 from fedml_dapper.commands.run import run_experiment
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.interruption import ending_in_order
@@ -20,7 +20,7 @@ from fedml_dapper.interruption import ending_in_order
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option(
     "--cf", "--yaml_config_file", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
-    help="Experiment file; later ones are laid over earlier ones.",
+    callback=shipped_where_missing, help="Experiment file; later ones are laid over earlier ones.",
 )  # fmt: skip
 @click.option("--rank", type=click.IntRange(min=0), default=0, help="0 is the server, N the client of silo N.")
 @click.option("--role", type=click.Choice(["server", "client"]))

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import click
+
+from fedml_dapper.config import experiment_file
 
 resume_option = click.option(
     "--resume", is_flag=True,
     help="Go on with the run in the --output folder after its last checkpoint; start one where there is none.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+
+
+def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, files: Sequence[Path]) -> list[Path]:
+    """Callback of options that name experiment files: a shipped one stands in for a path that is none, and is said."""
+    found = [experiment_file(file) for file in files]
+    for file, place in zip(files, found, strict=True):
+        if place != file:
+            click.echo(f"{file}: no such file here, taking the shipped one, {place}", err=True)
+    return found

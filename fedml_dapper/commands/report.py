@@ -8,7 +8,7 @@ import click
 
 from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import MANIFEST_NAME
-from fedml_dapper.commands.run import write_run_report
+from fedml_dapper.evaluation import write_run_report
 
 
 @click.command()

@@ -10,28 +10,24 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-from PIL.Image import Image
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
 from fedml_dapper.commands.console import progress_for
-from fedml_dapper.commands.options import json_option, resume_option
-from fedml_dapper.config import Settings, check, load_settings, sources
+from fedml_dapper.commands.options import json_option, resume_option, shipped_where_missing
+from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
-from fedml_dapper.datasets import contact_sheet, load_suite
-from fedml_dapper.errors import ConfigError, DapperError, DataError
-from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_report
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.evaluation import experiment_tables, personal_table, result_table, summarise, write_run_report
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
     LEDGER_NAME,
     MODEL_NAME,
     REPORT_NAME,
     SETTINGS_NAME,
-    RunRecord,
     build_experiment,
     is_finished,
-    level_footprints,
     open_run_dir,
     read_ledger,
     read_unfinished,
@@ -43,7 +39,8 @@ from fedml_dapper.profiling import Profiler
 @click.command()
 @click.option(
     "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
-    help="Experiment file; give several to lay later ones over earlier ones.",
+    callback=shipped_where_missing,
+    help="Experiment file, or the name of a shipped one; give several to lay later ones over earlier ones.",
 )  # fmt: skip
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting, e.g. --set comm_round=5."
@@ -58,11 +55,13 @@ from fedml_dapper.profiling import Profiler
     is_flag=True,
     help=f"Say where the rounds' seconds went, and write {PROFILE_NAME}. With several processes: the server's own.",
 )
+@click.option("--verbose", is_flag=True, help="Print all effective settings first.")
 def run(
-    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, profile: bool
+    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, profile: bool,
+    verbose: bool,
 ) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
-    run_experiment(configs, overrides, as_json, output, resume=resume, profile=profile)
+    run_experiment(configs, overrides, as_json, output, resume=resume, profile=profile, verbose=verbose)
 
 
 def run_experiment(
@@ -73,6 +72,7 @@ def run_experiment(
     rank: int = 0,
     resume: bool = False,
     profile: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
@@ -89,12 +89,13 @@ def run_experiment(
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
         experiment = build_experiment(settings)
-    console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
-    footprints = level_footprints(experiment.method, settings.dapper_args.levels)
-    console.print(footprint_table(footprints, f"{settings.model_args.model} per level"))
+    if verbose:
+        console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
+    console.print(experiment_tables(experiment))
     for note in experiment.notes:
         console.print(f"note: {note}", soft_wrap=True)
     run_dir = open_run_dir(experiment, output, resume)
+    console.print(f"All settings: {run_dir / SETTINGS_NAME}", soft_wrap=True)
     if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
         console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
         _finish(run_dir, console, as_json)
@@ -122,7 +123,7 @@ def run_experiment(
 
 def _run_client(config: Path, settings: Settings, rank: int) -> None:
     with redirect_stdout(sys.stderr):
-        experiment = build_experiment(settings)
+        experiment = build_experiment(settings, rank)
         from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
         _show_log(f"rank {rank}")
@@ -178,24 +179,3 @@ def _leave(run_dir: Path, console: Console) -> NoReturn:
     console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
     hurry()
     sys.exit(INTERRUPTED)
-
-
-def _sheet(settings: Settings, record: RunRecord) -> Image | None:
-    key = "data_args.dataset"
-    if record.sources.get(key) != sources(settings).get(key):
-        raise DataError(f"{key}: {settings.data_args.dataset} is not what it was in the run")
-    return contact_sheet(load_suite(settings.data_args))
-
-
-def write_run_report(run_dir: Path) -> Path:
-    """Write the HTML report of the run in ``run_dir`` from its ledger; returns its path."""
-    record, rounds = read_ledger(run_dir / LEDGER_NAME)
-    settings = check(Settings, record.settings, where=str(run_dir / LEDGER_NAME))
-    try:
-        sheet = _sheet(settings, record)
-    except DapperError as error:
-        click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
-        sheet = None
-    path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, sheet)
-    return path

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, RunRecord, build_experiment
@@ -39,6 +40,7 @@ _LINE_EVERY_S = 30.0
 @click.command()
 @click.option(
     "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True,
+    callback=shipped_where_missing,
     help="Experiment file; several are laid over each other. Without any, DIR's results are shown and drawn again.",
 )  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting of the experiment.")

@@ -25,11 +25,13 @@ from fedml_dapper.config.loading import load_settings, merge, parse_override, re
 from fedml_dapper.config.references import ENTRY_POINTS, Reference, installed, named_by_source, short_name, sources
 from fedml_dapper.config.section import Section, check, did_you_mean
 from fedml_dapper.config.settings import Settings
+from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
 
 __all__ = [
     "ENTRY_POINTS",
     "FEDML_PROTECTIONS",
+    "SHIPPED",
     "ClientArgs",
     "ClientSpecificArgs",
     "CommArgs",
@@ -58,6 +60,7 @@ __all__ = [
     "ValidationArgs",
     "check",
     "did_you_mean",
+    "experiment_file",
     "installed",
     "load_settings",
     "merge",

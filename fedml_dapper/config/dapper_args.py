@@ -17,8 +17,10 @@ class LevelArgs(Section):
     """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
-    assignment: Literal["balanced", "index_mod"] = "balanced"
-    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels."""
+    assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
+    """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
+    list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
+    round (docs/levels.md)."""
     strict: bool = False
     """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
 
@@ -91,10 +93,13 @@ class DapperArgs(Section):
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1)
-    """Rounds between two checkpoints; the last round always makes one."""
+    """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
     checkpoints_kept: int = Field(default=2, ge=1)
     """How many of the latest checkpoints stay, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0)
     """Seconds after which a round of separate processes closes with those who answered."""
+    join_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds that the server waits for all clients to come online before it begins with those that are there;
+    ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
     """With fewer uploads than this at the timeout, the run ends with an error."""

@@ -43,7 +43,8 @@ class DataArgs(Section):
     arguments: dict[str, Any] = Field(default={})
     """What a function of one's own is called with, by name."""
     classes: Annotated[int, Field(ge=2)] | tuple[str, ...] | None = None
-    """For a function of one's own: how many classes there are, or their names; as the data say when absent."""
+    """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
+    the data say when absent."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """For ``folder``: the share of every class that tests are made with, where there is no ``test/``; 0.2 when
     absent."""
@@ -60,7 +61,8 @@ class DataArgs(Section):
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
     (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
     tenth for testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
-    samples for testing (FedCMD). Or a function of one's own, ``my_split.py:deal`` (docs/own_data.md)."""
+    samples for testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md). Or
+    a function of one's own, ``my_split.py:deal`` (docs/own_data.md)."""
     client_share: Share | None = None
     """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent
     (data of one's own: an even one); otherwise the share of its training samples that a client uses, all of them when

@@ -12,24 +12,33 @@ from pydantic import BaseModel
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
 from fedml_dapper.config.section import check, did_you_mean, is_section
 from fedml_dapper.config.settings import Settings
+from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
 from fedml_dapper.errors import ConfigError
 
 
-def load_settings(files: Sequence[Path], overrides: Iterable[str] = ()) -> Settings:
+def load_settings(
+    files: Path | str | Sequence[Path | str], overrides: Iterable[str] | Mapping[str, Any] = ()
+) -> Settings:
     """Read, merge and check experiment files.
 
-    ``files`` are merged left to right, so a later one may hold only what differs. ``overrides`` are ``key=value``
-    texts, applied last; a key is dotted (``train_args.comm_round``) or, where it stands in one section only, bare
+    ``files`` are merged left to right, so a later one may hold only what differs; a name that is no path is that of a
+    shipped file (``quickstart.yaml``, ``methods/fpl.yaml``). ``overrides`` are applied last: ``key=value`` texts, or
+    values by key. A key is dotted (``train_args.comm_round``) or, where it stands in one section only, bare
     (``comm_round``). Raises :class:`ConfigError` with one line that names file, key and remedy.
     """
     merged: dict[str, Any] = {}
-    for file in files:
+    found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
+    for file in found:
         merged = merge(merged, read_yaml(file))
-    for override in overrides:
-        parse_override(merged, override)
-    folders = [file.parent for file in files]
-    settings = check(Settings, _with_found_sources(merged, folders), where=", ".join(str(file) for file in files))
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            _put(merged, key, value, shown=key)
+    else:
+        for override in overrides:
+            parse_override(merged, override)
+    folders = [file.parent for file in found]
+    settings = check(Settings, _with_found_sources(merged, folders), where=", ".join(str(file) for file in found))
     return _with_found_files(settings, folders)
 
 
@@ -41,7 +50,7 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
     files = settings.client_specific_args.data_silo_config
     if files is None:
         return None
-    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.capability_level for file in files]
+    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.level for file in files]
     known = len(settings.dapper_args.levels.ratios)
     for file, level in zip(files, levels, strict=True):
         if level > known:
@@ -52,7 +61,9 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
 def read_yaml(file: Path) -> dict[str, Any]:
     """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
     if not file.is_file():
-        raise ConfigError(f"no config file at {file.absolute()}; the shipped ones are in config/, e.g. quickstart.yaml")
+        raise ConfigError(
+            f"no config file at {file.absolute()}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
+        )
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -76,16 +87,22 @@ def parse_override(values: dict[str, Any], override: str) -> None:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")
-    path = dotted.split(".") if "." in dotted else _place_of(dotted)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+    _put(values, dotted, value, shown=f"--set {dotted}")
+
+
+def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
+    """Put ``value`` at the place of a dotted or bare key; errors begin with ``shown``."""
+    path = dotted.split(".") if "." in dotted else _place_of(dotted, shown)
     place = values
     for key in path[:-1]:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
-            raise ConfigError(f"--set {override}: `{key}` is a value, not a section")
-    try:
-        place[path[-1]] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+            raise ConfigError(f"{shown}: `{key}` is a value, not a section")
+    place[path[-1]] = value
 
 
 def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
@@ -136,7 +153,13 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if silos.data_silo_config is not None:
         found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
         silos = silos.model_copy(update={"data_silo_config": found})
-    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos, "data_args": data})
+    own = settings.silo_args
+    if own.data_cache_dir is not None:
+        place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
+        own = own.model_copy(update={"data_cache_dir": place})
+    return settings.model_copy(
+        update={"comm_args": comm, "client_specific_args": silos, "silo_args": own, "data_args": data}
+    )
 
 
 def _find_data(path: Path, folders: Sequence[Path]) -> Path:
@@ -145,14 +168,14 @@ def _find_data(path: Path, folders: Sequence[Path]) -> Path:
     return next((candidate.resolve() for candidate in candidates if candidate.is_dir()), path)
 
 
-def _place_of(key: str) -> list[str]:
+def _place_of(key: str, shown: str) -> list[str]:
     places = [path for path in _leaves(Settings) if path[-1] == key]
     if len(places) == 1:
         return places[0]
     if not places:
-        raise ConfigError(f"--set {key}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
+        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
     options = " or ".join(".".join(path) for path in places)
-    raise ConfigError(f"--set {key}: stands in several sections; write {options}")
+    raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
 
 def _leaves(model: type[BaseModel]) -> list[list[str]]:

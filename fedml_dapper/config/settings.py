@@ -21,7 +21,7 @@ from fedml_dapper.config.fedml_args import (
     why_refused,
 )
 from fedml_dapper.config.section import Section
-from fedml_dapper.config.silo_args import ClientSpecificArgs
+from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
 
 
 class Settings(Section):
@@ -36,6 +36,7 @@ class Settings(Section):
     comm_args: CommArgs = CommArgs()
     tracking_args: TrackingArgs = TrackingArgs()
     client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
+    silo_args: SiloArgs = SiloArgs()
     dapper_args: DapperArgs = DapperArgs()
 
     @model_validator(mode="before")
@@ -63,6 +64,7 @@ class Settings(Section):
                 f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
             )
         self._clients_fit(silos is not None)
+        self._own_data_fit(kind)
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
         defence = self.dapper_args.defence
@@ -75,24 +77,46 @@ class Settings(Section):
         return self
 
     def _clients_fit(self, silos_say_levels: bool) -> None:
-        stated = self.data_args.clients
-        if stated is None:
+        count, known = self.train_args.client_num_in_total, len(self.dapper_args.levels.ratios)
+        stated, listed = self.data_args.clients, self.dapper_args.levels.assignment
+        if stated is not None and len(stated) != count:
+            raise ValueError(
+                f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is {count}; make them"
+                " agree"
+            )
+        levels = {
+            "data_args.clients": [client.level for client in stated or () if client.level is not None],
+            "dapper_args.levels.assignment": [] if isinstance(listed, str) else list(listed),
+        }
+        for place, given in levels.items():
+            if given and len(given) != count:
+                raise ValueError(f"{place} lists {len(given)} levels for {count} clients; give one per client")
+            if given and max(given) > known:
+                raise ValueError(f"{place} has level {max(given)}, but dapper_args.levels.ratios has {known} levels")
+        places = [place for place, given in levels.items() if given]
+        if silos_say_levels:
+            places.append("client_specific_args.data_silo_config")
+        if len(places) > 1:
+            raise ValueError(f"levels stand in {' and in '.join(places)}; leave one out")
+
+    def _own_data_fit(self, kind: str) -> None:
+        if self.data_args.partition != "own":
+            if self.silo_args != SiloArgs():
+                raise ValueError("silo_args go with data_args.partition: own, where every silo has its own data")
             return
-        if len(stated) != self.train_args.client_num_in_total:
-            raise ValueError(
-                f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is"
-                f" {self.train_args.client_num_in_total}; make them agree"
-            )
-        levels = [client.level for client in stated if client.level is not None]
-        if levels and silos_say_levels:
-            raise ValueError(
-                "levels stand in data_args.clients and in client_specific_args.data_silo_config; leave one out"
-            )
-        if levels and max(levels) > len(self.dapper_args.levels.ratios):
-            raise ValueError(
-                f"data_args.clients has level {max(levels)}, but dapper_args.levels.ratios has"
-                f" {len(self.dapper_args.levels.ratios)} levels"
-            )
+        if kind != "cross_silo":
+            raise ValueError("data_args.partition own is for silos, which are processes: training_type cross_silo")
+        data = self.data_args
+        known_of_all = {
+            "data_args.clients": data.clients,
+            "data_args.client_share": data.client_share,
+            "data_args.validation_share": data.validation_share,
+            "dapper_args.evaluation.unseen_domain": self.dapper_args.evaluation.unseen_domain,
+            "client_specific_args.data_silo_config": self.client_specific_args.data_silo_config,
+        }
+        for key, value in known_of_all.items():
+            if value is not None:
+                raise ValueError(f"{key} deals out what one process knows of all; with partition own leave it out")
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

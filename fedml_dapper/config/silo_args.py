@@ -1,10 +1,10 @@
-"""A silo's own file, which says what its device is able to."""
+"""What a silo says of itself: its data, and what its device is able to."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from fedml_dapper.config.section import Section
 
@@ -17,12 +17,24 @@ class ClientSpecificArgs(Section):
 
 
 class SiloArgs(Section):
-    """``silo_args`` of a silo's own file."""
+    """``silo_args``: with ``data_args.partition: own``, what this silo holds; every silo has a file of its own, laid
+    over the one that all share."""
 
-    capability_level: int = Field(ge=1)
+    domain: str | None = Field(default=None, min_length=1, max_length=100)
+    """The domain that its images are of: the suite's, or any name for a folder with one; its only one when absent."""
+    data_cache_dir: Path | None = None
+    """Where its images are; ``data_args.data_cache_dir`` when absent."""
+    level: int | None = Field(default=None, ge=1)
+    """Its capability level; ``dapper_args.levels.assignment`` decides when absent."""
+
+
+class SiloLevel(Section):
+    """``silo_args`` of a file that ``data_silo_config`` lists."""
+
+    level: int = Field(ge=1, validation_alias=AliasChoices("level", "capability_level"))
 
 
 class SiloFile(Section):
-    """A silo's own file."""
+    """A file that ``data_silo_config`` lists."""
 
-    silo_args: SiloArgs
+    silo_args: SiloLevel

@@ -11,6 +11,7 @@ from fedml_dapper.datasets.partition import Partition, assign_domains, client_da
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.samples import Batch, Samples
+from fedml_dapper.datasets.silo import load_server, load_silo, server_division, silo_division
 from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, SUITES, data_root, load_suite
 
 __all__ = [
@@ -40,8 +41,12 @@ __all__ = [
     "data_root",
     "divide",
     "find_domains",
+    "load_server",
+    "load_silo",
     "load_suite",
     "missing_domains",
     "pack",
     "partition",
+    "server_division",
+    "silo_division",
 ]

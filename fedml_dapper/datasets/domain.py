@@ -59,6 +59,8 @@ class Suite:
     """In what the images differ from the published benchmark, beside being a subset."""
     notes: tuple[str, ...] = ()
     """What reading the data came upon, to be logged."""
+    empty_example: Tensor | None = None
+    """A batch of one input, for a suite without domains, which has none to show."""
 
     @property
     def label(self) -> str:
@@ -74,4 +76,7 @@ class Suite:
     @property
     def example(self) -> Tensor:
         """A batch of one input, on the CPU, as networks get it."""
-        return self.domains[0].train.example
+        if self.domains:
+            return self.domains[0].train.example
+        assert self.empty_example is not None
+        return self.empty_example

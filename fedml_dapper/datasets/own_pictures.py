@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedml_dapper.config import DataArgs
+from fedml_dapper.config import DataArgs, did_you_mean
 from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -32,7 +32,7 @@ from fedml_dapper.datasets.sources import (
     read_arrays,
     read_picture,
 )
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import DataError
 from fedml_dapper.seeding import Stream, numpy_generator
 
 SIDE = 32
@@ -77,18 +77,21 @@ def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
             " `fedml-dapper data pack` wrote"
         )
     root = root.resolve()
-    packed = sorted(root.glob("*.npz"))
-    share, side = args.test_share or TEST_SHARE, args.image_size or SIDE
+    packed, share = sorted(root.glob("*.npz")), args.test_share or TEST_SHARE
     if packed:
-        classes, domains = _packed_domains(packed, share)
+        classes, domains = _packed_domains(packed, args.classes, share)
     else:
-        classes, domains = _picture_domains(root, share, args.skip_damaged)
-    if len(classes) < 2:
-        raise DataError(f"{root}: has one class only ({classes[0]}); two are needed to tell apart")
+        classes, domains = _picture_domains(root, args.classes, share, args.skip_damaged)
+    return recipe_of(classes, domains, args, root.name)
+
+
+def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args: DataArgs, name: str) -> SuiteRecipe:
+    """The suite called ``name`` of such ``domains``; its classes are those in ``args``, where these say them."""
+    side = args.image_size or SIDE
     size = f"pictures are brought to {side}x{side} pixels"
     return SuiteRecipe(
-        name=root.name,
-        classes=classes,
+        name=name,
+        classes=args.classes if isinstance(args.classes, tuple) else classes,
         domains=domains,
         preprocessing=Preprocessing(input_size=side),
         client_share=None,
@@ -97,22 +100,37 @@ def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
     )
 
 
-def _picture_domains(root: Path, share: float, skip_damaged: bool) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
+def _agreed(place: Path, found: Iterable[str], stated: int | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The classes ``found``, sorted, or those ``stated``; raises :class:`DataError` where they contradict."""
+    names = tuple(sorted(set(found)))
+    if isinstance(stated, int) and stated != len(names):
+        raise DataError(f"{place}: has {len(names)} classes ({', '.join(names)}), data_args.classes says {stated}")
+    if isinstance(stated, tuple):
+        for name in names:
+            if name not in stated:
+                raise DataError(f"{place}: class {name} is not in data_args.classes{did_you_mean(name, stated)}")
+        return stated
+    if len(names) < 2:
+        raise DataError(f"{place}: has one class only ({names[0]}); there have to be two, to tell them apart")
+    return names
+
+
+def _picture_domains(
+    root: Path, stated: int | tuple[str, ...] | None, share: float, skip_damaged: bool
+) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
     found = find_pictures(root)
-    classes = tuple(sorted({name for domain in found for files in domain.parts.values() for name in files}))
-    _check_trained(root, classes, (domain.train for domain in found))
-    recipes = []
-    for domain in found:
-        source = _listed(domain, classes, share, skip_damaged, root)
-        recipes.append(DomainRecipe(domain.name, (source,)))
-    return classes, tuple(recipes)
+    names = {name for domain in found for files in domain.parts.values() for name in files}
+    classes = _agreed(root, names, stated)
+    _check_trained(root, names, (domain.train for domain in found))
+    sources = [_listed(domain, classes, share, skip_damaged, root) for domain in found]
+    return classes, tuple(DomainRecipe(domain.name, (source,)) for domain, source in zip(found, sources, strict=True))
 
 
-def _check_trained(root: Path, classes: Sequence[str], trained: Iterable[Iterable[str]]) -> None:
+def _check_trained(place: Path, classes: Iterable[str], trained: Iterable[Iterable[str]]) -> None:
     untrained = set(classes).difference(*trained)
     if untrained:
         raise DataError(
-            f"{root}: class {min(untrained)} has no training pictures in any domain; put some in train/, or remove the"
+            f"{place}: class {min(untrained)} has no training pictures in any domain; put some in train/, or remove the"
             " class"
         )
 
@@ -294,8 +312,10 @@ class OwnPackedFile:
         return Splits(sets["train"], sets["test"], sets.get("validation"))
 
 
-def _packed_domains(files: Sequence[Path], share: float) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
-    sources, trained = [], []
+def _packed_domains(
+    files: Sequence[Path], stated: int | tuple[str, ...] | None, share: float
+) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
+    folder, sources, trained = files[0].parent, [], []
     for file in files:
         arrays = read_arrays(file, ("classes", "domain", "y", "y_train"))
         if "classes" not in arrays:
@@ -307,10 +327,7 @@ def _packed_domains(files: Sequence[Path], share: float) -> tuple[tuple[str, ...
         trained.append([names[label] for label in labels.tolist() if 0 <= label < len(names)])
     twice = [name for name, count in Counter(source.domain for source in sources).items() if count > 1]
     if twice:
-        raise ConfigError(
-            f"data_args.data_cache_dir: {files[0].parent} has packed files of several suites, with two domains"
-            f" {twice[0]}; give each suite a folder of its own"
-        )
-    classes = tuple(sorted({name for source in sources for name in source.classes}))
-    _check_trained(files[0].parent, classes, trained)
-    return classes, tuple(DomainRecipe(source.domain, (source,)) for source in sources)
+        raise DataError(f"{folder}: two packed files are of domain {twice[0]}; give each suite a folder of its own")
+    found = {name for source in sources for name in source.classes}
+    _check_trained(folder, found, trained)
+    return _agreed(folder, found, stated), tuple(DomainRecipe(source.domain, (source,)) for source in sources)

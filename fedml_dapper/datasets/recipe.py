@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import torch
 
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.image_set import ImageSet
@@ -84,15 +87,19 @@ class SuiteRecipe:
         """What to ask the sources of this suite for."""
         return Request(root, self.classes, image_size or self.preprocessing.input_size, download)
 
-    def load(self, root: Path, download: bool = False, image_size: int | None = None) -> Suite:
-        """The suite with its images, for input of ``image_size`` or the suite's own.
+    def load(
+        self, root: Path, download: bool = False, image_size: int | None = None, only: Collection[str] | None = None
+    ) -> Suite:
+        """The suite with its images, for input of ``image_size`` or the suite's own; of the domains named in ``only``,
+        where it is given, which may be none.
 
         Raises :class:`DataError` when a domain is nowhere below ``root`` or damaged.
         """
         request = self.request(root, download, image_size)
-        domains = tuple(self._require(domain, request) for domain in self.domains)
+        wanted = tuple(domain for domain in self.domains if only is None or domain.name in only)
+        domains = tuple(self._require(domain, request) for domain in wanted)
         preprocessing = replace(self.preprocessing, input_size=request.size)
-        if self.measured_on is not None:
+        if self.measured_on is not None and domains:
             kept = slice(1) if self.measured_on == "training" else slice(2)
             preprocessing = preprocessing.fitted_to(
                 samples.images for domain in domains for samples in _image_sets(domain)[kept]
@@ -104,12 +111,15 @@ class SuiteRecipe:
             client_share=self.client_share,
             swap_in_missing_classes=self.swap_in_missing_classes,
             partition=self.partition,
-            remarks=self._remarks(domains, request.size),
+            remarks=self._remarks(wanted, domains, request.size),
             notes=(*self.notes, *(note for domain in domains for note in domain.notes)),
+            empty_example=torch.zeros(1, 3, request.size, request.size),
         )
 
-    def _remarks(self, domains: tuple[Domain, ...], input_size: int) -> tuple[str, ...]:
-        pairs = zip(self.domains, domains, strict=True)
+    def _remarks(
+        self, recipes: tuple[DomainRecipe, ...], domains: tuple[Domain, ...], input_size: int
+    ) -> tuple[str, ...]:
+        pairs = zip(recipes, domains, strict=True)
         reduced = [_side(domain) for recipe, domain in pairs if recipe.is_reduced(domain, input_size)]
         remarks = [f"images reduced to {min(reduced)}x{min(reduced)}"] if reduced else []
         if input_size != self.preprocessing.input_size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from fedml_dapper.datasets.fdse import DOMAINNET, OFFICE_CALTECH_FDSE, PACS
 from fedml_dapper.datasets.fedcmd import IMAGE_SETS
 from fedml_dapper.datasets.office_caltech import OFFICE_CALTECH
 from fedml_dapper.datasets.own_data import Load, own_suite
-from fedml_dapper.datasets.own_pictures import find_recipe_in
+from fedml_dapper.datasets.own_pictures import find_recipe_in, recipe_of
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import SuiteRecipe
 from fedml_dapper.errors import ConfigError
@@ -37,6 +37,8 @@ PUBLISHED = MappingProxyType(
 
 
 def _in_folder(args: DataArgs) -> SuiteRecipe:
+    if args.data_cache_dir is None and args.partition == "own":  # a server that holds nothing
+        return recipe_of((), (), args, FOLDER)
     if args.data_cache_dir is None:
         raise ConfigError(
             f"data_args.data_cache_dir: dataset {FOLDER} needs it; name the folder that has <domain>/<class>/ in it"
@@ -52,22 +54,26 @@ def _fits(found: object) -> str:
 SUITES: Registry[SuiteRecipe | Load] = Registry("data_args.dataset", "suite", {**PUBLISHED, FOLDER: _in_folder}, _fits)
 """What ``data_args.dataset`` may name."""
 
-_OF_FUNCTIONS = ("arguments", "classes")
 _OF_FOLDERS = ("test_share", "skip_damaged")
 _OF_IMAGES = ("image_size", "horizontal_flip", "normalisation")
 
 
-def load_suite(args: DataArgs) -> Suite:
-    """The suite that ``args`` asks for, with its image size, flips and normalisation applied.
+def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
+    """The suite that ``args`` asks for, with its image size, flips and normalisation applied; of the domains named in
+    ``only``, where it is given.
 
     Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged data.
     """
     recipe = find_recipe(args)
     if recipe is not None:
-        return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size)
+        return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
     load = SUITES.find(args.dataset)
     assert not isinstance(load, SuiteRecipe)
-    return own_suite(load, short_name(args.dataset), args)
+    suite = own_suite(load, short_name(args.dataset), args)
+    if only is None:
+        return suite
+    chosen = tuple(domain for domain in suite.domains if domain.name in only)
+    return replace(suite, domains=chosen, empty_example=suite.example)
 
 
 def find_recipe(args: DataArgs) -> SuiteRecipe | None:
@@ -76,7 +82,7 @@ def find_recipe(args: DataArgs) -> SuiteRecipe | None:
     if args.dataset not in SUITES:
         _refuse(args, _OF_FOLDERS + _OF_IMAGES)
         return None
-    _refuse(args, _OF_FUNCTIONS if args.dataset == FOLDER else _OF_FUNCTIONS + _OF_FOLDERS)
+    _refuse(args, ("arguments",) if args.dataset == FOLDER else ("arguments", "classes", *_OF_FOLDERS))
     recipe = found if isinstance(found, SuiteRecipe) else _in_folder(args)
     preprocessing, measured_on = recipe.preprocessing, recipe.measured_on
     if args.horizontal_flip is not None:

@@ -1,7 +1,8 @@
 """Results of a run: summary, terminal tables, figures, HTML report."""
 
+from fedml_dapper.evaluation.experiment_tables import experiment_tables
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
-from fedml_dapper.evaluation.report import write_report
+from fedml_dapper.evaluation.report import write_report, write_run_report
 from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
 
@@ -9,6 +10,7 @@ __all__ = [
     "Accuracy",
     "ChosenRound",
     "RunSummary",
+    "experiment_tables",
     "footprint_bars",
     "footprint_table",
     "learning_curves",
@@ -18,4 +20,5 @@ __all__ = [
     "seconds_per_level",
     "summarise",
     "write_report",
+    "write_run_report",
 ]

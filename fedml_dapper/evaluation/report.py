@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,40 @@ from typing import Any
 import yaml
 from PIL import Image
 
+from fedml_dapper.config import Settings, check, sources
+from fedml_dapper.datasets import contact_sheet, load_suite
+from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import figures
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
 from fedml_dapper.evaluation.summary import summarise
-from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
+
+LOGGER = logging.getLogger(__name__)
+_DATASET = "data_args.dataset"
+
+
+def write_run_report(run_dir: Path) -> Path:
+    """Write the report of the run in ``run_dir`` from its ledger; returns its path.
+
+    The ledger is enough: where the data are not here, the report goes without sample images, with a warning that says
+    why. Raises :class:`DataError` where there is no ledger.
+    """
+    record, rounds = read_ledger(run_dir / LEDGER_NAME)
+    path = run_dir / REPORT_NAME
+    write_report(path, record, rounds, _sample_images(record, run_dir))
+    return path
+
+
+def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
+    try:
+        settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
+        if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
+            raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
+        return contact_sheet(load_suite(settings.data_args))
+    except DapperError as error:
+        LOGGER.warning("the report goes without sample images: %s", error)
+        return None
 
 
 def write_report(

@@ -17,7 +17,7 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
     """Top-1 accuracy of the global model in percent: a row per domain, then their mean."""
     table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of the global model"))
     table.add_column("domain")
-    headings = ["last", "mean of last 5", "best", "in round"]
+    headings = _headings(summary.global_accuracy)
     chosen = summary.chosen
     if chosen is not None:
         headings.append(f"by validation (round {chosen.round})")
@@ -43,7 +43,7 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
     """Top-1 accuracy in percent of every client's own model on its own test samples."""
     table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of clients' own models"))
     table.add_column("over the clients")
-    headings = ["last", "mean of last 5", "best", "in round"]
+    headings = _headings(personal.overall)
     if personal.chosen is not None:
         headings.append(f"by validation (round {personal.chosen_round})")
     for heading in headings:
@@ -79,6 +79,11 @@ def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
             f"{footprint.bytes_down / 1e6:.2f}",
         )
     return table
+
+
+def _headings(accuracy: Accuracy | None) -> list[str]:
+    """Of the columns that :func:`_cells` fills."""
+    return ["last", "mean" if accuracy is None else f"mean of last {accuracy.mean_rounds}", "best", "in round"]
 
 
 def _cells(accuracy: Accuracy, chosen: float | None) -> tuple[str, ...]:

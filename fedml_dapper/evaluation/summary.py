@@ -23,6 +23,8 @@ class Accuracy(Record):
     """The last tested round."""
     mean_last5: float
     """Mean of the last five tested rounds, or of all while they are fewer."""
+    mean_rounds: int
+    """How many rounds that mean is of."""
 
 
 class PersonalSummary(Record):
@@ -137,10 +139,12 @@ def _personal(rounds: Sequence[RoundRecord]) -> PersonalSummary | None:
 def _accuracy(by_round: dict[int, float]) -> Accuracy:
     best_round = max(by_round, key=by_round.__getitem__)
     last_round = max(by_round)
+    latest = sorted(by_round)[-_LAST:]
     return Accuracy(
         best=by_round[best_round],
         best_round=best_round,
         last=by_round[last_round],
         last_round=last_round,
-        mean_last5=fmean(by_round[number] for number in sorted(by_round)[-_LAST:]),
+        mean_last5=fmean(by_round[number] for number in latest),
+        mean_rounds=len(latest),
     )

@@ -1,5 +1,6 @@
 """What happens in a round: server, client, records, ledger, checkpoints."""
 
+from fedml_dapper.federation.announcement import Announcement, Measurement, read_announcement, read_measurement
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
@@ -28,6 +29,7 @@ __all__ = [
     "MODEL_NAME",
     "REPORT_NAME",
     "SETTINGS_NAME",
+    "Announcement",
     "ClientRecord",
     "ClientSide",
     "Codec",
@@ -35,6 +37,7 @@ __all__ = [
     "Identity",
     "LedgerWriter",
     "LevelFootprint",
+    "Measurement",
     "Rewind",
     "RoundRecord",
     "RunJournal",
@@ -48,7 +51,9 @@ __all__ = [
     "is_finished",
     "level_footprints",
     "open_run_dir",
+    "read_announcement",
     "read_ledger",
+    "read_measurement",
     "read_unfinished",
     "run_rounds",
     "settings_difference",

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
-from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload, as_received
+from fedml_dapper.methods import ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 
 ClientStepListener = Callable[[int, int, int], None]
@@ -30,7 +32,7 @@ class ClientSide:
         """One client's local round on ``data``."""
         client_id = downlink.client_id
         context = ClientContext(
-            profile=self._experiment.profiles[client_id],
+            profile=self._profile(downlink),
             data=data,
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
@@ -46,9 +48,46 @@ class ClientSide:
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
 
+    def announcement(self, client_id: int) -> Announcement:
+        """What the silo of ``client_id`` tells the server of its own data when it joins."""
+        data = self._experiment.data_of(client_id)
+        return Announcement(
+            domain=data.domain,
+            num_train=data.num_samples,
+            num_test=self._experiment.own_tests(client_id).test.num_samples,
+            level=self._experiment.settings.silo_args.level,
+        )
+
+    def measure(self, downlink: Downlink, data: ClientData) -> Measurement:
+        """How the model that the client would use, given ``downlink``, does on its own test samples."""
+        client_id = downlink.client_id
+        context = ClientContext(
+            profile=self._profile(downlink),
+            data=data,
+            memory=self.memories.setdefault(client_id, Memory()),
+            device=self._experiment.device,
+        )
+        test = self._experiment.own_tests(client_id).test
+        if not test.num_samples:
+            return Measurement(num_samples=0)
+        accuracy, loss = evaluate(self._experiment.method.personal_model(context, downlink), test, context.device)
+        return Measurement(num_samples=test.num_samples, accuracy=accuracy, loss=loss)
+
+    def _profile(self, downlink: Downlink) -> ClientProfile:
+        """The client as of this round, in which its level may be another than in the first."""
+        profile, ratios = (
+            self._experiment.profiles[downlink.client_id],
+            self._experiment.settings.dapper_args.levels.ratios,
+        )
+        if downlink.level is None or downlink.level == profile.level:
+            return profile
+        if not 1 <= downlink.level <= len(ratios):
+            raise ProtocolError(f"downlink asks for level {downlink.level}; there are {len(ratios)}")
+        return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
+
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)
-        test = self._experiment.client_tests[context.profile.client_id].test
+        test = self._experiment.own_tests(context.profile.client_id).test
         return evaluate(model, test, context.device)[0]
 
     def _as_downlink(self, upload: Upload) -> Downlink:

@@ -18,7 +18,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Where to write the file that becomes ``path``, in place of an older one, when the block ends.
 
     It is written in a folder of its own beside ``path``, which goes again; a killed process leaves it behind, and the
-    next file removes it. Raises :class:`DataError` where the disk does not take the file.
+    next file removes it. Who may read the file is the umask's to say, whatever wrote it. Raises :class:`DataError`
+    where the disk does not take the file.
     """
     scratch = path.parent / SCRATCH_NAME
     with explained(path):
@@ -26,6 +27,7 @@ def written_whole(path: Path) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
             yield scratch / path.name
+            (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
             _flush(scratch / path.name)
             (scratch / path.name).replace(path)
             _flush(path.parent)

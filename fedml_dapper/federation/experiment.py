@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Settings, read_silo_levels, sources
-from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, load_suite
+from fedml_dapper.config import LevelArgs, Settings, sources
+from fedml_dapper.datasets import (
+    ClientData,
+    ClientTests,
+    Division,
+    Suite,
+    TestData,
+    divide,
+    load_server,
+    load_silo,
+    load_suite,
+    server_division,
+    silo_division,
+)
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
+from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain, leave_out
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone
-from fedml_dapper.pruning import assign_levels
+from fedml_dapper.pruning import Device
 
 
 @dataclass(frozen=True)
@@ -25,13 +39,14 @@ class Experiment:
     settings: Settings
     method: Method[Any]
     clients: tuple[ClientData, ...]
-    profiles: tuple[ClientProfile, ...]
+    """Those whose data this process has: all, or where silos have their own at most one."""
+    roster: Roster
     tests: tuple[TestData, ...]
     """One a domain, for the global model."""
     validations: tuple[TestData, ...]
     """One a domain, by which a round of the global model is chosen; empty where the partition keeps none."""
     client_tests: tuple[ClientTests, ...]
-    """One a client, for its own model."""
+    """One for each of ``clients``, for its own model."""
     unseen: UnseenDomain | None
     suite_label: str
     classes: tuple[str, ...]
@@ -42,6 +57,28 @@ class Experiment:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @cached_property
+    def profiles(self) -> tuple[ClientProfile, ...]:
+        """The clients as of the first round, in client order."""
+        return self.roster.profiles(1)
+
+    @property
+    def silos_have_own_data(self) -> bool:
+        """Whether nobody knows everyone's data, so that silos say what they hold when they join."""
+        return self.settings.data_args.partition == "own"
+
+    def data_of(self, client_id: int) -> ClientData:
+        """The training data of ``client_id``, which this process has."""
+        return next(client for client in self.clients if client.client_id == client_id)
+
+    def own_tests(self, client_id: int) -> ClientTests:
+        """What ``client_id``, whose data this process has, tests its own model on."""
+        return next(
+            tests
+            for client, tests in zip(self.clients, self.client_tests, strict=True)
+            if client.client_id == client_id
+        )
 
     def record(self) -> RunRecord:
         """The ledger's first line."""
@@ -61,20 +98,22 @@ class Experiment:
                     client=p.client_id, domain=p.domain, level=p.level, ratio=p.ratio, num_samples=p.num_samples
                 )
                 for p in self.profiles
+                if not self.silos_have_own_data
             ),
             notes=self.notes,
         )
 
 
-def build_experiment(settings: Settings) -> Experiment:
+def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
     """Load the data, deal it out, trace the model and check every level's budget.
 
-    Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
+    ``rank`` counts where silos have data of their own: rank 0 is the server, rank N the silo of client N - 1. Raises
+    :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
     seed, training = settings.common_args.random_seed, settings.train_args
     device = _device(settings)
-    suite, unseen = leave_out(load_suite(settings.data_args), settings)
-    division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed).to(device)
+    suite, unseen, division = _data(settings, rank)
+    division = division.to(device)
     clients = division.clients
     problem = Problem(
         backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.example.shape[-1]).to(device),
@@ -100,23 +139,21 @@ def build_experiment(settings: Settings) -> Experiment:
             f"dapper_args.levels.strict: method `{method.name}` trains the full model on every client, whatever its"
             " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
         )
-    method.check_clients(clients)
+    if settings.data_args.partition != "own":
+        method.check_clients(clients)
     if unseen is not None and not method.serves_newcomers:
         raise ConfigError(
             f"dapper_args.evaluation.unseen_domain: method `{method.name}` has no model for a client that never trained"
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
-    levels = read_silo_levels(settings) or _stated_levels(settings) or assign_levels(level_args, len(clients), seed)
-    profiles = tuple(
-        ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
-        for client, level in zip(clients, levels, strict=True)
-    )
+    known = (Device(client.client_id, client.domain, client.num_samples) for client in clients)
+    roster = Roster(settings, method, known)
     return Experiment(
         settings=settings,
         method=method,
         clients=clients,
-        profiles=profiles,
+        roster=roster,
         tests=division.domain_tests,
         validations=division.domain_validations,
         client_tests=division.client_tests,
@@ -128,9 +165,17 @@ def build_experiment(settings: Settings) -> Experiment:
     )
 
 
-def _stated_levels(settings: Settings) -> list[int]:
-    """The levels in ``data_args.clients``; empty where it has none."""
-    return [client.level for client in settings.data_args.clients or () if client.level is not None]
+def _data(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
+    """The suite, the domain left out, and who has what; of silos with data of their own what ``rank`` has."""
+    args, training, seed = settings.data_args, settings.train_args, settings.common_args.random_seed
+    if args.partition != "own":
+        suite, unseen = leave_out(load_suite(args), settings)
+        return suite, unseen, divide(suite, args, training.client_num_in_total, training.batch_size, seed)
+    if rank == 0:
+        suite = load_server(args)
+        return suite, None, server_division(suite)
+    suite = load_silo(args, settings.silo_args)
+    return suite, None, silo_division(suite, rank - 1, training.batch_size, seed)
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:

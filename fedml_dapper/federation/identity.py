@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedml_dapper.config import Settings, named_by_source, sources
 
-WIRE_SCHEMA = 3
+WIRE_SCHEMA = 4
 """Version of the message format; raise it when a reader of the old one would misread the new one."""
 
 _OF_THE_MACHINE: dict[str, Any] = {
@@ -21,11 +21,13 @@ _OF_THE_MACHINE: dict[str, Any] = {
     "comm_args": True,
     "tracking_args": True,
     "client_specific_args": True,
+    "silo_args": True,
     "dapper_args": {
         "output_dir",
         "checkpoint_every",
         "checkpoints_kept",
         "round_timeout_s",
+        "join_timeout_s",
         "min_clients_per_round",
     },
 }

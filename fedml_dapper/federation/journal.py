@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedml_dapper.federation.experiment import Experiment
@@ -51,6 +52,7 @@ class RunJournal:
             observer.round_finished(record)
 
     def finished(self) -> None:
-        """Call also when the run was cut short."""
-        for observer in self._observers:
-            observer.run_finished()
+        """Call also when the run was cut short. The files come first; the others hear of it even if those fail."""
+        with ExitStack() as stack:
+            for observer in reversed(self._observers):
+                stack.callback(observer.run_finished)

@@ -95,7 +95,8 @@ class Scores(Record):
     """The global model on every domain's test set."""
 
     global_accuracy: float
-    """Unweighted mean over the domains that clients train on."""
+    """Unweighted mean over the domains that clients train on; over silos that test on their own samples, the mean
+    weighted by their numbers."""
     domain_accuracy: dict[str, float]
     domain_loss: dict[str, float]
     best_global_accuracy: float

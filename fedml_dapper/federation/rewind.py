@@ -28,6 +28,5 @@ class Rewind:
             LOGGER.info("the server repeats round %d; this silo forgets what it learnt in round %d", round_, trained)
         if first_kept > round_:
             LOGGER.warning("this silo has no memory from before round %d; it uses that of round %d", round_, first_kept)
-        # tensors are replaced, never changed, by what remembers them, so that they can be shared
-        self._before.append((round_, Memory(dict(memory.tensors), dict(memory.values))))
+        self._before.append((round_, memory.snapshot()))
         return memory

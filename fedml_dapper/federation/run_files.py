@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedml_dapper.federation.checkpoint import save_weights
+from fedml_dapper.federation.checkpoint import Checkpoint, save_weights
 from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.ledger import LedgerWriter, read_unfinished
@@ -22,7 +22,7 @@ class RunFiles(RunObserver):
     """Ledger, checkpoints and global model of the run that ``server`` drives.
 
     They are written in this order, so that a checkpoint's rounds are all in the ledger, and a run whose last global
-    model is there has nothing left to do.
+    model is there has nothing left to do. A run that is cut short between two checkpoints writes one on its way out.
     """
 
     def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
@@ -31,6 +31,8 @@ class RunFiles(RunObserver):
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
         self._model = run_dir / MODEL_NAME
+        self._unsaved: list[Checkpoint] = []
+        """Of the last round that the ledger has, until it is on the disk; behind it, of the one being written there."""
 
     def resume(self) -> list[RoundRecord] | None:
         """Put the server, which is new, where the latest usable checkpoint left it; returns the rounds up to there.
@@ -55,17 +57,28 @@ class RunFiles(RunObserver):
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
         self._ledger.run_resumed(record, rounds)
         if rounds:
-            self._save_weights()
+            save_weights(self._server.state.weights, self._model, self._server.state.round)
 
     def round_finished(self, record: RoundRecord) -> None:
+        self._unsaved.append(self._server.checkpoint())
         self._ledger.round_finished(record)
+        del self._unsaved[:-1]
         every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
         if record.round % every == 0 or record.round == last:
-            self._checkpoints.save(self._server.checkpoint())
-            self._save_weights()
+            self._save()
 
     def run_finished(self) -> None:
-        self._ledger.run_finished()
+        try:
+            if self._unsaved:
+                found = read_unfinished(self._ledger.path)
+                written = 0 if found is None else len(found[1])
+                self._unsaved = [checkpoint for checkpoint in self._unsaved if checkpoint.round <= written]
+                self._save()
+        finally:
+            self._ledger.run_finished()
 
-    def _save_weights(self) -> None:
-        save_weights(self._server.state.weights, self._model, self._server.state.round)
+    def _save(self) -> None:
+        for checkpoint in self._unsaved[-1:]:
+            self._checkpoints.save(checkpoint)
+            save_weights(checkpoint.weights, self._model, checkpoint.round)
+        self._unsaved = []

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedml_dapper.datasets import TestData
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import PersonalScores, Scores
-from fedml_dapper.methods import ClientContext, Memory, ServerState
+from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
 
@@ -54,6 +54,8 @@ class Scoring:
         if memories is not None and (wants_personal or not method.has_global_model):
             test, validation = self._own_figures(state, memories)
         scores = validation_scores = None
+        if experiment.silos_have_own_data and not experiment.tests:
+            return Measured()
         if method.has_global_model:
             model = method.global_model(state)
             scores = self.best.update(self._by_domain(model, experiment.tests), self._unseen(state))
@@ -72,6 +74,17 @@ class Scoring:
             _over_clients(test, [own.test for own in tests]),
             _over_clients(validation, [own.validation for own in tests if own.validation is not None]),
         )
+
+    def of_silos(
+        self, own: Mapping[int, Figures], num_tests: Mapping[int, int], profiles: Sequence[ClientProfile]
+    ) -> Scores:
+        """Scores out of what silos measured on their own test samples, by client id, each counting as often as it has
+        samples."""
+        by_domain: dict[str, dict[int, Figures]] = {}
+        for client_id, figures in sorted(own.items()):
+            by_domain.setdefault(profiles[client_id].domain, {})[client_id] = figures
+        means = {domain: _weighted(figures, num_tests) for domain, figures in sorted(by_domain.items())}
+        return self.best.update(means, overall=_weighted(own, num_tests)[0])
 
     def _own_figures(
         self, state: ServerState, memories: dict[int, Memory]
@@ -117,10 +130,12 @@ class Best:
     overall: float = 0.0
     domain: dict[str, float] = field(default_factory=dict)
 
-    def update(self, figures: Mapping[str, Figures], unseen: float | None = None) -> Scores:
-        """Take a round's ``figures`` in, and say how they compare."""
+    def update(
+        self, figures: Mapping[str, Figures], unseen: float | None = None, overall: float | None = None
+    ) -> Scores:
+        """Take a round's ``figures`` in, and say how they compare; ``overall`` stands in for their mean."""
         accuracy = {domain: value for domain, (value, _) in figures.items()}
-        mean = fmean(accuracy.values())
+        mean = fmean(accuracy.values()) if overall is None else overall
         self.overall = max(self.overall, mean)
         self.domain = {domain: max(value, self.domain.get(domain, 0.0)) for domain, value in accuracy.items()}
         return Scores(
@@ -131,6 +146,12 @@ class Best:
             best_domain_accuracy=dict(self.domain),
             unseen_accuracy=unseen,
         )
+
+
+def _weighted(figures: Mapping[int, Figures], weights: Mapping[int, int]) -> Figures:
+    counts = [weights[client_id] for client_id in figures]
+    accuracies, losses = zip(*figures.values(), strict=True)
+    return fmean(accuracies, weights=counts), fmean(losses, weights=counts)
 
 
 def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData]) -> PersonalScores | None:

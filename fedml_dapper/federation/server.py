@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.quarantine import Quarantine
@@ -52,6 +54,8 @@ class Server:
         self._refused: dict[int, str] = {}
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
+        self._num_tests: dict[int, int] = {}
+        """Test samples of silos with data of their own, by client id."""
         self._bytes_down: dict[int, int] = {}
         self._records: list[ClientRecord] = []
         self._aggregation: Aggregation | None = None
@@ -62,6 +66,40 @@ class Server:
         """Whether the experiment asks for more rounds than are closed."""
         return self.state.round < self._experiment.settings.train_args.comm_round
 
+    def join(self, client_id: int, announcement: Announcement) -> bool:
+        """Take note of a silo that says what it holds, also where it is back with more; False if that is no news.
+
+        It takes part from the next round on; in the open one its upload has to fit what it says now.
+        """
+        roster, known = self._experiment.roster, list(self.state.profiles)
+        is_news = roster.join(announcement.device(client_id))
+        self._num_tests[client_id] = announcement.num_test
+        known[client_id] = roster.profiles(self.state.round + 1)[client_id]
+        self.state.profiles = tuple(known)
+        return is_news
+
+    @property
+    def wants_measurements(self) -> bool:
+        """Whether the round just closed is to be tested, and nobody but the silos can do it."""
+        own_tests_alone = self._experiment.silos_have_own_data and not self._experiment.tests
+        return own_tests_alone and self._is_tested(self.state.round)
+
+    def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
+        """The record of the round just closed, with what silos measured of its model on their own test samples.
+
+        A silo counts as often as it announced test samples. Without any measurement the record stays as it is.
+        """
+        assert self.last_record is not None, "no round was closed"
+        found = {
+            client_id: (measurement.accuracy, measurement.loss)
+            for client_id, measurement in measurements.items()
+            if self._num_tests.get(client_id, 0) and measurement.num_samples == self._num_tests[client_id]
+        }
+        if found:
+            scores = self._scoring.of_silos(found, self._num_tests, self.state.profiles)
+            self.last_record = self.last_record.model_copy(update={"scores": scores})
+        return self.last_record
+
     def round_clients(self) -> Sequence[int]:
         """The clients of the present round, ascending; opens the round if none is open.
 
@@ -69,6 +107,7 @@ class Server:
         """
         if self._aggregation is None:
             chosen, round_ = self._choose_clients(), self.state.round + 1
+            self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._refused = {}
@@ -79,7 +118,7 @@ class Server:
 
     def downlink(self, client_id: int) -> Downlink:
         """What ``client_id`` starts this round from."""
-        message = self._method.downlink(self.state, client_id)
+        message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
         self._bytes_down[client_id] = payload_bytes(message, self._layout)
         return message
 
@@ -152,15 +191,15 @@ class Server:
         return self.last_record
 
     def checkpoint(self) -> Checkpoint:
-        """What :meth:`restore` needs. Only between two rounds, after the first."""
+        """What :meth:`restore` needs; stays as it is while rounds go on. Only between two rounds, after the first."""
         assert self._aggregation is None, "a round is open"
         assert self.last_record is not None, "no round was closed"
         return Checkpoint(
-            weights=self.state.weights,
-            memory=self.state.memory,
-            memories=self.memories,
-            best=self._scoring.best,
-            best_validation=self._scoring.best_validation,
+            weights=dict(self.state.weights),
+            memory=self.state.memory.snapshot(),
+            memories={client_id: memory.snapshot() for client_id, memory in self.memories.items()},
+            best=replace(self._scoring.best),
+            best_validation=replace(self._scoring.best_validation),
             last_record=self.last_record,
             standing=self._quarantine.standing,
         )
@@ -177,8 +216,8 @@ class Server:
 
     def _choose_clients(self) -> list[int]:
         training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed
-        ids = list(range(training.client_num_in_total))
-        if training.client_num_per_round == len(ids):
+        ids = sorted(self._experiment.roster.joined)
+        if training.client_num_per_round >= len(ids):
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
         return sorted(stream.choice(ids, training.client_num_per_round, replace=False).tolist())

@@ -70,6 +70,8 @@ class Header(BaseModel):
     omitted: tuple[str, ...] = ()
     """Names of the layout's tensors that are not sent."""
     unsliced: tuple[str, ...] = ()
+    level: int | None = Field(default=None, ge=1, lt=_WHOLE_NUMBERS)
+    """Of a downlink."""
     num_samples: int | None = Field(default=None, ge=1, lt=2**29)
     """Below 2**29, so that weighted sums are exact in float64."""
     metrics: _Metrics | None = None
@@ -99,6 +101,7 @@ class Codec:
             plan={name: self._to_bitmap(name, kept) for name, kept in message.plan.kept.items()},
             omitted=tuple(sorted(message.plan.omitted)),
             unsliced=tuple(sorted(message.unsliced)) if isinstance(message, Upload) else (),
+            level=message.level if isinstance(message, Downlink) else None,
             num_samples=message.num_samples if isinstance(message, Upload) else None,
             metrics=_Metrics(**vars(message.metrics)) if isinstance(message, Upload) else None,
             settings=None if is_upload else self._settings,
@@ -141,7 +144,7 @@ class Codec:
                 raise ProtocolError(f"message holds values that are not finite, in `{name}`")
         weights = self._unflatten(tensors, header, plan)
         if header.kind == "downlink":
-            return Downlink(header.round, header.client_id, weights, plan, extras), memory
+            return Downlink(header.round, header.client_id, weights, plan, extras, header.level), memory
         if header.num_samples is None or header.metrics is None:
             raise ProtocolError("upload lacks its sample count or its metrics")
         upload = Upload(

@@ -7,6 +7,7 @@ the truth about values, and the file is the truth about which keys were meant.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import fedml
 from fedml.arguments import Arguments, add_args
 
 from fedml_dapper.config import FEDML_PROTECTIONS, Settings, check, load_settings, why_refused
+from fedml_dapper.config.section import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.platform.offline import without_platform
 from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
 _EXPERIMENT = "dapper_experiment"
+_NOT_FLAT = {"silo_args"}
+"""Sections that share keys with others, so that FedML's flat copy has no room for them."""
 
 
 def init(config_file: Path | None = None) -> Arguments:
@@ -57,7 +61,7 @@ def experiment_of(args: Arguments) -> Experiment:
             raise ConfigError(why_refused(key))
     experiment = vars(args).get(_EXPERIMENT)
     if experiment is None:
-        experiment = build_experiment(_read_settings(args))
+        experiment = build_experiment(_read_settings(args), int(args.rank))
         attach(args, experiment)
     assert isinstance(experiment, Experiment)
     return experiment
@@ -70,21 +74,38 @@ def attach(args: Arguments, experiment: Experiment) -> None:
 
 def _write_settings(args: Arguments, settings: Settings) -> None:
     flat = vars(args)
-    for section in settings.model_dump(mode="json").values():
+    for name, section in settings.model_dump(mode="json", exclude=_NOT_FLAT).items():
         for key, value in section.items():
             if value is None:
-                flat.pop(key, None)  # FedML asks whether a key is there, not whether it has a value
+                flat.pop(_flat_key(name, key), None)  # FedML asks whether a key is there, not whether it has a value
             else:
-                flat[key] = value
+                flat[_flat_key(name, key)] = value
 
 
 def _read_settings(args: Arguments) -> Settings:
     file = Path(args.yaml_config_file)
-    load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
+    meant = load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
     flat = vars(args)
-    values: dict[str, dict[str, Any]] = {}
+    values: dict[str, dict[str, Any]] = meant.model_dump(include=_NOT_FLAT)
     for name, field in Settings.model_fields.items():
+        if name in _NOT_FLAT:
+            continue
         section = field.annotation
         assert isinstance(section, type)
-        values[name] = {key: flat[key] for key in section.model_fields if key in flat}
+        values[name] = {key: flat[_flat_key(name, key)] for key in section.model_fields if _flat_key(name, key) in flat}
     return check(Settings, values, where=f"{file}, as changed by the program")
+
+
+def _flat_key(section: str, key: str) -> str:
+    """Where FedML's flat copy has ``section.key``: under ``key``, or under both names if several sections have it."""
+    return f"{section}_{key}" if key in _AMBIGUOUS else key
+
+
+def _ambiguous() -> frozenset[str]:
+    """Keys that stand in several sections."""
+    sections = (field.annotation for name, field in Settings.model_fields.items() if name not in _NOT_FLAT)
+    keys = Counter(key for section in sections if is_section(section) for key in section.model_fields)
+    return frozenset(key for key, count in keys.items() if count > 1)
+
+
+_AMBIGUOUS = _ambiguous()

@@ -31,6 +31,14 @@ LIFE = "life"
 """Drawn by a client's process when it starts and sent with its status, so that the server notices a restart."""
 TICKET = "ticket"
 """Drawn by the server for each model it sends; comes back with the upload that answers it."""
+HOLDS = "holds"
+"""With the status of a silo with data of its own: its announcement."""
+MEASURE = "measure"
+"""With a model that is to be measured on the silo's own test samples, not trained."""
+MEASURED = "dapper_measured"
+"""Message type, and key, of the answer to it."""
+REFUSED = "dapper_refused"
+"""Message type of the server's answer to a silo that it does not let in, and key of the reason."""
 
 
 class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
@@ -65,8 +73,18 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def handle_message_check_status(self, msg_params: Message) -> None:
         self._send_until_heard(self._status(self.ONLINE_STATUS_FLAG))
 
+    def register_message_receive_handlers(self) -> None:
+        super().register_message_receive_handlers()
+        self.register_message_receive_handler(REFUSED, self.handle_refusal)
+
+    def handle_refusal(self, msg_params: Message) -> None:
+        raise ConfigError(f"the server refuses this silo: {msg_params.get(REFUSED)}")
+
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
         downlink, memory = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        if msg_params.get(MEASURE):
+            self._measure(downlink, msg_params.get(TICKET))
+            return
         waiting = self.queued(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT)
         if any(self._round_of(message) > downlink.round for message in waiting):
             LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
@@ -90,6 +108,14 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         message.add_params(TICKET, msg_params.get(TICKET))
         self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
+
+    def _measure(self, downlink: Downlink, ticket: str) -> None:
+        clients = self._trainer.clients
+        measurement = clients.measure(downlink, self._experiment.data_of(downlink.client_id))
+        message = Message(MEASURED, self.rank, 0)
+        message.add_params(MEASURED, measurement.as_text())
+        message.add_params(TICKET, ticket)
+        self._send_until_heard(message)
 
     def handle_message_finish(self, msg_params: Message) -> None:
         try:
@@ -120,6 +146,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
         message.add_params(LIFE, self._life)
+        if self._experiment.silos_have_own_data:
+            message.add_params(HOLDS, self._trainer.clients.announcement(self.rank - 1).as_text())
         return message
 
     def _send_until_heard(self, message: Message) -> None:

@@ -13,9 +13,18 @@ from fedml.cross_silo.client.message_define import MyMessage
 from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 
 from fedml_dapper.errors import DapperError, ProtocolError
-from fedml_dapper.federation import Codec, Experiment, RunJournal, Server
+from fedml_dapper.federation import (
+    Codec,
+    Experiment,
+    Measurement,
+    RoundRecord,
+    RunJournal,
+    Server,
+    read_announcement,
+    read_measurement,
+)
 from fedml_dapper.methods import Memory, Upload
-from fedml_dapper.platform.client_manager import LIFE, TICKET
+from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.transports import reason_of
@@ -32,6 +41,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     rank in every round, and what it remembers travels with it; a silo keeps its own. A round closes when everyone who
     should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. A client that let a
     round pass is still sent the next, but no longer waited for until it answers again.
+
+    Silos with data of their own say what they hold when they come online, and join with that. Where the server has no
+    test samples, it sends them the model of every tested round to be measured before the round is recorded.
     """
 
     def __init__(
@@ -52,6 +64,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._silent: set[int] = set()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
+        self._measuring: dict[int, str] = {}
+        """Clients that are to measure the model of the round just closed, and the ticket that came with it."""
+        self._measured: dict[int, Measurement] = {}
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -59,6 +74,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     def run(self) -> None:
         """Run all rounds; raises what ended them early."""
         self.register_message_receive_handlers()
+        self.register_message_receive_handler(MEASURED, self.handle_measurement)
         try:
             self._journal.started()
             self.loop()
@@ -73,9 +89,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._greeted = True
         # a finished run needs no silos, which may have left long ago; ranks are there, and end only when told
         is_awaited = self._server.has_rounds_left or self._server.holds_memories
-        self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s if is_awaited else GOODBYE_SECONDS)
-        for process in range(1, self._num_processes + 1):
-            self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, process))  # those not up yet call later
+        self.set_deadline(self._join_seconds if is_awaited else GOODBYE_SECONDS)
+        asked = range(1, self._num_processes + 1)
+        missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
+        if missing:
+            LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -84,13 +102,32 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             if self._leaving and self._said_goodbye >= self._online:
                 self.stop()
             return
+        if self._experiment.silos_have_own_data and not self._lets_join(process, msg_params.get(HOLDS)):
+            return
         self._online.add(process)
         self._note_life(process, str(msg_params.get(LIFE)))
-        if self._open:
+        if self._measuring:
+            self._measure_again(process)
+        elif self._open:
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
         elif not self._leaving and len(self._online) == self._num_processes:
             self._open_round_or_leave()
+
+    def _lets_join(self, process: int, announcement: Any) -> bool:
+        """Whether a silo can take part with the data that it says it holds; if not, it hears why."""
+        client_id, levels = process - 1, len(self._experiment.settings.dapper_args.levels.ratios)
+        try:
+            held = read_announcement(announcement, levels)
+        except ProtocolError as error:
+            LOGGER.warning("silo %d is refused: %s", process, error)
+            message = Message(REFUSED, 0, process)
+            message.add_params(REFUSED, str(error))
+            self._send(message)
+            return False
+        if self._server.join(client_id, held):
+            LOGGER.info("silo %d joins with %d training samples of %s", process, held.num_train, held.domain)
+        return True
 
     def _note_life(self, process: int, life: str) -> None:
         """A process that was started again knows nothing of what its earlier life was sent."""
@@ -140,7 +177,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             self._sent[client_id] = ticket
         else:
             self._online.discard(process)
-            LOGGER.warning("client %d cannot be reached; the round goes on without it", client_id)
+            LOGGER.warning("the round goes on without client %d", client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -183,6 +220,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     def on_deadline(self) -> None:
         if self._leaving:
             self.stop()
+        elif self._measuring:
+            LOGGER.warning("clients %s measured nothing within %s", sorted(self._measuring), self._timeout())
+            self._record_measured()
         elif not self._server.has_rounds_left:
             self._leave()
         elif not self._open:
@@ -204,10 +244,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         minimum = self._experiment.settings.dapper_args.min_clients_per_round
         if len(self._online) < minimum:
             self._give_up(
-                f"{len(self._online)} of {self._num_processes} client processes came online within {self._timeout()};"
+                f"{len(self._online)} of {self._num_processes} client processes came online within"
+                f" {self._join_seconds:g} s;"
                 f" missing ranks: {missing}. Are they started with the same addresses?"
             )
-        LOGGER.warning("starting without ranks %s, which did not come online within %s", missing, self._timeout())
+        LOGGER.warning("starting without ranks %s, which did not come online within %g s", missing, self._join_seconds)
         self._open_round_or_leave()
 
     def _close_if_complete(self) -> None:
@@ -226,8 +267,62 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self.com_manager.forget_finished_rounds()
         if record.absent:
             LOGGER.warning("round %d closed without clients %s", record.round, list(record.absent))
+        if not self._starts_measuring():
+            self._go_on_from(record)
+
+    def _go_on_from(self, record: RoundRecord) -> None:
         self._journal.round_closed(record)
         self._open_round_or_leave()
+
+    # What silos measure
+
+    def _starts_measuring(self) -> bool:
+        """Send the model of the round just closed to those who have samples to test it on; False if there are none."""
+        if not self._server.wants_measurements:
+            return False
+        self._measuring, self._measured = {}, {}
+        for client_id in sorted(self._experiment.roster.joined):
+            if self._process_of(client_id) in self._online:
+                self._send_to_measure(client_id)
+        self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s)
+        return bool(self._measuring)
+
+    def _send_to_measure(self, client_id: int) -> None:
+        process, ticket = self._process_of(client_id), secrets.token_hex(8)
+        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(self._server.downlink(client_id)))
+        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
+        message.add_params(TICKET, ticket)
+        message.add_params(MEASURE, True)
+        if self._send(message):
+            self._measuring[client_id] = ticket
+        else:
+            self._measuring.pop(client_id, None)
+            self._online.discard(process)
+
+    def _measure_again(self, process: int) -> None:
+        """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
+        if process - 1 in self._measuring:
+            self._send_to_measure(process - 1)
+            if not self._measuring:
+                self._record_measured()
+
+    def handle_measurement(self, msg_params: Message) -> None:
+        client_id = int(msg_params.get_sender_id()) - 1
+        if self._measuring.get(client_id) != msg_params.get(TICKET):
+            LOGGER.info("client %d: a measurement that nobody waits for, dropped", client_id)
+            return
+        del self._measuring[client_id]
+        try:
+            self._measured[client_id] = read_measurement(msg_params.get(MEASURED))
+        except ProtocolError as error:
+            LOGGER.warning("client %d: %s", client_id, error)
+        if not self._measuring:
+            self._record_measured()
+
+    def _record_measured(self) -> None:
+        self._measuring = {}
+        self._go_on_from(self._server.measured(self._measured))
 
     # The end
 
@@ -249,7 +344,9 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         try:
             self.send_message(message)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
-            LOGGER.info("rank %s cannot be reached: %s", message.get_receiver_id(), reason_of(error))
+            rank = int(message.get_receiver_id())
+            if rank in self._lives:  # it was there
+                LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
             return False
         return True
 
@@ -262,6 +359,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if not self._server.holds_memories:
             return 1 + client_id % self._num_processes
         return 1 + (client_id + self._server.state.round) % self._num_processes
+
+    @property
+    def _join_seconds(self) -> float:
+        args = self._experiment.settings.dapper_args
+        return args.round_timeout_s if args.join_timeout_s is None else args.join_timeout_s
 
     def _timeout(self) -> str:
         return f"{self._experiment.settings.dapper_args.round_timeout_s:g} s"

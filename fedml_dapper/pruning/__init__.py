@@ -4,7 +4,7 @@ from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths, trace_layout
-from fedml_dapper.pruning.levels import assign_levels
+from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
 from fedml_dapper.pruning.plan import (
     DENSE,
     PruningPlan,
@@ -20,11 +20,15 @@ from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
 
 __all__ = [
     "DENSE",
+    "LEVEL_RULES",
     "Axis",
     "ChannelGroup",
     "ChannelLayout",
     "ClippedMean",
+    "Device",
+    "Fleet",
     "Footprint",
+    "LevelRule",
     "PruningPlan",
     "RecoveringMean",
     "Recovery",
@@ -32,11 +36,11 @@ __all__ = [
     "TensorSpec",
     "Tensors",
     "Widths",
-    "assign_levels",
     "bitmap_bytes",
     "carry_momentum",
     "check_fits",
     "footprint",
+    "levels_by",
     "plan_at_random",
     "plan_by_importance",
     "plan_window",

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
-from fedml_dapper.benches.grid import CONFIGS, Cell, Manifest, bench_names, cells, load_bench
-from fedml_dapper.config import load_settings
+from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, load_bench
+from fedml_dapper.config import SHIPPED, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods import METHODS
 
@@ -163,4 +163,4 @@ def test_mistakes(write_bench: WriteBench) -> None:
         cells(load_bench(write_bench()), "paper")
     with pytest.raises(ConfigError, match=r"bench mine, FedAvg: unknown key `comm_rounds` in train_args"):
         cells(load_bench(write_bench()), "small", overrides={"train_args": {"comm_rounds": 3}})
-    assert CONFIGS.is_dir()
+    assert SHIPPED.is_dir()

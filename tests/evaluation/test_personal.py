@@ -43,8 +43,8 @@ def text_of(table) -> str:
 def test_summary_by_hand(make_run, rounds):
     personal = summarise(make_run(), rounds).personal
 
-    assert personal.overall == Accuracy(best=80, best_round=3, last=70, last_round=4, mean_last5=70)
-    assert personal.worst == Accuracy(best=50, best_round=1, last=45, last_round=4, mean_last5=45)
+    assert personal.overall == Accuracy(best=80, best_round=3, last=70, last_round=4, mean_last5=70, mean_rounds=3)
+    assert personal.worst == Accuracy(best=50, best_round=1, last=45, last_round=4, mean_last5=45, mean_rounds=3)
     assert (personal.chosen_round, personal.chosen) == (4, scores(70, 45))
     assert personal.last == scores(70, 45)
     assert (personal.before_training, personal.after_training) == (20.5, 30)
@@ -92,7 +92,9 @@ def test_the_unseen_domain_has_a_row_of_its_own(make_run, make_round, tmp_path):
     run = make_run(unseen_domain="svhn")
     summary = summarise(run, rounds)
 
-    assert summary.unseen_accuracy == Accuracy(best=64.3, best_round=1, last=62.1, last_round=2, mean_last5=63.2)
+    assert summary.unseen_accuracy == Accuracy(
+        best=64.3, best_round=1, last=62.1, last_round=2, mean_last5=63.2, mean_rounds=2
+    )
     assert "svhn (unseen)" in text_of(result_table(summary, run))
     write_report(tmp_path / "report.html", run, rounds)
     assert "svhn (unseen)" in (tmp_path / "report.html").read_text()

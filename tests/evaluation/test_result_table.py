@@ -43,3 +43,10 @@ def test_footprint_table_gives_exact_shares_and_decimal_units(make_run):
     assert "lenet [b]5[/b]" in text
     assert "share of dense" in text
     assert _row(text, "│     2 │") == ["2", "0.5", "2.000", "50.00 %", "125.00", "8.00", "16.00"]
+
+
+def test_the_mean_says_of_how_many_rounds_it_is(make_run, make_round):
+    run = make_run()
+    for tested, heading in ((4, "mean of last 4"), (7, "mean of last 5")):
+        rounds = [make_round(number, 50, 60) for number in range(1, tested + 1)]
+        assert heading in _text(result_table(summarise(run, rounds), run))

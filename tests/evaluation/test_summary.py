@@ -15,10 +15,12 @@ def rounds(make_round):
 def test_matches_hand_computed_values(make_run, rounds):
     summary = summarise(make_run(), rounds)
 
-    assert summary.global_accuracy == Accuracy(best=60, best_round=3, last=56, last_round=6, mean_last5=56.4)
+    assert summary.global_accuracy == Accuracy(
+        best=60, best_round=3, last=56, last_round=6, mean_last5=56.4, mean_rounds=5
+    )
     assert summary.domain_accuracy == {
-        "mnist": Accuracy(best=90, best_round=2, last=54, last_round=6, mean_last5=58.8),
-        "usps": Accuracy(best=70, best_round=4, last=58, last_round=6, mean_last5=54),
+        "mnist": Accuracy(best=90, best_round=2, last=54, last_round=6, mean_last5=58.8, mean_rounds=5),
+        "usps": Accuracy(best=70, best_round=4, last=58, last_round=6, mean_last5=54, mean_rounds=5),
     }
     assert (summary.rounds, summary.tested_rounds, summary.seconds) == (6, 6, 60)
 
@@ -43,7 +45,9 @@ def test_untested_rounds_count_as_rounds_but_not_as_scores(make_run, make_round)
     summary = summarise(make_run(), rounds)
 
     assert (summary.rounds, summary.tested_rounds, summary.seconds) == (5, 2, 50)
-    assert summary.global_accuracy == Accuracy(best=40, best_round=2, last=30, last_round=4, mean_last5=35)
+    assert summary.global_accuracy == Accuracy(
+        best=40, best_round=2, last=30, last_round=4, mean_last5=35, mean_rounds=2
+    )
 
 
 @pytest.mark.parametrize("numbers", [[], [1, 2]])

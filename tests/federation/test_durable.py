@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.durable import written_whole
@@ -77,6 +80,19 @@ def test_what_a_killed_process_leaves_goes_with_the_next_file(tmp_path: Path) ->
     with written_whole(tmp_path / "other") as scratch:
         scratch.touch()
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o002, 0o664)])
+def test_the_umask_says_who_may_read_it(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        with written_whole(tmp_path / "weights") as scratch:
+            save_file({"w": torch.zeros(2)}, scratch)
+        with written_whole(tmp_path / "text") as scratch:
+            scratch.write_text("text")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {mode}
 
 
 def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan), **own})
     expected = evaluate(model, experiment.client_tests[client_id].test, experiment.device)[0]
     assert upload.metrics.accuracy_after == expected
-    initial = evaluate(experiment.method.problem.backbone, experiment.client_tests[client_id].test, experiment.device)[
-        0
-    ]
+    untrained = experiment.method.problem.backbone
+    initial = evaluate(untrained, experiment.client_tests[client_id].test, experiment.device)[0]
     assert upload.metrics.accuracy_before == initial
     assert method != "fedavg" or initial != expected
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
@@ -18,6 +19,8 @@ from fedml_dapper.federation import (
     open_run_dir,
     simulate,
 )
+from fedml_dapper.federation.roster import Roster
+from fedml_dapper.pruning import Device
 
 from .interruptions import FEW, run_until
 
@@ -69,9 +72,12 @@ def test_a_run_is_not_resumed_with_other_settings(
 
 def test_a_run_is_not_resumed_on_other_data(settings: Settings, experiment: Experiment, tmp_path: Path) -> None:
     run_until(2, settings, tmp_path / "run")
-    fewer = (replace(experiment.profiles[0], num_samples=3), *experiment.profiles[1:])
+    first, *others = experiment.clients
+    fewer = replace(first, samples=first.samples.take(torch.arange(3)))
+    devices = [Device(client.client_id, client.domain, client.num_samples) for client in (fewer, *others)]
+    roster = Roster(experiment.settings, experiment.method, devices)
     with pytest.raises(ConfigError, match="holds a run on other data"):
-        open_run_dir(replace(experiment, profiles=fewer), tmp_path / "run", resume=True)
+        open_run_dir(replace(experiment, roster=roster), tmp_path / "run", resume=True)
 
 
 def test_settings_of_the_machine_may_be_others(

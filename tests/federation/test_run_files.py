@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from fedml_dapper.federation import (
     MODEL_NAME,
     SETTINGS_NAME,
     ClientSide,
+    LedgerWriter,
     RoundRecord,
     RunObserver,
     Server,
@@ -29,10 +31,20 @@ from fedml_dapper.federation import (
     read_ledger,
     simulate,
 )
+from fedml_dapper.federation.checkpoint import Checkpoint, round_of_weights
 from fedml_dapper.federation.run_files import RunFiles
 from fedml_dapper.methods import METHODS
 
-from .interruptions import FEW, assert_same_end, ledger_of, resumed, run_until, unfinished_in
+from .interruptions import (
+    FEW,
+    assert_same_end,
+    assert_same_memory,
+    assert_same_tensors,
+    ledger_of,
+    resumed,
+    run_until,
+    unfinished_in,
+)
 
 QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
 SettingsFactory = Callable[..., Settings]
@@ -59,16 +71,21 @@ simulate(build_experiment(load_settings([Path(sys.argv[1])])), run_dir=Path(sys.
 """
 
 
-@pytest.mark.parametrize(
+EVERY_METHOD = pytest.mark.parametrize(
     ("method", "overrides"), [*((name, ()) for name in METHODS), *((name, rest) for name, *rest in VARIANTS)]
 )
+
+
+@EVERY_METHOD
 def test_every_method_ends_as_if_it_had_not_been_interrupted(
     tiny_settings: SettingsFactory, tmp_path: Path, method: str, overrides: tuple[str, ...]
 ) -> None:
-    settings = tiny_settings(*FEW, "frequency_of_the_test=2", f"method={method}", *overrides)
+    settings = tiny_settings(*FEW, "checkpoint_every=9", "frequency_of_the_test=2", f"method={method}", *overrides)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     server, records = simulate(build_experiment(settings), run_dir=whole)
     run_until(3, settings, cut)
+    assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == ["round_00002.safetensors"]  # on the way out
+    assert round_of_weights(cut / MODEL_NAME) == 2
     again, all_records = resumed(settings, cut)
     assert_same_end(server, whole, again, cut)
     assert [record.round for record in records] == [record.round for record in all_records] == [1, 2, 3, 4]
@@ -117,6 +134,7 @@ def test_what_the_ledger_holds_beyond_the_checkpoint_is_cut(
     server, _ = simulate(build_experiment(settings), run_dir=whole)
     run_until(4, settings, cut)
     ledger = cut / LEDGER_NAME
+    (cut / CHECKPOINTS_NAME / "round_00003.safetensors").unlink()  # a killed run has no way out
     assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == ["round_00002.safetensors"]
     assert ledger.read_bytes().count(b"\n") == 4
     with ledger.open("ab") as file:
@@ -171,6 +189,74 @@ def test_where_nothing_was_begun_a_run_starts(
     assert_same_end(*whole, server, run_dir)
     assert (run_dir / SETTINGS_NAME).read_text() == settings.as_yaml()
     assert caplog.messages == []
+
+
+def test_whatever_cuts_a_run_short_no_finished_round_is_repeated(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    class Fail(RunObserver):
+        def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
+            started.append(round_)
+            if round_ == 4 and started.count(4) == 1:
+                raise RuntimeError("out of luck")
+
+    settings, started = tiny_settings(*FEW, "checkpoint_every=2"), list[int]()
+    with pytest.raises(RuntimeError, match="out of luck"):
+        simulate(build_experiment(settings), [Fail()], tmp_path / "cut")
+    again, _ = simulate(build_experiment(settings), [Fail()], tmp_path / "cut", resume=True)
+    assert started == [1, 2, 3, 4, 4]
+    server, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
+    assert_same_end(server, tmp_path / "whole", again, tmp_path / "cut")
+
+
+@pytest.mark.parametrize("line", [b"whole", b"torn", b"missing"])
+def test_an_interrupt_while_the_ledger_is_written_costs_only_what_is_not_in_it(
+    tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    written = LedgerWriter.round_finished
+
+    def interrupted(ledger: LedgerWriter, record: RoundRecord) -> None:
+        if record.round == 3:
+            if line == b"whole":
+                written(ledger, record)
+            elif line == b"torn":
+                with ledger.path.open("ab") as file:
+                    file.write(record.model_dump_json().encode()[:50])
+            raise KeyboardInterrupt
+        written(ledger, record)
+
+    settings, cut = tiny_settings(*FEW, "checkpoint_every=9"), tmp_path / "cut"
+    monkeypatch.setattr(LedgerWriter, "round_finished", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(build_experiment(settings), run_dir=cut)
+    monkeypatch.undo()
+    expected = 3 if line == b"whole" else 2
+    assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == [f"round_0000{expected}.safetensors"]
+    again, _ = resumed(settings, cut)
+    server, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
+    assert_same_end(server, tmp_path / "whole", again, cut)
+
+
+@EVERY_METHOD
+def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(
+    tiny_settings: SettingsFactory, method: str, overrides: tuple[str, ...]
+) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", *overrides))
+    server = Server(experiment)
+    clients, kept = ClientSide(experiment, server.memories), list[tuple[Checkpoint, Checkpoint]]()
+    for _ in range(3):
+        for client_id in server.round_clients():
+            server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
+        server.close_round()
+        checkpoint = server.checkpoint()
+        kept.append((checkpoint, copy.deepcopy(checkpoint)))
+    for checkpoint, before in kept:
+        assert_same_tensors(checkpoint.weights, before.weights)
+        assert_same_memory(checkpoint.memory, before.memory)
+        assert list(checkpoint.memories) == list(before.memories)
+        for client_id, memory in before.memories.items():
+            assert_same_memory(checkpoint.memories[client_id], memory)
+        assert (checkpoint.best, checkpoint.last_record) == (before.best, before.last_record)
 
 
 def test_a_finished_run_stays_as_it_is(settings: Settings, whole: tuple[Server, Path]) -> None:

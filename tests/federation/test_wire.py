@@ -127,7 +127,7 @@ def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: Setti
         codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
     old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
     sender = Codec(ours.method.problem.layout, old, {})
-    with pytest.raises(ProtocolError, match="wire schema is 0 there and 3 here"):
+    with pytest.raises(ProtocolError, match="wire schema is 0 there and 4 here"):
         codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
 
 

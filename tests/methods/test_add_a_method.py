@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
+from torch import Tensor
 
-from fedml_dapper import methods
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation import Experiment, build_experiment, simulate
 
 SettingsFactory = Callable[..., Settings]
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_method.md").read_text(encoding="utf-8")
@@ -27,31 +26,58 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def fedavgm(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The page's method, registered, as the page's YAML selects it."""
-    module: dict[str, object] = {}
-    exec(compile(block("python"), "docs/add_a_method.md", "exec"), module)
-    monkeypatch.setitem(methods.METHODS, "fedavgm", module["FedAvgM"])  # type: ignore[arg-type]
-    selected = yaml.safe_load(block("yaml"))["dapper_args"]
-    assert selected["method"] == "fedavgm"
-    return f"dapper_args.params={selected['params']}".replace("'", "")
+def page(tmp_path: Path) -> Path:
+    """The page's two files, as a user would save them."""
+    (tmp_path / "fedavgm.py").write_text(block("python"))
+    (tmp_path / "fedavgm.yaml").write_text(block("yaml"))
+    return tmp_path / "fedavgm.yaml"
 
 
-def test_the_page_s_method_runs(fedavgm: str, tiny_settings: SettingsFactory) -> None:
-    final = {}
-    for beta in ("as on the page", "beta: 0.0"):
-        override = fedavgm if beta == "as on the page" else re.sub(r"beta: [0-9.]+", beta, fedavgm)
-        server, _ = simulate(build_experiment(tiny_settings("method=fedavgm", override, *FEW)))
-        final[beta] = server.state.weights
-    plain, _ = simulate(build_experiment(tiny_settings("method=fedavg", *FEW)))
+def final_weights(experiment: Experiment) -> dict[str, Tensor]:
+    return simulate(experiment)[0].state.weights
+
+
+def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, above=page))
+    assert experiment.method.name == "fedavgm"
+    assert experiment.record().sources["dapper_args.method"].startswith("fedavgm.py:FedAvgM (source ")
+    moved = final_weights(experiment)
+    still = final_weights(build_experiment(tiny_settings(*FEW, "dapper_args.params.fedavgm.beta=0", above=page)))
+    plain = final_weights(build_experiment(tiny_settings("method=fedavg", *FEW)))
     name = "predictor.weight"
-    torch.testing.assert_close(final["beta: 0.0"][name], plain.state.weights[name])
-    assert not torch.allclose(final["as on the page"][name], plain.state.weights[name])
+    torch.testing.assert_close(still[name], plain[name])
+    assert not torch.allclose(moved[name], plain[name])
 
 
-def test_its_settings_are_checked(fedavgm: str, tiny_settings: SettingsFactory) -> None:
+def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) -> None:
     with pytest.raises(ConfigError, match=r"`beta` in dapper_args.params.fedavgm is 1"):
-        build_experiment(tiny_settings("method=fedavgm", "dapper_args.params.fedavgm.beta=1"))
+        build_experiment(tiny_settings("dapper_args.params.fedavgm.beta=1", above=page))
+    with pytest.raises(ConfigError, match=r"dapper_args.params: unknown method `fedavgn`; did you mean `fedavg`"):
+        build_experiment(tiny_settings("dapper_args.params.fedavgn.beta=1", above=page))
+
+
+def test_a_run_is_not_resumed_with_other_code(page: Path, tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    simulate(build_experiment(tiny_settings(*FEW, above=page)), run_dir=run_dir)
+    source = page.with_name("fedavgm.py")
+    source.write_text(source.read_text().replace("+ self._beta *", "- self._beta *"))
+    with pytest.raises(
+        ConfigError, match=r"other settings: dapper_args.method is fedavgm.py:FedAvgM \(source .* there"
+    ):
+        simulate(build_experiment(tiny_settings(*FEW, above=page)), run_dir=run_dir, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("FedAvgM = 3", "is no method; derive a class from fedml_dapper.methods.Method"),
+        ("from fedml_dapper.methods import Method\nclass FedAvgM(Method): ...", "is a method without `name`"),
+    ],
+)
+def test_what_is_no_method_is_refused(page: Path, tiny_settings: SettingsFactory, code: str, message: str) -> None:
+    page.with_name("fedavgm.py").write_text(code)
+    with pytest.raises(ConfigError, match=message):
+        build_experiment(tiny_settings(*FEW, above=page))
 
 
 def test_it_is_about_thirty_lines() -> None:

@@ -56,12 +56,15 @@ class Silos:
         self._cold = cold
         self.processes: dict[int, subprocess.Popen[bytes] | Fork] = {}
 
-    def start(self, rank: int, config: Path | None = None, program: Path | None = None) -> None:
-        """Start one process, of another experiment or as a program of the user's own where given; the server goes on
-        with the run that is there."""
+    def start(
+        self, rank: int, config: Path | None = None, program: Path | None = None, above: Path | None = None
+    ) -> None:
+        """Start one process, of another experiment, as a program of the user's own, or with a file laid over the
+        experiment, where given; the server goes on with the run that is there."""
         role = ["--role", "server", "--output", str(self.run_dir), "--resume"] if rank == 0 else ["--role", "client"]
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
-        arguments = [*what, "--cf", str(config or self.config), "--rank", str(rank), *role, *self._overrides]
+        files = ["--cf", str(config or self.config), *([] if above is None else ["--cf", str(above)])]
+        arguments = [*what, *files, "--rank", str(rank), *role, *self._overrides]
         environment = os.environ | {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
         with self._log(rank).open("ab") as log:
             if rank in self._cold:

@@ -65,6 +65,7 @@ def test_three_of_six_over_grpc(tiny_settings: SettingsFactory, tmp_path: Path, 
     silos = started(config, cold=(0, 1))
     silos.start_all()
     check_partial_participation(silos)
+    assert "cannot be reached" not in silos.output(0)  # those that were not up yet are waited for
     for rank in (0, 1):
         assert silos.output(rank).count("whoever can reach it, or the broker, can run code here") == 1
 
@@ -103,6 +104,7 @@ def test_a_killed_client_does_not_stop_the_run(
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds[2:])
     assert all(record.seconds.total < 20 for record in rounds)  # 12 were waited once, and not for each message
     assert "without clients [2]" in silos.output(0)
+    assert "rank 3 cannot be reached" in silos.output(0)
 
 
 @pytest.mark.long

@@ -142,7 +142,8 @@ class KeepAndMeasure(KeepLatest):
         super().__init__(server, names)
         shape = (len(server.profiles), 2)
         empty = {name: torch.zeros(*shape, width, dtype=torch.float64) for name, width in channels.items()}
-        self._statistics = {**empty, **server.memory.recall(_STATISTICS)}
+        known = server.memory.recall(_STATISTICS)
+        self._statistics = {**empty, **{name: tensor.clone() for name, tensor in known.items()}}
         self._measured: dict[int, Tensors] = {}
 
     def add(self, upload: Upload) -> None:

@@ -56,9 +56,8 @@ class ConsistentMean:
         self._uniform = problem.uniform_weights
         self._names = problem.layout.trainable
         self._mean = WeightedMean(server.weights)  # checks every upload; of its result only the buffers are needed
-        self._clients = server.memory.recall("clients") or first_weights(
-            len(server.profiles), problem.training.client_num_per_round
-        )
+        self._clients = first_weights(len(server.profiles), problem.training.client_num_per_round)
+        self._clients |= {name: tensor.clone() for name, tensor in server.memory.recall("clients").items()}
         self._models: dict[int, Tensors] = {}
         self._consistent: dict[int, Tensors] = {}
         self._distances: list[float] = []

@@ -20,6 +20,8 @@ class Downlink:
     """Channels that ``weights`` hold, for methods that prune before they send."""
     extras: Tensors = field(default_factory=dict)
     """Whatever else the method sends, by name (control variates, prototypes, ...)."""
+    level: int | None = None
+    """Capability level at which the client is to train in this round; the server says it of what it sends."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -30,6 +31,10 @@ class Memory:
         """What was last kept as ``group``; empty if nothing was."""
         prefix = f"{group}/"
         return {name[len(prefix) :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
+
+    def snapshot(self) -> Memory:
+        """All of it as it is now. Tensors are shared: they are replaced, never changed, by what remembers them."""
+        return Memory(dict(self.tensors), copy.deepcopy(self.values))
 
 
 @dataclass(frozen=True)

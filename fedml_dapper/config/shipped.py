@@ -1,0 +1,24 @@
+"""The shipped experiment files: the folder ``config/`` of a clone, which a wheel carries inside the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_IN_THE_PACKAGE = Path(__file__).parents[1] / "shipped"  # where setup.py maps config/ to
+_IN_A_CLONE = Path(__file__).parents[2] / "config"
+
+SHIPPED = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _IN_A_CLONE
+"""The folder of shipped experiment files, wherever the package was installed from."""
+
+
+def experiment_file(file: Path | str) -> Path:
+    """``file``, or where there is none the shipped one of that name: ``quickstart.yaml``, ``config/methods/fpl.yaml``.
+
+    A path that is neither comes back as it is.
+    """
+    path = Path(file)
+    if path.exists() or path.is_absolute():
+        return path
+    name = Path(*path.parts[1:]) if path.parts[:1] == ("config",) else path
+    shipped = SHIPPED / name
+    return shipped if shipped.is_file() else path

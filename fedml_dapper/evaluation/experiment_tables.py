@@ -1,0 +1,75 @@
+"""What an experiment is, before it starts, as tables for the terminal: clients, domains, levels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from fedml_dapper.evaluation.result_table import footprint_table
+from fedml_dapper.federation import Experiment, level_footprints
+from fedml_dapper.methods import ClientProfile
+
+_ONE_BY_ONE = 20
+"""With more clients than this, those of one domain and level share a row."""
+
+
+def experiment_tables(experiment: Experiment) -> Group:
+    """Who the clients are, what the domains hold, and what each capability level's model costs."""
+    settings = experiment.settings
+    footprints = level_footprints(experiment.method, settings.dapper_args.levels)
+    return Group(
+        Columns([clients_table(experiment), domains_table(experiment)], padding=(0, 3)),
+        footprint_table(footprints, f"Levels: {settings.model_args.model} under {experiment.method.name}"),
+    )
+
+
+def clients_table(experiment: Experiment) -> Table:
+    """A row per client, or per domain and level where there are many."""
+    profiles, training = experiment.profiles, experiment.settings.train_args
+    table = Table(title=f"{len(profiles)} clients")
+    grouped = len(profiles) > _ONE_BY_ONE
+    table.add_column("clients" if grouped else "client", justify="right")
+    table.add_column("domain")
+    for heading in ("level", "ratio", "samples"):
+        table.add_column(heading, justify="right")
+    rows = _grouped(profiles) if grouped else ((p.client_id, p, p.num_samples) for p in profiles)
+    for clients, profile, samples in rows:
+        table.add_row(str(clients), escape(profile.domain), str(profile.level), f"{profile.ratio:g}", str(samples))
+    if training.client_num_per_round < len(profiles):
+        table.caption = f"{training.client_num_per_round} of them train in each round"
+    return table
+
+
+def _grouped(profiles: tuple[ClientProfile, ...]) -> Iterator[tuple[int, ClientProfile, int]]:
+    """How many clients a domain has at a level, one of them, and their samples in all."""
+    groups: dict[tuple[str, int], list[ClientProfile]] = {}
+    for profile in profiles:
+        groups.setdefault((profile.domain, profile.level), []).append(profile)
+    for _, members in sorted(groups.items()):
+        yield len(members), members[0], sum(member.num_samples for member in members)
+
+
+def domains_table(experiment: Experiment) -> Table:
+    """What the clients of each domain train on, and what the global model is tested on."""
+    table = Table(title=escape(f"Domains of {experiment.suite_label}"))
+    table.add_column("domain")
+    validated = {one.domain: one.num_samples for one in experiment.validations}
+    for heading in ("clients", "to train on", "to test on", *(["to validate on"] if validated else [])):
+        table.add_column(heading, justify="right")
+    clients = Counter(profile.domain for profile in experiment.profiles)
+    train = Counter[str]()
+    for profile in experiment.profiles:
+        train[profile.domain] += profile.num_samples
+    for test in experiment.tests:
+        domain = test.domain
+        counts = [clients[domain], train[domain], test.num_samples, *([validated[domain]] if validated else [])]
+        table.add_row(escape(domain), *map(str, counts))
+    if experiment.unseen is not None:
+        unseen = experiment.unseen.test
+        table.add_row(escape(f"{unseen.domain} (unseen)"), "0", "0", str(unseen.num_samples))
+    return table

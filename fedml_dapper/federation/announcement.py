@@ -1,0 +1,72 @@
+"""What silos with data of their own tell the server: what they hold when they join, and how a model does on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.pruning import Device
+
+_MAX_SAMPLES = 2**29
+"""As of uploads: weighted sums below it are exact in float64."""
+_Count = Annotated[int, Field(ge=0, lt=_MAX_SAMPLES)]
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def as_text(self) -> str:
+        """For a message."""
+        return self.model_dump_json(exclude_defaults=True)
+
+
+class Announcement(_Told):
+    """A silo's own data, in numbers; no image and no path."""
+
+    domain: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    num_train: Annotated[int, Field(ge=2, lt=_MAX_SAMPLES)]
+    num_test: _Count = 0
+    level: Annotated[int, Field(ge=1, lt=1000)] | None = None
+
+    def device(self, client_id: int) -> Device:
+        """The silo as level rules see it."""
+        return Device(client_id, self.domain, self.num_train, self.level)
+
+
+class Measurement(_Told):
+    """How the model that a silo was sent does on its own test samples."""
+
+    num_samples: _Count
+    accuracy: Annotated[float, Field(ge=0, le=100)] = 0.0
+    """Percent."""
+    loss: Annotated[float, Field(ge=0)] = 0.0
+    """Nats."""
+
+
+def read_announcement(text: object, levels: int) -> Announcement:
+    """An announcement out of a message; raises :class:`ProtocolError` for what is none, in words for its sender."""
+    if not isinstance(text, str):
+        raise ProtocolError("it did not say what data it holds; start it with the same partition as the server: own")
+    try:
+        announcement = Announcement.model_validate_json(text)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(step) for step in mistake["loc"])
+        raise ProtocolError(f"what it says of its data does not fit: `{place}`: {mistake['msg']}") from error
+    if not announcement.domain.isprintable():
+        raise ProtocolError("the name of its domain holds characters that cannot be printed")
+    if announcement.level is not None and announcement.level > levels:
+        raise ProtocolError(
+            f"its silo_args.level is {announcement.level}, but dapper_args.levels.ratios has {levels} levels"
+        )
+    return announcement
+
+
+def read_measurement(text: object) -> Measurement:
+    """A measurement out of a message; raises :class:`ProtocolError` for what is none."""
+    try:
+        return Measurement.model_validate_json(text if isinstance(text, str) else "")
+    except ValidationError as error:
+        raise ProtocolError("its measurement is malformed") from error

@@ -1,0 +1,74 @@
+"""Who takes part, and at which capability level in which round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedml_dapper.config import Settings, read_silo_levels
+from fedml_dapper.methods import ClientProfile, Method
+from fedml_dapper.pruning import LEVEL_RULES, Device, Fleet, levels_by
+
+
+class Roster:
+    """The clients of an experiment as this process knows them.
+
+    Where everyone's data follow from the settings all are known from the start. Silos with data of their own join, and
+    come back with more; the server knows those that have joined, a silo only itself.
+
+    Levels are stated, by the silos, by ``data_args.clients`` or as a list, or a rule gives them. A rule of the user's
+    own is asked before every round, a built-in one once, for all clients that there can be. Raises
+    :class:`ConfigError` for a rule that is not to be had or gives no levels.
+    """
+
+    def __init__(self, settings: Settings, method: Method[Any], known: Iterable[Device]) -> None:
+        args = settings.dapper_args.levels
+        self._size = settings.train_args.client_num_in_total
+        self._ratios, self._seed = args.ratios, settings.common_args.random_seed
+        self._footprints = tuple(method.footprint(ratio) for ratio in args.ratios)
+        self._devices = {device.client_id: device for device in known}
+        self._name = args.assignment if isinstance(args.assignment, str) else ""
+        self._stated = tuple(read_silo_levels(settings) or _stated(settings))
+        self._rule = None if self._stated else LEVEL_RULES.find(self._name)
+        if self._rule is not None and self._name in LEVEL_RULES:
+            everyone = tuple(Device(client_id, "", 0) for client_id in range(self._size))
+            self._stated, self._rule = levels_by(self._rule, self._name, self._fleet(1, everyone)), None
+        self.profiles(1)
+
+    @property
+    def joined(self) -> frozenset[int]:
+        """Ids of the clients that are known."""
+        return frozenset(self._devices)
+
+    def join(self, device: Device) -> bool:
+        """A silo is there, or is back, perhaps with other data; whether it says anything new."""
+        before = self._devices.get(device.client_id)
+        self._devices[device.client_id] = device
+        return device != before
+
+    def profiles(self, round_: int) -> tuple[ClientProfile, ...]:
+        """Everyone as of ``round_``, in client order; those that are not known hold nothing."""
+        known = tuple(self._devices[client_id] for client_id in sorted(self._devices))
+        levels = dict(enumerate(self._stated, start=0))
+        if self._rule is not None and known:
+            ruled = levels_by(self._rule, self._name, self._fleet(round_, known))
+            levels = {device.client_id: level for device, level in zip(known, ruled, strict=True)}
+        levels |= {device.client_id: device.level for device in known if device.level is not None}
+        return tuple(
+            self._profile(self._devices.get(client_id, Device(client_id, "", 0)), levels.get(client_id, 1))
+            for client_id in range(self._size)
+        )
+
+    def _profile(self, device: Device, level: int) -> ClientProfile:
+        return ClientProfile(device.client_id, device.domain, level, self._ratios[level - 1], device.num_samples)
+
+    def _fleet(self, round_: int, devices: tuple[Device, ...]) -> Fleet:
+        return Fleet(round_, devices, self._footprints, self._seed)
+
+
+def _stated(settings: Settings) -> Sequence[int]:
+    """The levels that the settings list client by client; empty where they do not."""
+    assignment = settings.dapper_args.levels.assignment
+    if not isinstance(assignment, str):
+        return assignment
+    return [client.level for client in settings.data_args.clients or () if client.level is not None]

@@ -1,0 +1,57 @@
+"""Levels as the settings state them, and a rule of a user's own that changes them from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import build_experiment, simulate
+
+from .interruptions import FEW, assert_same_end, resumed, run_until
+
+SettingsFactory = Callable[..., Settings]
+FOUR = ("client_num_in_total=4", "client_num_per_round=4", "epochs=2")
+RULE = """
+def alternate(fleet):
+    weakest = len(fleet.footprints)
+    assert fleet.footprints[0].parameters > fleet.footprints[-1].parameters
+    return [1 if (device.client_id + fleet.round) % 2 else weakest for device in fleet.devices]
+"""
+
+
+def test_levels_as_a_list(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FOUR, "assignment=[5, 1, 3, 3]"))
+    assert [profile.level for profile in experiment.profiles] == [5, 1, 3, 3]
+
+
+@pytest.mark.parametrize("method", ["dapperfl", "heterofl"])
+def test_an_own_rule_gives_other_levels_in_the_next_round(
+    tiny_settings: SettingsFactory, tmp_path: Path, method: str
+) -> None:
+    (tmp_path / "rule.py").write_text(RULE)
+    own = f"assignment={tmp_path}/rule.py:alternate"
+    experiment = build_experiment(tiny_settings(*FOUR, f"method={method}", own))
+    _, rounds = simulate(experiment)
+    assert [[client.level for client in record.clients] for record in rounds] == [[1, 5, 1, 5], [5, 1, 5, 1]]
+    dense, slim = (max(c.params for c in rounds[0].clients), min(c.params for c in rounds[0].clients))
+    for record in rounds:
+        assert [client.params for client in record.clients] == [dense if c.level == 1 else slim for c in record.clients]
+    assert experiment.record().sources["dapper_args.levels.assignment"].startswith("rule.py:alternate (source ")
+
+
+def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text(RULE)
+    settings = tiny_settings(*FEW, f"assignment={tmp_path}/rule.py:alternate")
+    whole, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
+    run_until(2, settings, tmp_path / "cut")
+    again, _ = resumed(settings, tmp_path / "cut")
+    assert_same_end(whole, tmp_path / "whole", again, tmp_path / "cut")
+
+
+def test_a_misspelt_rule(tiny_settings: SettingsFactory) -> None:
+    with pytest.raises(ConfigError, match="unknown level rule `balnced`; did you mean `balanced`"):
+        build_experiment(tiny_settings(*FOUR, "assignment=balnced"))

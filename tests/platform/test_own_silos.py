@@ -1,0 +1,124 @@
+"""Silos that hold their own data alone: they say what they have when they join, and test on it what they are sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedml_dapper.config import DataArgs, Settings
+from fedml_dapper.datasets import load_suite
+from fedml_dapper.federation import read_ledger
+
+from .processes import Silos, address_table
+
+SettingsFactory = Callable[..., Settings]
+NUM_SILOS = 3
+
+
+def shared_file(tiny_settings: SettingsFactory, folder: Path, *overrides: str) -> Path:
+    """What all processes share; nothing in it says who holds what."""
+    few = (
+        "client_num_in_total=3",
+        "client_num_per_round=3",
+        "client_share=null",
+        "image_size=16",
+        "epochs=1",
+        "batch_size=64",
+    )
+    content = yaml.safe_load(tiny_settings(*few, *overrides).as_yaml())
+    content["common_args"]["training_type"] = "cross_silo"
+    content["data_args"]["partition"] = "own"
+    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, NUM_SILOS))}
+    content["device_args"]["threads"] = 1
+    file = folder / "shared.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def silo_file(folder: Path, rank: int, domain: str, **more: object) -> Path:
+    file = folder / f"silo_{rank}.yaml"
+    file.write_text(yaml.safe_dump({"silo_args": {"domain": domain, **more}}))
+    return file
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[[Path], Silos]]:
+    running: list[Silos] = []
+
+    def build(config: Path) -> Silos:
+        running.append(Silos(tmp_path, config, NUM_SILOS))
+        return running[-1]
+
+    yield build
+    for silos in running:
+        silos.stop()
+
+
+def test_three_silos_of_one_domain_each_and_a_server_without_data(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+) -> None:
+    silos = started(shared_file(tiny_settings, tmp_path))
+    silos.start(0)
+    for rank, domain in enumerate(("scans", "fonts", "fonts"), start=1):
+        silos.start(rank, above=silo_file(tmp_path, rank, domain, level=rank))
+    assert silos.wait(0) == 0, silos.output(0)
+    for rank in range(1, NUM_SILOS + 1):
+        assert silos.wait(rank, 30) == 0, silos.output(rank)
+    run, rounds = read_ledger(silos.run_dir / "ledger.jsonl")
+    assert run.clients == ()
+    assert run.domains == ()
+    held = {domain.name: domain for domain in load_suite(DataArgs(dataset="digits_offline")).domains}
+    expected = [("scans", 1), ("fonts", 2), ("fonts", 3)]
+    tests = {"scans": len(held["scans"].test), "fonts": 2 * len(held["fonts"].test)}
+    for record in rounds:
+        assert [(client.domain, client.level) for client in record.clients] == expected
+        assert [c.num_samples for c in record.clients] == [len(held[domain].train) for domain, _ in expected]
+        assert record.scores is not None
+        weighted = sum(record.scores.domain_accuracy[domain] * count for domain, count in tests.items())
+        assert record.scores.global_accuracy == pytest.approx(weighted / sum(tests.values()))
+        assert record.scores.domain_accuracy.keys() == tests.keys()
+    assert (silos.run_dir / "report.html").exists()
+
+
+def test_a_late_silo_joins_and_one_comes_back_with_other_data(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+) -> None:
+    config = shared_file(tiny_settings, tmp_path, "comm_round=8", "join_timeout_s=12", "min_clients_per_round=1")
+    silos = started(config)
+    silos.start(0)
+    silos.start(1, above=silo_file(tmp_path, 1, "scans"))
+    silos.start(2, above=silo_file(tmp_path, 2, "fonts"))
+    silos.wait_for_round(1)
+    silos.start(3, above=silo_file(tmp_path, 3, "segments"))
+    silos.wait_for_round(2)
+    silos.kill(2)
+    silos.start(2, above=silo_file(tmp_path, 2, "blended"))
+    assert silos.wait(0, 240) == 0, silos.output(0)
+    rounds = silos.rounds()
+    assert [client.domain for client in rounds[0].clients] == ["scans", "fonts"]
+    assert {client.domain for client in rounds[-1].clients} == {"scans", "blended", "segments"}
+    joined = re.findall(r"silo (\d) joins with \d+ training samples of (\w+)", silos.output(0))
+    assert sorted(joined) == [("1", "scans"), ("2", "blended"), ("2", "fonts"), ("3", "segments")]
+
+
+def test_a_silo_that_is_refused_hears_why_and_exits_with_2(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+) -> None:
+    config = shared_file(tiny_settings, tmp_path, "join_timeout_s=25", "comm_round=1")
+    silos = started(config)
+    silos.start(0)
+    silos.start(1, above=silo_file(tmp_path, 1, "scans"))
+    silos.start(2, above=silo_file(tmp_path, 2, "fonts", level=9))
+    silos.start(3, above=silo_file(tmp_path, 3, "fonst"))
+    assert silos.wait(3, 60) == 2
+    assert "silo_args.domain: no domain `fonst`; did you mean `fonts`?" in silos.output(3)
+    assert silos.wait(2, 60) == 2
+    assert (
+        "the server refuses this silo: its silo_args.level is 9, but dapper_args.levels.ratios has 5" in silos.output(2)
+    )
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [client.domain for client in silos.rounds()[0].clients] == ["scans"]
