@@ -16,7 +16,7 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.local_training import ClientContext, LocalTraining, Loss, cross_entropy
 from fedml_dapper.methods.messages import Downlink, Upload
 from fedml_dapper.methods.state import ClientProfile, ServerState, Value
-from fedml_dapper.models import Backbone
+from fedml_dapper.models import Backbone, example_image
 from fedml_dapper.pruning import (
     ChannelLayout,
     ClippedMean,
@@ -64,7 +64,7 @@ class Task:
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.input_size, self.pruning.scope if self.slims else None)
+        layout = trace_layout(self.backbone, example_image(self.input_size), self.pruning.scope if self.slims else None)
         return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.layers import modules_of
-from fedml_dapper.models import Backbone
+from fedml_dapper.models import Backbone, example_image
 from fedml_dapper.models.resnet import SkippingConv
 
 Activation = Literal["none", "relu", "leaky"]
@@ -162,5 +162,5 @@ def _normalised_layers(model: Backbone, input_size: int) -> dict[str, str]:
             layer.register_forward_hook(note_output(name))
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.register_forward_pre_hook(note_input(name))
-    probe(torch.zeros(1, 3, input_size, input_size, device=model.predictor.weight.device))
+    probe(example_image(input_size).to(model.predictor.weight.device))
     return pairs

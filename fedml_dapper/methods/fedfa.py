@@ -24,7 +24,7 @@ from fedml_dapper.methods.base import Aggregation, Method, MethodParams, Recover
 from fedml_dapper.methods.local_training import ClientContext
 from fedml_dapper.methods.messages import Downlink, Upload
 from fedml_dapper.methods.state import ServerState
-from fedml_dapper.models import Backbone
+from fedml_dapper.models import Backbone, example_image
 from fedml_dapper.seeding import Stream, torch_generator
 
 _EPS = 1e-6
@@ -151,7 +151,7 @@ def stage_channels(backbone: Backbone, input_size: int) -> list[int]:
     probe, channels = copy.deepcopy(backbone).eval(), list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
-    probe(torch.zeros(1, 3, input_size, input_size, device=backbone.predictor.weight.device))
+    probe(example_image(input_size).to(backbone.predictor.weight.device))
     return channels
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.decomposition import Activation, DecomposedLayer, decompose, decomposed_layers, roles_of
-from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.pruning import trace_layout
 from fedml_dapper.pruning.footprint import count_bytes, count_macs, count_parameters
 
@@ -23,7 +23,9 @@ def network(name: str, width: int, side: int = 32) -> Backbone:
 
 def test_counts_of_alexnet_are_the_published_ones() -> None:
     """FDSE, Table 4: 0.65e7 parameters, 24.87 MB, 2.24e10 multiply-accumulates for 50 images of 256 x 256."""
-    layout = trace_layout(decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, 256), 256), 256, None)
+    layout = trace_layout(
+        decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, 256), 256), example_image(256), None
+    )
     assert count_parameters(layout, {}) == 6_508_010
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.86, abs=0.005)
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.87, rel=0.01)

@@ -29,7 +29,7 @@ from fedml_dapper.methods import (
     payload_bytes,
 )
 from fedml_dapper.methods.nefl import NeFL, NeFLParams, leading_widths
-from fedml_dapper.models import Backbone
+from fedml_dapper.models import Backbone, example_image
 from fedml_dapper.models.resnet import BasicBlock, ResNet
 from fedml_dapper.pruning import DENSE, ChannelGroup, ChannelLayout, Tensors, trace_layout
 from fedml_dapper.pruning.layout import Scope
@@ -118,7 +118,7 @@ def test_steps_leave_groups_and_axes_as_they_are(scope: Scope) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layout = nefl(plain, scope).task.layout
-    expected = trace_layout(plain, 16, scope)
+    expected = trace_layout(plain, example_image(16), scope)
     assert layout.groups == expected.groups
     assert {name: layout.tensors[name] for name in expected.tensors} == dict(expected.tensors)
     added = {name: layout.tensors[name].shape for name in layout.tensors.keys() - expected.tensors.keys()}

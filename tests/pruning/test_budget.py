@@ -4,14 +4,14 @@ import pytest
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import ChannelLayout, solve_widths, trace_layout
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
 
 
 def layout_of(width: int, scope: Scope = "internal") -> ChannelLayout:
-    return trace_layout(build_backbone(ModelArgs(model="resnet10", width=width), 10, seed=1), 32, scope)
+    return trace_layout(build_backbone(ModelArgs(model="resnet10", width=width), 10, seed=1), example_image(32), scope)
 
 
 def test_channel_rule_rounds_half_to_even_and_keeps_one() -> None:
