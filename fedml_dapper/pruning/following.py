@@ -10,8 +10,7 @@ they are never cut.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedml_dapper.pruning.channels import NONE, Channels
+from fedml_dapper.pruning.running import running
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ class Trace:
 def follow(model: nn.Module, example: Tensor) -> Trace:
     """Run ``model`` on ``example`` and follow its channels."""
     follower = _Follower(model, len(example) if example.dim() else 1)
-    with follower.inside(model), _Layers(follower), _Operations(follower):
+    with running(model, follower.stack), _Layers(follower), _Operations(follower):
         output = model(example)
     for tensor in tree_leaves(output):
         if isinstance(tensor, Tensor) and tensor in follower.marks:
@@ -87,25 +87,6 @@ class _Follower:
         self._names: dict[int, str] = {}
         for name, tensor in model.state_dict(keep_vars=True).items():
             self._names.setdefault(id(tensor), name)
-
-    @contextmanager
-    def inside(self, model: nn.Module) -> Iterator[None]:
-        """Know which layer runs."""
-        hooks = []
-        for name, layer in model.named_modules():
-
-            def enter(*_: object, name: str = name) -> None:
-                self.stack.append(name)
-
-            def leave(*_: object) -> None:
-                self.stack.pop()
-
-            hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @property
     def layer(self) -> str:
@@ -558,7 +539,9 @@ class _Operations(TorchDispatchMode):
         if mark is None:
             return
         roots = self._follower.channels.roots(mark.ids)
-        labels = roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
+        labels = (
+            roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
+        )
         results = zip(tree_leaves(out), tree_leaves(func(labels, *args[1:], **kwargs)), strict=True)
         for result, places in results:
             varying = [

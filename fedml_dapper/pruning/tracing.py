@@ -14,7 +14,8 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.following import Trace, follow
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, Scope, TensorSpec
-from fedml_dapper.pruning.verification import Fault, Trial, undisturbed
+from fedml_dapper.pruning.running import first_line, undisturbed
+from fedml_dapper.pruning.verification import Fault, Trial
 
 _NAMED_IN_A_NOTE = 3
 
@@ -41,15 +42,15 @@ def trace_layout(
     """
     predictor = getattr(model, "predictor", None) if predictor is None else predictor
     output_layer = next((name for name, layer in model.named_modules() if layer is predictor), None)
-    probe = copy.deepcopy(model).eval()
     example = example.to(next((tensor.device for tensor in model.parameters()), example.device))
+    probe = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
     try:
         with undisturbed(example):
             trace = follow(probe, example)
     except Exception as error:  # whatever the user's network raises
         raise ConfigError(
-            f"model: cannot be followed on an example of shape {tuple(example.shape)} ({str(example.dtype).removeprefix('torch.')}):"
-            f" {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}; check the network and its input"
+            f"model: cannot be followed on an example of {example.dtype} and shape {tuple(example.shape)}:"
+            f" {first_line(error)}; check the network and what it is given"
         ) from error
     graph = _Graph(trace, list(model.state_dict()), output_layer)
     trainable = {name for name, _ in model.named_parameters()}
@@ -62,15 +63,16 @@ def trace_layout(
         return whole
     groups = graph.groups(internal=scope == "internal")
     layout = _cut(whole, groups, graph, _aliases(model))
-    return _tried(layout, probe, example, graph.notes(internal=scope == "internal"))
+    return _tried(layout, model, example, graph.notes(internal=scope == "internal"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Found:
-    """A group, the roots of its channels in order, and where they are."""
+    """A group, the roots of its channels in order, and the tensors and axes where they are."""
 
     group: ChannelGroup
     roots: Tensor
+    places: frozenset[tuple[str, int]]
 
 
 class _Graph:
@@ -100,25 +102,22 @@ class _Graph:
     def groups(self, internal: bool) -> list[_Found]:
         """The groups that may be cut, in the order of the layers that they are named after."""
         allowed = self._free & self._inner if internal else self._free
-        places: dict[int, list[tuple[tuple[str, int], int]]] = defaultdict(list)
-        for key, roots in self.bound.items():
-            found, counts = roots[roots >= 0].unique(return_counts=True)
-            for root, count in zip(found.tolist(), counts.tolist(), strict=True):
-                if allowed[root]:
-                    places[root].append((key, count))
-        alike: dict[tuple[tuple[tuple[str, int], int], ...], list[int]] = defaultdict(list)
-        for root in sorted(places):
-            alike[tuple(places[root])].append(root)
-        found_groups = []
-        for where, roots in alike.items():
-            producers = sorted(
-                {key[0] for key, _ in where if key in self._trace.producers}, key=self._order.__getitem__
-            )
+        alike = torch.zeros(len(allowed), dtype=torch.int64)  # equal for roots that as often lie at the same places
+        numbers = torch.Generator().manual_seed(len(allowed))
+        for roots in self.bound.values():
+            number = torch.randint(2**62, (1,), generator=numbers)
+            alike.scatter_add_(0, roots[roots >= 0], number.expand(int((roots >= 0).sum())))
+        candidates = (allowed & (alike != 0)).nonzero().flatten()
+        _, which = alike[candidates].unique(return_inverse=True)
+        found = []
+        for number in range(int(which.max()) + 1 if len(which) else 0):
+            roots = candidates[which == number]
+            places = frozenset(key for key, bound in self.bound.items() if bool((bound == roots[0]).any()))
+            producers = sorted({name for name, dim in places & self._trace.producers}, key=self._order.__getitem__)
             if producers and len(roots) > 1:
-                group = ChannelGroup(_layer(producers[0]), len(roots), tuple(producers))
-                found_groups.append(_Found(group, torch.tensor(roots)))
-        found_groups.sort(key=lambda each: (self._order[each.group.producers[0]], int(each.roots[0])))
-        return _named_apart(found_groups)
+                found.append(_Found(ChannelGroup(_layer(producers[0]), len(roots), tuple(producers)), roots, places))
+        found.sort(key=lambda each: (self._order[each.group.producers[0]], int(each.roots[0])))
+        return _named_apart(found)
 
     def axis(self, found: _Found, dim: int, roots: Tensor) -> Axis | None:
         """Where the channels of a group lie among ``roots``, the channels along an axis."""
@@ -189,9 +188,8 @@ def _named_apart(groups: Iterable[_Found]) -> list[_Found]:
     for found in groups:
         name = found.group.name
         seen[name] += 1
-        if seen[name] > 1:
-            found = replace(found, group=replace(found.group, name=f"{name}#{seen[name]}"))
-        apart.append(found)
+        numbered = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        apart.append(replace(found, group=replace(found.group, name=numbered)))
     return apart
 
 
@@ -204,13 +202,14 @@ def _aliases(model: nn.Module) -> Mapping[str, str]:
 def _cut(whole: ChannelLayout, groups: Sequence[_Found], graph: _Graph, aliases: Mapping[str, str]) -> ChannelLayout:
     """A layout whose tensors and products say where the groups lie."""
     axes: dict[str, list[Axis]] = defaultdict(list)
-    for (name, dim), roots in graph.bound.items():
-        axes[name] += (axis for found in groups if (axis := graph.axis(found, dim, roots)) is not None)
+    for found in groups:
+        for name, dim in found.places:
+            axes[name] += filter(None, [graph.axis(found, dim, graph.bound[name, dim])])
     for name, roots in graph.product_roots().items():
-        axes[name] += (axis for found in groups if (axis := graph.axis(found, 0, roots)) is not None)
+        axes[name] += filter(None, (graph.axis(found, 0, roots) for found in groups))
 
     def placed(spec: TensorSpec, name: str) -> TensorSpec:
-        return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=lambda axis: axis.dim)))
+        return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=_position)))
 
     return replace(
         whole,
@@ -218,6 +217,10 @@ def _cut(whole: ChannelLayout, groups: Sequence[_Found], graph: _Graph, aliases:
         tensors={name: placed(spec, aliases[name]) for name, spec in whole.tensors.items()},
         products={name: placed(spec, name) for name, spec in whole.products.items()},
     )
+
+
+def _position(axis: Axis) -> tuple[int, int]:
+    return axis.dim, 0 if axis.entries is None else int(axis.entries.index.min())
 
 
 def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
@@ -238,19 +241,22 @@ def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
     )
 
 
-def _tried(layout: ChannelLayout, probe: nn.Module, example: Tensor, notes: Sequence[str]) -> ChannelLayout:
-    """The layout of those groups that can be cut in fact: all at once if that works, or each by itself."""
-    trial = Trial(probe, example)
-    at_fault: dict[str, Fault] = {}
-    if layout.groups and trial.fault(layout, _trial_widths(layout)) is not None:
-        for name in layout.groups:
-            fault = trial.fault(layout, {name: _trial_widths(layout)[name]})
-            if fault is not None:
-                at_fault[name] = fault
-    tried = [f"`{name}` is not cut: without some of its channels {fault}" for name, fault in at_fault.items()]
-    return replace(without(layout, at_fault), notes=(*notes, *tried))
+def _tried(layout: ChannelLayout, model: nn.Module, example: Tensor, notes: Sequence[str]) -> ChannelLayout:
+    """The layout of those groups that can be cut in fact."""
+    faults = _faults(Trial(model, example), layout, list(layout.groups)) if layout.groups else {}
+    tried = [f"`{name}` is not cut: without some of its channels {fault}" for name, fault in faults.items()]
+    return replace(without(layout, faults) if faults else layout, notes=(*notes, *tried))
 
 
-def _trial_widths(layout: ChannelLayout) -> dict[str, int]:
-    """About two thirds of every group; not a half, which more layers would take than can be cut anyhow."""
-    return {name: max(1, group.channels - (group.channels + 2) // 3) for name, group in layout.groups.items()}
+def _faults(trial: Trial, layout: ChannelLayout, names: Sequence[str]) -> dict[str, Fault]:
+    """Which of the groups cannot be cut, and why: all are tried at once, and, if that fails, either half of them."""
+    # about a third is dropped: a half is what a network that splits its channels in two might take by chance
+    widths = {name: layout.groups[name].channels - (layout.groups[name].channels + 2) // 3 for name in names}
+    fault = trial.fault(layout, widths)
+    if fault is None:
+        return {}
+    if len(names) == 1:
+        return {names[0]: fault}
+    half = len(names) // 2
+    found = {**_faults(trial, layout, names[:half]), **_faults(trial, layout, names[half:])}
+    return found or dict.fromkeys(names, fault)

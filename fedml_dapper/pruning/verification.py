@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod, sqrt
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
@@ -20,11 +21,14 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 from fedml_dapper.pruning.plan import PruningPlan
+from fedml_dapper.pruning.running import first_line, running, undisturbed
 from fedml_dapper.pruning.slim import KeptIndices, slim_model
 
 TOLERANCE = 1e-4
 """How far outputs may differ, relative to the largest of them."""
 _SEED = 17
+_POOL = 65_537
+"""So many numbers make up all weights, over and over: a prime, so that no two channels are alike."""
 
 
 @part("pruning")
@@ -33,7 +37,7 @@ def verify_layout(model: nn.Module, layout: ChannelLayout, widths_per_level: Seq
 
     Raises :class:`ConfigError`, naming the first layer at fault, where one fails or its outputs differ.
     """
-    trial = Trial(copy.deepcopy(model).eval(), example.to(next(model.parameters()).device))
+    trial = Trial(model, example.to(next(model.parameters()).device))
     tried: list[Widths] = [{}]
     for level, widths in enumerate(widths_per_level, start=1):
         if widths in tried:
@@ -66,10 +70,8 @@ class Trial:
     """
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
-        """Takes ``model``, in evaluation mode, for itself."""
         generator = torch.Generator().manual_seed(_SEED)
-        self._dense = model
-        _randomise(model, generator)
+        self._dense = _randomised(model, generator).eval()
         self._input = example
         if example.is_floating_point():
             self._input = torch.randn(example.shape, generator=generator).to(example)
@@ -86,68 +88,60 @@ class Trial:
         silenced, norms = _silenced(self._dense, layout, plan)
         try:
             slim_outputs = slim.outputs(self._input)
-        except Exception as error:  # whatever the user's network raises
-            return Fault(slim.layer, f"it fails ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})")
+        except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+            return Fault(slim.failed, f"it fails ({first_line(error)})")
+        dense = _Run(self._dense, silenced)
         with norms:
-            outputs = _Run(silenced).outputs(self._input)
+            outputs = dense.outputs(self._input)
         if len(slim_outputs) == len(outputs) and all(map(_agree, slim_outputs, outputs)):
             return None
-        slim.watch(), (dense := _Run(silenced)).watch()
-        slim.outputs(self._input)
-        with norms:
+        with slim.watched():
+            slim.outputs(self._input)
+        with norms, dense.watched():
             dense.outputs(self._input)
         return Fault(
             _first_difference(slim, dense, layout, KeptIndices(plan)), "its outputs are not the dense network's"
         )
 
 
-@contextmanager
-def undisturbed(example: Tensor) -> Iterator[None]:
-    """Leaves torch's global generators as they were, and starts from the same numbers every time."""
-    with torch.random.fork_rng([example.device.index] if example.is_cuda else []), torch.no_grad():
-        torch.manual_seed(_SEED)
-        yield
-
-
 @dataclass
 class _Run:
-    """A network, which of its layers runs, and, if watched, what each of them put out."""
+    """A network, tensors that stand in for its own, which layer failed, and, if watched, what each layer put out."""
 
     model: nn.Module
-    stack: list[str] = field(default_factory=list)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    failed: str = ""
     seen: dict[str, Tensor] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        for name, layer in self.model.named_modules():
+    def outputs(self, example: Tensor) -> list[Tensor]:
+        stack: list[str] = []
+        with undisturbed(example), running(self.model, stack):
+            try:
+                output = functional_call(self.model, self.tensors, (example,))
+            except Exception:
+                self.failed = stack[-1]
+                raise
+        return [each for each in tree_leaves(output) if isinstance(each, Tensor)]
 
-            def enter(*_: object, name: str = name) -> None:
-                self.stack.append(name)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note what each of the innermost layers puts out at its first call."""
 
-            def leave(*_: object) -> None:
-                self.stack.pop()
-
-            layer.register_forward_pre_hook(enter)
-            layer.register_forward_hook(leave)
-
-    @property
-    def layer(self) -> str:
-        """The layer that runs."""
-        return self.stack[-1] if self.stack else ""
-
-    def watch(self) -> None:
-        for name, layer in self.model.named_modules():
-
-            def note(_layer: object, _inputs: object, output: Any, name: str = name) -> None:
+        def note(name: str) -> Callable[..., None]:
+            def hook(_layer: object, _inputs: object, output: Any) -> None:
                 first = next((each for each in tree_leaves(output) if isinstance(each, Tensor)), None)
                 if first is not None:
                     self.seen.setdefault(name, first.detach().clone())
 
-            if not list(layer.children()):
-                layer.register_forward_hook(note)
+            return hook
 
-    def outputs(self, example: Tensor) -> list[Tensor]:
-        with undisturbed(example):
-            return [each for each in tree_leaves(self.model(example)) if isinstance(each, Tensor)]
+        layers = ((name, layer) for name, layer in self.model.named_modules() if not list(layer.children()))
+        hooks = [layer.register_forward_hook(note(name)) for name, layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 def _agree(slim: Tensor, dense: Tensor) -> bool:
@@ -172,17 +166,19 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
     return ""
 
 
-def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[nn.Module, _Norms]:
-    """The dense network with every dropped entry at zero, and its layer norms over the kept channels alone."""
-    silenced, kept = copy.deepcopy(model), KeptIndices(plan)
-    norms = _Norms()
-    for name, tensor in silenced.state_dict(keep_vars=True).items():
+def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
+    """The tensors of the dense network with every dropped entry at zero, and layer norms over what is kept."""
+    kept, silenced, norms = KeptIndices(plan), dict[str, Tensor](), _Norms()
+    for name, tensor in model.state_dict().items():
         cuts = kept.of(layout.tensors[name])
-        norms.cuts[id(tensor)] = cuts
+        if not cuts:
+            continue
+        silenced[name] = tensor.clone()
+        norms.cuts[id(silenced[name])] = cuts
         for dim, entries in cuts.items():
             dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
             dropped[entries] = False
-            tensor.detach().index_fill_(dim, dropped.nonzero().flatten().to(tensor.device), 0)
+            silenced[name].index_fill_(dim, dropped.nonzero().flatten().to(tensor.device), 0)
     return silenced, norms
 
 
@@ -230,20 +226,20 @@ def _selected(tensor: Tensor, entries: Mapping[int, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def _randomise(model: nn.Module, generator: torch.Generator) -> None:
-    """Weights of about the size that keeps activations, and statistics that differ from channel to channel."""
-    for tensor in _distinct(model.parameters()):
-        if tensor.is_floating_point():
-            noise = torch.randn(tensor.shape, generator=generator).to(tensor)
-            if tensor.dim() > 1:
-                tensor.copy_(noise * sqrt(2 / max(1, prod(tensor.shape[1:]))))
-            else:
-                tensor.add_(0.2 * noise)
-    for layer in model.modules():
+def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy with weights of about the size that keeps activations, and statistics that differ between channels."""
+    pool = sqrt(3) * (2 * torch.rand(_POOL, generator=generator) - 1)  # of variance 1
+    replaced: dict[int, object] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            noise = pool.repeat(1 + parameter.numel() // _POOL)[: parameter.numel()].view(parameter.shape).to(parameter)
+            size = sqrt(2 / max(1, prod(parameter.shape[1:])))
+            values = size * noise if parameter.dim() > 1 else parameter + 0.2 * noise
+            replaced[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+            pool = pool.roll(1)
+    random = copy.deepcopy(model, replaced)
+    for layer in random.modules():
         if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.running_var is not None:
             layer.running_mean.copy_(0.2 * torch.randn(layer.running_mean.shape, generator=generator))
             layer.running_var.copy_(0.5 + torch.rand(layer.running_var.shape, generator=generator))
-
-
-def _distinct(parameters: Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
-    return dict.fromkeys(parameters)
+    return random
