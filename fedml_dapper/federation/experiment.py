@@ -100,6 +100,8 @@ def build_experiment(settings: Settings) -> Experiment:
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
+    if method.slims:
+        method.task.verify()
     levels = read_silo_levels(settings) or assign_levels(level_args, len(clients), seed)
     profiles = tuple(
         ClientProfile(client.client_id, client.domain, level, level_args.ratios[level - 1], client.num_samples)
@@ -117,7 +119,7 @@ def build_experiment(settings: Settings) -> Experiment:
         suite_label=suite.label,
         num_classes=suite.num_classes,
         device=device,
-        notes=division.notes,
+        notes=(*division.notes, *(method.task.layout.notes if method.slims else ())),
     )
 
 

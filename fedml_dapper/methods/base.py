@@ -32,6 +32,7 @@ from fedml_dapper.pruning import (
     slim_tensors,
     solve_widths,
     trace_layout,
+    verify_layout,
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
@@ -76,6 +77,13 @@ class Task:
             pruning = self.pruning
             self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
         return self._solved[ratio]
+
+    def verify(self) -> None:
+        """Run the slim network of every ratio that was asked for once.
+
+        Raises ``ConfigError`` where one is not the dense network without the channels that it lost.
+        """
+        verify_layout(self.backbone, self.layout, self._solved, example_image(self.input_size))
 
     @cached_property
     def _solved(self) -> dict[float, Widths]:

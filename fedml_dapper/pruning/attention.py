@@ -38,20 +38,20 @@ class SlimAttention(nn.MultiheadAttention):
         batched, swapped = query.dim() == 3, query.dim() == 3 and not self.batch_first
         inputs = [x.transpose(0, 1) if swapped else x if batched else x[None] for x in (query, key, value)]
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        projected = [
-            F.linear(x, weight, bias).unflatten(2, (self.num_heads, self.head_dim)).transpose(1, 2)
+        queries, keys, values = [
+            F.linear(x, weight, bias).view(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
             for x, weight, bias in zip(inputs, self.in_proj_weight.chunk(3), biases, strict=True)
         ]
-        mask = self._mask(projected[0], key_padding_mask, attn_mask)  # `is_causal` only hints at what a mask holds
+        mask = self._mask(queries, key_padding_mask, attn_mask)  # `is_causal` only hints at what a mask holds
         weights = None
         if need_weights:
-            scores = projected[0] @ projected[1].transpose(2, 3) / sqrt(self.head_dim)
+            scores = queries @ keys.transpose(2, 3) / sqrt(self.head_dim)
             weights = F.softmax(scores if mask is None else scores + mask, dim=3)
-            mixed = F.dropout(weights, self.dropout, self.training) @ projected[2]
+            mixed = F.dropout(weights, self.dropout, self.training) @ values
             weights = weights.mean(dim=1) if average_attn_weights else weights
         else:
             dropout = self.dropout if self.training else 0.0
-            mixed = F.scaled_dot_product_attention(*projected, attn_mask=mask, dropout_p=dropout)
+            mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
         result: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         if not batched:
             return result[0], weights if weights is None else weights[0]

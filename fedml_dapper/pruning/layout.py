@@ -49,8 +49,9 @@ class Entries:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Entries) and self.index.shape == other.index.shape
-        return self is other or (same and self._bytes == other._bytes)
+        if not isinstance(other, Entries):
+            return NotImplemented
+        return self is other or (self.index.shape == other.index.shape and self._bytes == other._bytes)
 
 
 @dataclass(frozen=True)

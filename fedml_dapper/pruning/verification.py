@@ -32,21 +32,23 @@ _POOL = 65_537
 
 
 @part("pruning")
-def verify_layout(model: nn.Module, layout: ChannelLayout, widths_per_level: Sequence[Widths], example: Tensor) -> None:
-    """Run every level's slim network once against the dense one with its dropped channels silenced.
+def verify_layout(
+    model: nn.Module, layout: ChannelLayout, widths_by_ratio: Mapping[float, Widths], example: Tensor
+) -> None:
+    """Run the slim network of every pruning ratio once against the dense one with its dropped channels silenced.
 
     Raises :class:`ConfigError`, naming the first layer at fault, where one fails or its outputs differ.
     """
     trial = Trial(model, example.to(next(model.parameters()).device))
     tried: list[Widths] = [{}]
-    for level, widths in enumerate(widths_per_level, start=1):
+    for ratio, widths in widths_by_ratio.items():
         if widths in tried:
             continue
         tried.append(widths)
         fault = trial.fault(layout, widths)
         if fault is not None:
             raise ConfigError(
-                f"model: pruned to level {level} {fault}; leave that layer's channels whole, or write the network"
+                f"model: pruned by ratio {ratio:g} {fault}; leave that layer's channels whole, or write the network"
                 " without sizes of its own"
             )
 
@@ -109,7 +111,7 @@ class _Run:
     """A network, tensors that stand in for its own, which layer failed, and, if watched, what each layer put out."""
 
     model: nn.Module
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
     failed: str = ""
     seen: dict[str, Tensor] = field(default_factory=dict)
 
@@ -119,7 +121,7 @@ class _Run:
             try:
                 output = functional_call(self.model, self.tensors, (example,))
             except Exception:
-                self.failed = stack[-1]
+                self.failed = stack[-1] if stack else ""
                 raise
         return [each for each in tree_leaves(output) if isinstance(each, Tensor)]
 
@@ -169,11 +171,11 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
 def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
     """The tensors of the dense network with every dropped entry at zero, and layer norms over what is kept."""
     kept, silenced, norms = KeptIndices(plan), dict[str, Tensor](), _Norms()
-    for name, tensor in model.state_dict().items():
-        cuts = kept.of(layout.tensors[name])
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # of several names the first
+        cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
         if not cuts:
             continue
-        silenced[name] = tensor.clone()
+        silenced[name] = tensor.detach().clone()
         norms.cuts[id(silenced[name])] = cuts
         for dim, entries in cuts.items():
             dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)

@@ -47,7 +47,13 @@ def test_unreachable_budget_says_the_smallest_share() -> None:
 
 def test_steps_too_coarse_for_the_budget_name_the_neighbours() -> None:
     with pytest.raises(ConfigError, match=r"closest within reach: \d+\.\d % or \d+\.\d %"):
-        solve_widths(layout_of(2), 0.65, "parameters")
+        solve_widths(layout_of(1), 0.4, "parameters")
+
+
+def test_groups_go_on_one_by_one_where_they_take_too_large_steps_together() -> None:
+    layout = layout_of(2)
+    widths = solve_widths(layout, 0.65, "parameters")
+    assert count_parameters(layout, widths) / count_parameters(layout, {}) == pytest.approx(0.35, abs=0.01)
 
 
 def test_widths_round_to_multiples() -> None:

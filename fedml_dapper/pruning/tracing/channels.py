@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 NONE = -1
 """Stands for an entry that belongs to no channel, and so is never cut."""
+
+
+RANGE = "a fixed range of channels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +31,7 @@ class Channels:
         self._parent = torch.empty(0, dtype=torch.int64)
         self.held: list[Hold] = []
         self._added: list[Tensor] = []
+        self._parts: list[tuple[Sequence[Tensor], str]] = []
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -44,7 +49,7 @@ class Channels:
     def hold(self, ids: Tensor, layer: str, why: str) -> None:
         """Never drop these channels."""
         if bool((ids >= 0).any()):
-            self.held.append(Hold(ids[ids >= 0].unique(), layer, why))
+            self.held.append(Hold(ids[ids >= 0], layer, why))
 
     def join(self, left: Tensor, right: Tensor, layer: str, why: str, *, added: bool = False) -> None:
         """Keep or drop channels together, pair by pair; one that is paired with NONE is held.
@@ -63,6 +68,17 @@ class Channels:
             self._parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
             while not torch.equal(self._parent, grand := self._parent[self._parent]):
                 self._parent = grand
+
+    def split(self, parts: Sequence[Tensor], layer: str) -> None:
+        """Parts of equal size are told apart by their place, so they have to lose the same channels."""
+        self._parts.append((parts, layer))
+
+    def settle(self) -> None:
+        """Hold the channels of parts that do not turn out alike; once, when all is joined."""
+        for parts, layer in self._parts:
+            first = self.roots(parts[0])
+            if not all(torch.equal(first, self.roots(part)) for part in parts[1:]):
+                self.hold(torch.cat(list(parts)), layer, RANGE)
 
     @property
     def free(self) -> Tensor:

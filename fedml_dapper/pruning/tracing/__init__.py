@@ -1,0 +1,11 @@
+"""Follows a network's channels through one forward pass.
+
+Every activation is marked with the channels that lie along one of its axes: a number for each entry. Layers with
+weights (``layers``) say which of their rows and columns belong to which channels; everything else (``operations``)
+moves numbers as it moves values, whatever is concatenated, flattened or permuted. What is not known here holds the
+channels that reach it: they are never cut. ``graph`` makes groups of the rest, ``trace`` tries them out.
+"""
+
+from fedml_dapper.pruning.tracing.trace import trace_layout
+
+__all__ = ["trace_layout"]
