@@ -15,7 +15,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import ModelArgs, Precision
-from fedml_dapper.models import BACKBONES, Backbone, build_backbone
+from fedml_dapper.models import BACKBONES, Backbone, build_backbone, example_image
 from fedml_dapper.pruning import footprint, plan_by_importance, slim_model, solve_widths, trace_layout
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -44,7 +44,7 @@ def main(
     torch.set_num_threads(threads)
     where = torch.device(device)
     dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size)
-    layout = trace_layout(dense, input_size, "internal")
+    layout = trace_layout(dense, example_image(input_size), "internal")
     widths = {ratio: solve_widths(layout, ratio, "parameters", round_to) for ratio in RATIOS}
     images = torch.randn(batch, 3, input_size, input_size, device=where)
     labels = torch.arange(batch, device=where) % 10

@@ -141,6 +141,8 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
+    if method.slims:
+        method.problem.verify()
     known = (Device(client.client_id, client.domain, client.num_samples) for client in clients)
     roster = Roster(settings, method, known)
     return Experiment(
@@ -155,7 +157,7 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
         suite_label=suite.label,
         num_classes=suite.num_classes,
         device=device,
-        notes=division.notes,
+        notes=(*division.notes, *(method.problem.layout.notes if method.slims else ())),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedml_dapper.config import ModelArgs, did_you_mean
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import alexnet, lenet, resnet
-from fedml_dapper.models.backbone import Backbone, ExtendedBackbone
+from fedml_dapper.models.backbone import Backbone, ExtendedBackbone, example_image
 from fedml_dapper.seeding import Stream, seeded_layers
 
 
@@ -31,7 +31,7 @@ BACKBONES: Mapping[str, Architecture] = {
 }
 """Name in ``model_args.model`` -> architecture."""
 
-__all__ = ["BACKBONES", "Architecture", "Backbone", "ExtendedBackbone", "build_backbone"]
+__all__ = ["BACKBONES", "Architecture", "Backbone", "ExtendedBackbone", "build_backbone", "example_image"]
 
 
 def build_backbone(args: ModelArgs, num_classes: int, seed: int, input_size: int = 32) -> Backbone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 
@@ -41,3 +42,8 @@ class ExtendedBackbone(Backbone):
         self.encoder = copy.deepcopy(backbone)
         self.predictor = self.encoder.predictor
         del self.encoder.predictor  # else the state dict would hold it twice
+
+
+def example_image(size: int) -> Tensor:
+    """One image as backbones take it, of zeros: shape (1, 3, ``size``, ``size``)."""
+    return torch.zeros(1, 3, size, size)

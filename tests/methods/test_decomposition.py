@@ -27,7 +27,9 @@ def network(name: str, width: int, side: int = 32) -> Backbone:
 
 def test_counts_of_alexnet_are_the_published_ones() -> None:
     """FDSE, Table 4: 0.65e7 parameters, 24.87 MB, 2.24e10 multiply-accumulates for 50 images of 256 x 256."""
-    layout = trace_layout(decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, 256), black(256)), 256, None)
+    layout = trace_layout(
+        decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, 256), black(256)), black(256), None
+    )
     assert count_parameters(layout, {}) == 6_508_010
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.86, abs=0.005)
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.87, rel=0.01)

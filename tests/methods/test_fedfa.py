@@ -132,7 +132,7 @@ def test_layers_stand_behind_every_stage_and_rename_nothing(
 @pytest.mark.parametrize("scope", ["internal", "grouped"])
 def test_tracing_sees_the_plain_network(fedavg: Experiment, scope: Any) -> None:
     method = fedfa(fedavg).method
-    ours, theirs = (trace_layout(m.problem.backbone, 32, scope) for m in (method, fedavg.method))
+    ours, theirs = (trace_layout(m.problem.backbone, m.problem.example, scope) for m in (method, fedavg.method))
     assert ours.groups == theirs.groups
     assert {name: ours.tensors[name] for name in theirs.tensors} == theirs.tensors
     assert method.footprint(0.8).parameters == fedavg.method.footprint(0.8).parameters

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.pruning import (
     ChannelLayout,
     PruningPlan,
@@ -49,7 +49,7 @@ def prepared(scope: Scope, name: str = "resnet18") -> tuple[Backbone, ChannelLay
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=0.1)
-    layout = trace_layout(model, size, scope)
+    layout = trace_layout(model, example_image(size), scope)
     return model, layout, plan_by_importance(layout, model.state_dict(), solve_widths(layout, 0.5, "channels"))
 
 

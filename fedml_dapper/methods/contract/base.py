@@ -33,6 +33,7 @@ from fedml_dapper.pruning import (
     slim_tensors,
     solve_widths,
     trace_layout,
+    verify_layout,
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
@@ -66,7 +67,7 @@ class Problem:
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.example.shape[-1], self.pruning.scope if self.slims else None)
+        layout = trace_layout(self.backbone, self.example, self.pruning.scope if self.slims else None)
         return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
@@ -78,6 +79,13 @@ class Problem:
             pruning = self.pruning
             self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
         return self._solved[ratio]
+
+    def verify(self) -> None:
+        """Run the slim network of every ratio that was asked for once.
+
+        Raises ``ConfigError`` where one is not the dense network without the channels that it lost.
+        """
+        verify_layout(self.backbone, self.layout, self._solved, self.example)
 
     @cached_property
     def _solved(self) -> dict[float, Widths]:
