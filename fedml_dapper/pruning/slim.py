@@ -80,7 +80,9 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
     def cut(tensor: Tensor, name: str) -> Tensor:
         if id(tensor) not in replaced:
             spec = layout.tensors.get(name)  # None for a buffer that the state dict leaves out
-            values = (tensor if spec is None else slim_tensor(tensor, spec, kept)).detach().clone()
+            dense = tensor.detach()
+            values = dense if spec is None else slim_tensor(dense, spec, kept)
+            values = values.clone() if values is dense else values
             is_parameter = isinstance(tensor, nn.Parameter)
             replaced[id(tensor)] = nn.Parameter(values, tensor.requires_grad) if is_parameter else values
         return replaced[id(tensor)]

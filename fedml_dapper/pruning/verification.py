@@ -175,12 +175,12 @@ def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tup
         cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
         if not cuts:
             continue
-        silenced[name] = tensor.detach().clone()
-        norms.cuts[id(silenced[name])] = cuts
+        silent = tensor.detach()
         for dim, entries in cuts.items():
             dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
             dropped[entries] = False
-            silenced[name].index_fill_(dim, dropped.nonzero().flatten().to(tensor.device), 0)
+            silent = silent.index_fill(dim, dropped.nonzero().flatten().to(tensor.device), 0)
+        silenced[name], norms.cuts[id(silent)] = silent, cuts
     return silenced, norms
 
 

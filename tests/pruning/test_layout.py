@@ -97,6 +97,4 @@ def test_tracing_leaves_the_model_as_it_was() -> None:
 def test_layers_that_cannot_be_followed_stay_whole_and_are_named() -> None:
     layout = trace_layout(Plain(nn.InstanceNorm2d), example_image(8), "internal")  # type: ignore[arg-type]
     assert list(layout.groups) == ["conv2"]
-    assert layout.notes == (
-        "`conv1` is not cut: the channels cannot be followed through a norm without tensors to follow in `norm`",
-    )
+    assert layout.notes == ("`conv1` not cut: a norm has no tensor that says its size in `norm`",)

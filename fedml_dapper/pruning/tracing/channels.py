@@ -12,7 +12,7 @@ NONE = -1
 """Stands for an entry that belongs to no channel, and so is never cut."""
 
 
-RANGE = "a fixed range of channels"
+RANGE = "a fixed range of channels is taken"
 
 
 @dataclass(frozen=True, eq=False)

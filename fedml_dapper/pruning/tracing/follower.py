@@ -13,6 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedml_dapper.pruning.tracing.channels import NONE, Channels
 
+COMPUTED = "a weight is computed"
+
 
 @dataclass(frozen=True, eq=False)
 class Mark:
@@ -40,6 +42,8 @@ class Trace:
     """Tensor and axis -> the channel of each entry. Of a tensor with several names, the first."""
     producers: set[tuple[str, int]] = field(default_factory=set)
     """Weights and the axis of their filters."""
+    computed: list[str] = field(default_factory=list)
+    """Layers whose weights are not the model's own, but made of these."""
     macs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Weight -> multiply-accumulates per entry and example."""
     products: list[Product] = field(default_factory=list)
@@ -85,9 +89,9 @@ class Follower:
         name = self.name(tensor)
         if name is None:
             if tensor is not None:
-                self.hold([ids, self._ids(tensor)], "a weight that is computed")
+                self.hold([ids, self._ids(tensor)], COMPUTED)
         elif (name, dim) in self.trace.bound:
-            self.join(self.trace.bound[name, dim], ids, "a weight with several uses")
+            self.join(self.trace.bound[name, dim], ids, "a weight is used in several ways")
         else:
             self.trace.bound[name, dim] = ids
 
@@ -107,7 +111,8 @@ class Follower:
         """The ids of a weight's filters: new ones at its first use."""
         name = self.name(weight)
         if name is None:
-            self.hold([self._ids(weight)], "a weight that is computed")
+            self.trace.computed.append(self.layer)
+            self.hold([self._ids(weight)], COMPUTED)
             return no_channels(weight.shape[dim])
         self.trace.producers.add((name, dim))
         if (name, dim) not in self.trace.bound:
@@ -157,7 +162,7 @@ class Follower:
             if sizes and len(sizes) == 1 and (name, sizes[0]) in self.trace.bound:
                 self.mark(tensor, sizes[0], self.trace.bound[name, sizes[0]])
             else:
-                self.keep(tensor, "a weight with several uses")
+                self.keep(tensor, "a weight is used in several ways")
         elif like is not None and dim in sizes:
             for each, size in enumerate(tensor.shape):
                 self.bind(tensor, each, like.ids if each == dim else no_channels(size))
@@ -166,7 +171,7 @@ class Follower:
             self.bind(tensor, sizes[0], self.channels.fresh(tensor.shape[sizes[0]]))
             self.mark(tensor, sizes[0], self.trace.bound[name, sizes[0]])
         else:
-            self.keep(tensor, "a parameter of a form of its own")
+            self.keep(tensor, "a parameter has a form of its own")
         return True
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, TensorSpec
-from fedml_dapper.pruning.tracing.follower import Trace
+from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace
 
 _NAMED_IN_A_NOTE = 3
 
@@ -100,19 +100,29 @@ class Graph:
             name: roots for name, dim in self._trace.producers
             if len(roots := torch.unique(self.bound[name, dim])) > 1
         }  # fmt: skip
-        lines: dict[tuple[str, str], list[str]] = defaultdict(list)
+        layers, places = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
         for name in sorted(filters, key=self._order.__getitem__):
             roots = filters[name]
             held = roots[(roots >= 0) & wanted[roots.clamp(min=0)] & ~self._free[roots.clamp(min=0)]]
             for hold in self._trace.channels.held:
                 if bool(torch.isin(held, self._trace.channels.roots(hold.ids)).any()):
-                    lines[hold.layer, hold.why].append(_layer(name))
+                    layers[hold.why].append(_layer(name))
+                    places[hold.why].append(hold.layer)
                     break
+        for layer in self._trace.computed:
+            layers[COMPUTED].append(layer)
+            places[COMPUTED].append(layer)
         return [
-            f"{_listed(layers)} not cut: the channels cannot be followed through {why}"
-            + (f" in `{layer}`" if layer else "")
-            for (layer, why), layers in lines.items()
+            f"{_listed(dict.fromkeys(layers[why]))} not cut: {why} in {_listed(dict.fromkeys(places[why]))}"
+            for why in layers
         ]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    quoted = [f"`{name}`" if name else "the network itself" for name in names]
+    more = len(quoted) - _NAMED_IN_A_NOTE
+    return ", ".join(quoted[:_NAMED_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _layer(weight: str) -> str:
@@ -120,15 +130,6 @@ def _layer(weight: str) -> str:
     for name in ("weight", "in_proj_weight"):
         weight = weight.removesuffix(f".{name}")
     return weight
-
-
-def _listed(layers: Sequence[str]) -> str:
-    shown = ", ".join(f"`{layer}`" for layer in layers[:_NAMED_IN_A_NOTE])
-    return (
-        f"{shown} and {len(layers) - _NAMED_IN_A_NOTE} more are"
-        if len(layers) > _NAMED_IN_A_NOTE
-        else (f"{shown} is" if len(layers) == 1 else f"{shown} are")
-    )
 
 
 def _named_apart(groups: Iterable[FoundGroup]) -> list[FoundGroup]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +11,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
+
+_POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
+"""Poolings whose operations depend on how memory is laid out, and over how many last axes they go."""
 
 
 class Layers(TorchFunctionMode):
@@ -23,6 +27,7 @@ class Layers(TorchFunctionMode):
             **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), self._transposed),
             **dict.fromkeys((F.batch_norm, F.instance_norm), self._channel_norm),
             **dict.fromkeys((F.layer_norm, F.rms_norm), self._layer_norm),
+            **{pool: partial(self._pool, dims) for pool, dims in _POOLS.items()},
             F.linear: self._linear,
             F.group_norm: self._group_norm,
             F.prelu: self._prelu,
@@ -52,7 +57,7 @@ class Layers(TorchFunctionMode):
     ) -> None:  # fmt: skip
         to, dim = self._follower, input.dim() - weight.dim() + 1
         to.count(weight, out.numel() // weight.shape[0])
-        ids = to.along(input, dim, "a convolution over another axis")
+        ids = to.along(input, dim, "a convolution works along another axis")
         if groups == 1:
             to.bind(weight, 1, ids)
             rows = to.produce(weight, 0)
@@ -69,7 +74,7 @@ class Layers(TorchFunctionMode):
     ) -> None:  # fmt: skip
         to, dim = self._follower, input.dim() - weight.dim() + 1
         to.count(weight, input.numel() // weight.shape[0])
-        ids = to.along(input, dim, "a convolution over another axis")
+        ids = to.along(input, dim, "a convolution works along another axis")
         if groups == 1:
             to.bind(weight, 0, ids)
             rows = to.produce(weight, 1)
@@ -85,7 +90,7 @@ class Layers(TorchFunctionMode):
         name = self._follower.name(weight)
         if name is not None:
             self._follower.trace.producers.add((name, 0))
-        blocks = self._follower.whole_blocks(ids, groups, "a grouped convolution")
+        blocks = self._follower.whole_blocks(ids, groups, "some inputs of a grouped convolution are fixed")
         return blocks.repeat_interleave(filters)
 
     def _linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
@@ -94,7 +99,7 @@ class Layers(TorchFunctionMode):
         mark = to.seen(input)
         if mark is not None and mark.dim != last:  # mixes positions, each channel by itself
             for tensor in (weight, bias):
-                to.keep(tensor, "a linear layer over another axis")
+                to.keep(tensor, "a linear layer works along another axis")
             to.mark(out, mark.dim, mark.ids)
             return
         to.bind(weight, 1, to.along(input, last, ""))
@@ -123,7 +128,7 @@ class Layers(TorchFunctionMode):
             to.count(weight, 2 * out.numel() // weight.numel())
         for tensor in (weight, bias):
             if isinstance(tensor, Tensor):
-                to.keep(tensor, "a norm over another axis")
+                to.keep(tensor, "a norm works along another axis")
         if mark is not None:
             to.mark(out, mark.dim, mark.ids)
 
@@ -133,16 +138,16 @@ class Layers(TorchFunctionMode):
     ) -> None:  # fmt: skip
         mark = self._follower.seen(input)
         if mark is not None and mark.dim == 1:
-            self._follower.whole_blocks(mark.ids, num_groups, "a group norm")
+            self._follower.whole_blocks(mark.ids, num_groups, "some inputs of a group norm are fixed")
         self._norm(out, input, 1, {0: (weight, bias)})
 
     def _norm(self, out: Tensor, input: Tensor, dim: int, tensors: Mapping[int, Sequence[Tensor | None]]) -> None:
         """A norm whose tensors have their channels along the axis that is their key."""
         to = self._follower
-        ids = to.along(input, dim, "a norm over another axis")
+        ids = to.along(input, dim, "a norm works along another axis")
         [(axis, present)] = ((axis, [each for each in some if each is not None]) for axis, some in tensors.items())
         if not present:
-            to.hold([ids], "a norm without tensors to follow")
+            to.hold([ids], "a norm has no tensor that says its size")
             return
         for tensor in present:
             for each, size in enumerate(tensor.shape):
@@ -150,10 +155,17 @@ class Layers(TorchFunctionMode):
         to.count(present[0], 2 * out.numel() // present[0].numel())
         to.mark(out, dim, ids)
 
+    def _pool(self, dims: int, out: Tensor, input: Tensor, *_: object, **__: object) -> None:
+        to, mark = self._follower, self._follower.seen(input)
+        if mark is not None and mark.dim < input.dim() - dims:
+            to.mark(out, mark.dim, mark.ids)
+        elif mark is not None:
+            to.hold([mark.ids], "pooling works along the channels")
+
     def _prelu(self, out: Tensor, input: Tensor, weight: Tensor) -> None:
         to, mark = self._follower, self._follower.seen(input)
         if weight.numel() > 1:
-            to.bind(weight, 0, to.along(input, 1, "PReLU over another axis"))
+            to.bind(weight, 0, to.along(input, 1, "PReLU works along another axis"))
         if mark is not None and (weight.numel() == 1 or mark.dim == 1):
             to.mark(out, mark.dim, mark.ids)
 
@@ -171,11 +183,11 @@ class Layers(TorchFunctionMode):
         positions = [x.numel() // x.shape[last] for x in (query, key, value)]
         batch = query.shape[1] if query.dim() == 3 else 1
         scores = 2 * positions[0] * positions[1] // batch  # Q K^T and A V, for each channel of each head
-        ids = [to.along(x, last, "attention over another axis") for x in (query, key, value)]
+        ids = [to.along(x, last, "attention works along another axis") for x in (query, key, value)]
         to.count(out_proj_weight, positions[0])
         unusual = in_proj_weight is None or use_separate_proj_weight or bias_k is not None or add_zero_attn
         if unusual or not ids[0].shape == ids[1].shape == ids[2].shape:
-            to.hold(ids, "attention with keys or values of a form of their own")
+            to.hold(ids, "attention has keys or values of their own size")
             separate = [more.get(f"{each}_proj_weight") for each in "qkv"]
             weights = separate if in_proj_weight is None or use_separate_proj_weight else in_proj_weight.chunk(3)
             for weight, count in zip(weights, positions, strict=True):
@@ -184,8 +196,8 @@ class Layers(TorchFunctionMode):
             to.product(no_channels(1), scores * query.shape[last])
         else:
             assert in_proj_weight is not None
-            to.join(ids[0], ids[1], "attention")
-            to.join(ids[0], ids[2], "attention")
+            to.join(ids[0], ids[1], "queries and keys of attention differ")
+            to.join(ids[0], ids[2], "queries and values of attention differ")
             to.bind(in_proj_weight, 1, ids[0])
             to.count(in_proj_weight, sum(positions) // 3)
             head_dim = query.shape[last] // num_heads
@@ -213,7 +225,7 @@ class Layers(TorchFunctionMode):
         if first is not None and all(before) and all(m is not None and m.dim == first.dim for m in marks):
             for mark in marks[1:]:
                 if mark is not None:
-                    to.join(first.ids, mark.ids, "attention")
+                    to.join(first.ids, mark.ids, "heads of attention are fixed")
             to.product(first.ids, macs)
             to.mark(out, first.dim, first.ids)
             return
@@ -222,4 +234,4 @@ class Layers(TorchFunctionMode):
         if of_values is not None and of_values.dim == value.dim() - 1 and marks[0] is None and marks[1] is None:
             to.mark(out, of_values.dim, of_values.ids)
         else:
-            to.hold([mark.ids for mark in marks if mark is not None], "attention that is not a layer of torch")
+            to.hold([mark.ids for mark in marks if mark is not None], "attention is no layer of torch")

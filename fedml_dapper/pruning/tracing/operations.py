@@ -80,9 +80,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             touched = self._touched(func, args, kwargs)
             if len(tensors) == 1 and touched is not None:
-                self._along(tensors[0], touched, out)
+                self._along(tensors[0], touched, out, packet.__name__)
             else:
-                self._unknown(tensors, f"`{packet.__name__}`")
+                self._unknown(tensors, f"`{packet.__name__}` is not known")
 
     def _unknown(self, tensors: Iterable[Tensor], why: str) -> None:
         for tensor in tensors:
@@ -106,14 +106,14 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if first is None:
             return
         if any(mark.dim != first.dim for mark in found.values()):
-            to.hold([mark.ids for mark in found.values()], "values whose channels lie along different axes")
+            to.hold([mark.ids for mark in found.values()], "channels lie along different axes")
             return
         for at, each in enumerate(tensors):
             dim = first.dim - dims + each.dim()
             if at in found:
-                to.join(first.ids, found[at].ids, "values without channels", added=added)
+                to.join(first.ids, found[at].ids, "they meet values that are never cut", added=added)
             elif dim >= 0 and each.shape[dim] > 1:
-                to.hold([first.ids], "values of a fixed number of channels")
+                to.hold([first.ids], "they meet values of a fixed size")
         to.mark(out, first.dim, first.ids)
 
     def _side_by_side(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
@@ -123,7 +123,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marks = [to.seen(part) for part in parts]
         dims = {mark.dim for mark in marks if mark is not None}
         if len(dims) != 1:
-            self._unknown(parts, "parts whose channels lie along different axes")
+            self._unknown(parts, "parts whose channels lie along different axes are put together")
             return
         [dim] = dims
         ids = [
@@ -133,7 +133,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to.mark(out, dim, torch.cat(ids))
             return
         for each in ids[1:]:
-            to.join(ids[0], each, "parts without channels")
+            to.join(ids[0], each, "they meet parts of a fixed size")
         to.mark(out, dim + (stacked and where <= dim), ids[0])
 
     def _moved(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
@@ -153,7 +153,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
             ]  # fmt: skip
             if not places.numel() or len(varying) != 1:
-                to.hold([mark.ids], "channels that are spread over several axes" if varying else "a single channel")
+                to.hold(
+                    [mark.ids],
+                    "a view spreads the channels over several axes" if varying else "a single channel is taken",
+                )
                 continue
             [dim] = varying
             ids = places[tuple(slice(None) if each == dim else 0 for each in range(places.dim()))]
@@ -172,7 +175,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet in _ON_LAST_AXES:
             return {x.dim() - 1 - each for each in range(_ON_LAST_AXES[packet])}, False
         if packet is aten.constant_pad_nd:
-            return {x.dim() - 1 - each for each in range(len(args[1]) // 2)}, False
+            return {x.dim() - 1 - each // 2 for each, size in enumerate(args[1]) if size}, False
         if packet not in _ALONG_AXES:
             return None
         values = {argument.name: argument.default_value for argument in func._schema.arguments}
@@ -183,13 +186,13 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         axes = {each % x.dim() for each in listed or range(x.dim())}
         return axes, values.get("keepdim") is False
 
-    def _along(self, x: Tensor, touched: tuple[set[int], bool], out: Any) -> None:
+    def _along(self, x: Tensor, touched: tuple[set[int], bool], out: Any, name: str) -> None:
         to, (axes, dropped) = self._follower, touched
         mark = to.seen(x)
         if mark is None:
             return
         if mark.dim in axes:
-            to.hold([mark.ids], "an operation along the channels")
+            to.hold([mark.ids], f"`{name}` works along the channels")
             return
         dim = mark.dim - sum(axis < mark.dim for axis in axes) if dropped else mark.dim
         for result in tree_leaves(out):
@@ -201,7 +204,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rows, columns = out.dim() - 2, out.dim() - 1
         both = a is not None and b is not None and a.dim == b.dim < rows
         if a is not None and b is not None and both:
-            to.join(a.ids, b.ids, "a matrix product")
+            to.join(a.ids, b.ids, "a matrix product uses a weight")
             found = a
         elif a is not None and a.dim == rows and b is None:
             found = a
@@ -209,11 +212,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = b
         else:
             found = None
-            self._unknown([left, right], "a matrix product over channels")
+            self._unknown([left, right], "a matrix product sums over channels")
         if found is None:
             to.product(no_channels(1), out.numel() * inner)
         else:
             for tensor in (left, right):
-                to.keep(tensor, "a matrix product")
+                to.keep(tensor, "a matrix product uses a weight")
             to.product(found.ids, out.numel() * inner)
             to.mark(out, found.dim, found.ids)

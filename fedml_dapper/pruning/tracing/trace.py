@@ -140,7 +140,7 @@ def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
 def _tried(layout: ChannelLayout, trial: Trial, notes: Sequence[str]) -> ChannelLayout:
     """The layout of those groups that can be cut in fact."""
     faults = _faults(trial, layout, list(layout.groups)) if layout.groups else {}
-    tried = [f"`{name}` is not cut: without some of its channels {fault}" for name, fault in faults.items()]
+    tried = [f"`{name}` not cut: without some of its channels {fault}" for name, fault in faults.items()]
     return replace(without(layout, faults) if faults else layout, notes=(*notes, *tried))
 
 
