@@ -107,7 +107,8 @@ class Server:
         """
         if self._aggregation is None:
             chosen, round_ = self._choose_clients(), self.state.round + 1
-            self.state.profiles = self._experiment.roster.profiles(round_)
+            if self._experiment.roster.varies:
+                self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._refused = {}
