@@ -19,6 +19,7 @@ class Stream(Enum):
     """What a random stream is for."""
 
     PARTITION = "partition"
+    SPLIT = "test pictures of one's own"
     VALIDATION = "validation samples"
     LEVELS = "levels"
     SAMPLING = "client sampling"

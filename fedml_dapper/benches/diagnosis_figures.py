@@ -71,7 +71,7 @@ def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure
         axes.set_aspect("equal")
         axes.invert_yaxis()
         ticks = range(0, len(shares), max(1, len(shares) // 10))
-        names = [results.class_names[tick] for tick in ticks]
+        names = [results.class_name(tick) for tick in ticks]
         axes.set_xticks([tick + 0.5 for tick in ticks], names, rotation=90, fontsize="x-small")
         axes.set_yticks([tick + 0.5 for tick in ticks], names, fontsize="x-small")
         images = counts.sum() // len(diagnoses)
@@ -104,7 +104,7 @@ def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Fig
     ]
     if len(classes) <= _LEGEND_CLASSES:
         handles += [
-            Line2D([], [], linestyle="", color=colours[label], marker="o", label=results.class_names[label])
+            Line2D([], [], linestyle="", color=colours[label], marker="o", label=results.class_name(label))
             for label in classes
         ]
     below_legend(figure, handles, [str(handle.get_label()) for handle in handles], "colour: class; marker: domain")

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
-from fedml_dapper.datasets.suites import find_recipe
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
@@ -92,11 +91,10 @@ class BenchResults:
         """The data as the runs name them, "(subset)" included; empty while no cell is finished."""
         return ", ".join(dict.fromkeys(cell.run.suite for cell in self.cells))
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """By label."""
-        dataset = self.cells[0].run.settings["data_args"]["dataset"]
-        return find_recipe(dataset).classes
+    def class_name(self, label: int) -> str:
+        """As the ledgers say; the label itself where they are of a version that did not."""
+        names = self.cells[0].run.classes
+        return names[label] if names else str(label)
 
     @property
     def is_papers(self) -> bool:

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedml_dapper.commands.options import json_option
+from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets.availability import find_domains
 from fedml_dapper.datasets.packing import pack
-from fedml_dapper.datasets.suites import SUITES, data_root
-from fedml_dapper.errors import DataError
+from fedml_dapper.datasets.suites import PUBLISHED, data_root
+from fedml_dapper.errors import ConfigError, DataError
 
 
 @click.group()
@@ -24,16 +25,23 @@ def data() -> None:
 
 @data.command("check")
 @click.option("--root", type=click.Path(path_type=Path), help="Root of the data; default: DAPPER_DATA, else data/.")
-@click.option("--dataset", type=click.Choice(sorted(SUITES)), help="One suite only.")
+@click.option("--dataset", help="One suite only; `folder` for pictures of your own in ROOT.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="The data of this experiment file instead.")
 @json_option
-def check_data(root: Path | None, dataset: str | None, as_json: bool) -> None:
+def check_data(root: Path | None, dataset: str | None, config: Path | None, as_json: bool) -> None:
     """Say which domains were found, where, and how many images they have; exit code 2 if a chosen suite lacks one."""
-    where = data_root(root)
-    rows = [row for name in ([dataset] if dataset else SUITES) for row in find_domains(name, where)]
+    if config is not None:
+        if root is not None or dataset is not None:
+            raise ConfigError("--config says which data and where; leave --root and --dataset out")
+        chosen = [load_settings([config]).data_args]
+    else:
+        chosen = [DataArgs(dataset=name, data_cache_dir=root) for name in ([dataset] if dataset else PUBLISHED)]
+    where = data_root(chosen[0].data_cache_dir).absolute()
+    rows = [row for args in chosen for row in find_domains(args)]
     if as_json:
         click.echo(TypeAdapter(list[dict[str, object]]).dump_json([asdict(row) for row in rows]))
     else:
-        table = Table(title=f"Data below {where.absolute()}")
+        table = Table(title=f"Data below {where}")
         for column in ("suite", "domain", "train", "test", "found in"):
             table.add_column(column, justify="right" if column in ("train", "test") else "left")
         for row in rows:
@@ -42,8 +50,10 @@ def check_data(root: Path | None, dataset: str | None, as_json: bool) -> None:
                 found += " (subset)"
             table.add_row(row.suite, row.domain, str(row.num_train), str(row.num_test), found)
         Console().print(table)
-    if dataset and any(row.source is None for row in rows):
-        raise DataError(f"{dataset} is incomplete below {where.absolute()}; data/README.md says how to get it")
+        if rows[0].classes:
+            click.echo(f"{len(rows[0].classes)} classes: {', '.join(rows[0].classes)}")
+    if len(chosen) == 1 and any(row.source is None for row in rows):
+        raise DataError(f"{rows[0].suite} is incomplete below {where}; data/README.md says how to get it")
 
 
 @data.command("pack")

@@ -174,7 +174,7 @@ def find_mpiexec() -> str | None:
 
 def check_data() -> Iterator[Row]:
     """Which suites have all their domains below the root of the data; the images themselves are not read."""
-    from fedml_dapper.datasets import SUITES, data_root, missing_domains  # noqa: PLC0415  # needs torch
+    from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains  # noqa: PLC0415  # needs torch
 
     root = data_root(None)
     where = str(root.absolute())
@@ -189,7 +189,7 @@ def check_data() -> Iterator[Row]:
         found = f"no folder {where}; digits_offline does without"
         yield Row(check="data", status="warning", found=found, todo="set DAPPER_DATA to your data")
     absent = []
-    for name, suite in SUITES.items():
+    for name, suite in PUBLISHED.items():
         missing = missing_domains(name, root)
         if len(missing) == len(suite.domains):
             absent.append(name)

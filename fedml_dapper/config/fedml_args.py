@@ -11,7 +11,7 @@ from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
-PartitionName = Literal["domain_shares", "one_per_domain", "dirichlet", "own"]
+Normalisation = Literal["imagenet", "measured", "none"]
 
 
 class CommonArgs(Section):
@@ -32,23 +32,41 @@ class ClientArgs(Section):
 
 
 class DataArgs(Section):
-    """``data_args``: which images, and how clients share them."""
+    """``data_args``: which data, and how clients share them."""
 
     dataset: str
+    """A suite's name; ``folder`` for pictures or packed files of one's own; or a function of one's own,
+    ``my_data.py:load`` (docs/own_data.md)."""
     data_cache_dir: Path | None = None
-    """Root of the data; falls back to the environment variable ``DAPPER_DATA``."""
+    """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
+    variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
+    arguments: dict[str, Any] = Field(default={})
+    """What a function of one's own is called with, by name."""
+    classes: Annotated[int, Field(ge=2)] | tuple[str, ...] | None = None
+    """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
+    the data say when absent."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """For ``folder``: the share of every class that tests are made with, where there is no ``test/``; 0.2 when
+    absent."""
+    skip_damaged: bool = False
+    """For ``folder``: leave pictures out that cannot be read, and count them; otherwise one is an error."""
+    normalisation: Normalisation | None = None
+    """Mean and standard deviation that images are normalised by: ImageNet's, those of the training images, or none at
+    all (pixels from 0 to 1); the suite's own when absent, which for ``folder`` is ``imagenet``."""
     download: bool = False
     """Let torchvision fetch what is missing, where it can."""
     image_size: int | None = Field(default=None, ge=8)
     """Height and width to which images are brought; the suite's own when absent."""
-    partition: PartitionName | None = None
+    partition: str | None = None
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
     (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
     tenth for testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
-    samples for testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md)."""
+    samples for testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md). Or
+    a function of one's own, ``my_split.py:deal`` (docs/own_data.md)."""
     client_share: Share | None = None
-    """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent;
-    otherwise the share of its training samples that a client uses, all of them when absent."""
+    """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent
+    (data of one's own: an even one); otherwise the share of its training samples that a client uses, all of them when
+    absent."""
     validation_share: Annotated[float, Field(gt=0, lt=1)] | None = None
     """For ``domain_shares``: the share of each domain's training set that no client gets, so that rounds and settings
     can be chosen without looking at test images. Clients hold as many samples as without it."""

@@ -139,7 +139,9 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
         return _find(path, key, kind, folders)
 
-    comm, silos = settings.comm_args, settings.client_specific_args
+    comm, silos, data = settings.comm_args, settings.client_specific_args, settings.data_args
+    if data.data_cache_dir is not None:
+        data = data.model_copy(update={"data_cache_dir": _find_data(data.data_cache_dir, folders)})
     if comm.grpc_ipconfig_path is not None:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
@@ -155,7 +157,15 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if own.data_cache_dir is not None:
         place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
         own = own.model_copy(update={"data_cache_dir": place})
-    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos, "silo_args": own})
+    return settings.model_copy(
+        update={"comm_args": comm, "client_specific_args": silos, "silo_args": own, "data_args": data}
+    )
+
+
+def _find_data(path: Path, folders: Sequence[Path]) -> Path:
+    """Like :func:`_find`; as it stands where nothing is there, which is for whoever reads the data to say."""
+    candidates = (path, *(folder / path for folder in folders))
+    return next((candidate.resolve() for candidate in candidates if candidate.is_dir()), path)
 
 
 def _place_of(key: str, shown: str) -> list[str]:

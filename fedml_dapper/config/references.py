@@ -19,6 +19,8 @@ from fedml_dapper.config.settings import Settings
 
 ENTRY_POINTS: Mapping[str, str] = {
     "dapper_args.method": "fedml_dapper.methods",
+    "data_args.dataset": "fedml_dapper.datasets",
+    "data_args.partition": "fedml_dapper.partitions",
     "dapper_args.levels.assignment": "fedml_dapper.level_rules",
 }
 """Settings that may be references, by dotted key, and the entry points in which packages offer the same."""

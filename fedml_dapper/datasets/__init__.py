@@ -3,7 +3,7 @@
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
 from fedml_dapper.datasets.contact_sheet import contact_sheet
-from fedml_dapper.datasets.division import Division, divide
+from fedml_dapper.datasets.division import PARTITIONS, Division, divide
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.packing import pack
@@ -12,9 +12,12 @@ from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.datasets.silo import load_server, load_silo, server_division, silo_division
-from fedml_dapper.datasets.suites import SUITES, data_root, load_suite
+from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, SUITES, data_root, load_suite
 
 __all__ = [
+    "FOLDER",
+    "PARTITIONS",
+    "PUBLISHED",
     "SUITES",
     "Batch",
     "ClientData",

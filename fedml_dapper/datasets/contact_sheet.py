@@ -16,8 +16,14 @@ _LEFT = 96
 _TOP = 32
 
 
-def contact_sheet(suite: Suite, per_class: int = 3) -> Image.Image:
-    """The first ``per_class`` training images of the first 20 classes of every domain, labelled, as an RGB picture."""
+def contact_sheet(suite: Suite, per_class: int = 3) -> Image.Image | None:
+    """The first ``per_class`` training images of the first 20 classes of every domain, labelled, as an RGB picture.
+
+    None where the data are no pictures, or have no classes.
+    """
+    train = suite.domains[0].train
+    if train.labels is None or train.pictures(torch.tensor([0])) is None:
+        return None
     classes = suite.classes[:_MAX_CLASSES]
     block = per_class * (_TILE + _GAP) + _BLOCK_GAP
     width = _LEFT + len(classes) * (_TILE + _GAP)

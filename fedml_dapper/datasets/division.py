@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedml_dapper.config import DataArgs, PartitionName
+from fedml_dapper.config import DataArgs, short_name
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet_halves, one_per_domain
-from fedml_dapper.datasets.partition import client_data, partition
+from fedml_dapper.datasets.partition import Partition, client_data, dealt_by, partition
 from fedml_dapper.datasets.samples import Samples
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,32 +52,37 @@ def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed
     """
     name = args.partition or suite.partition
     _check(name, args)
-    if name == "domain_shares":
-        return _domain_shares(suite, args, num_clients, batch_size, seed)
-    if name == "one_per_domain":
-        owned = one_per_domain(suite, num_clients, seed, args.client_share)
-    else:
-        assert args.dirichlet_alpha is not None
-        owned = dirichlet_halves(suite, num_clients, args.dirichlet_alpha, seed, args.client_share)
-    return _own_samples(suite, owned, batch_size, seed)
+    if name in PARTITIONS:
+        division: Division = PARTITIONS[name](suite, args, num_clients, batch_size, seed)
+        return division
+    dealt = dealt_by(PARTITIONS.find(name), short_name(name), suite, num_clients, seed)
+    return _by_domain(suite, args, dealt, batch_size, seed)
 
 
-def _check(name: PartitionName, args: DataArgs) -> None:
+def _check(name: str, args: DataArgs) -> None:
     if name == "dirichlet" and args.dirichlet_alpha is None:
         raise ConfigError("data_args.dirichlet_alpha: partition dirichlet needs it; e.g. 0.1 (uneven) or 1.0 (mild)")
     belongs = {
-        "dirichlet_alpha": ("dirichlet", args.dirichlet_alpha is not None),
-        "clients": ("domain_shares", args.clients is not None),
-        "client_order": ("domain_shares", args.client_order != "shuffled"),
-        "max_clients_per_domain": ("domain_shares", args.max_clients_per_domain is not None),
-        "validation_share": ("domain_shares", args.validation_share is not None),
+        "dirichlet_alpha": (("dirichlet",), args.dirichlet_alpha is not None),
+        "client_share": (tuple(PARTITIONS), args.client_share is not None),
+        "clients": (("domain_shares",), args.clients is not None),
+        "client_order": (("domain_shares",), args.client_order != "shuffled"),
+        "max_clients_per_domain": (("domain_shares",), args.max_clients_per_domain is not None),
+        "validation_share": (("domain_shares",), args.validation_share is not None),
     }
-    for key, (owner, is_set) in belongs.items():
-        if is_set and name != owner:
-            raise ConfigError(f"data_args.{key}: belongs to partition {owner}, not {name}; leave one of them out")
+    for key, (owners, is_set) in belongs.items():
+        if is_set and name not in owners:
+            raise ConfigError(
+                f"data_args.{key}: belongs to partition {' or '.join(owners)}, not {short_name(name)}; leave one of"
+                " them out"
+            )
 
 
 def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
+    if args.validation_share is not None and any(domain.validation is not None for domain in suite.domains):
+        raise ConfigError(
+            f"data_args.validation_share: {suite.name} has validation samples of its own; leave the setting out"
+        )
     shares = partition(
         suite,
         num_clients,
@@ -86,11 +93,20 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
         validation_share=args.validation_share,
         stated=args.clients,
     )
+    return _by_domain(suite, args, shares, batch_size, seed)
+
+
+def _by_domain(suite: Suite, args: DataArgs, shares: Partition, batch_size: int, seed: int) -> Division:
+    """Clients that hold parts of training sets, and are tested on what their domain is tested on."""
     tests = tuple(TestSamples(domain.name, domain.test) for domain in suite.domains)
+    held_out = [
+        domain.validation if args.validation_share is None else domain.train.take(indices)
+        for domain, indices in zip(suite.domains, shares.validation, strict=True)
+    ]
     validations = tuple(
-        TestSamples(domain.name, domain.train.take(held_out))
-        for domain, held_out in zip(suite.domains, shares.validation, strict=True)
-        if len(held_out)
+        TestSamples(domain.name, samples)
+        for domain, samples in zip(suite.domains, held_out, strict=True)
+        if samples is not None
     )
     return Division(
         clients=tuple(client_data(suite, shares, batch_size, seed)),
@@ -101,6 +117,16 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
         domain_validations=validations,
         notes=shares.notes,
     )
+
+
+def _one_per_domain(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
+    return _own_samples(suite, one_per_domain(suite, num_clients, seed, args.client_share), batch_size, seed)
+
+
+def _dirichlet(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
+    assert args.dirichlet_alpha is not None
+    owned = dirichlet_halves(suite, num_clients, args.dirichlet_alpha, seed, args.client_share)
+    return _own_samples(suite, owned, batch_size, seed)
 
 
 def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, seed: int) -> Division:
@@ -135,3 +161,17 @@ def _deal(pool: Samples, parts: Sequence[Tensor]) -> tuple[list[Samples], Sample
     """The samples of ``pool`` at each of ``parts``, which are views of one copy, and that copy."""
     together = pool.take(torch.cat(list(parts)))
     return together.split([len(part) for part in parts]), together
+
+
+def _fits(found: object) -> str:
+    """What keeps ``found`` from being a partition; see :class:`Registry`."""
+    return "" if callable(found) else "no function; write one (docs/own_data.md)"
+
+
+PARTITIONS: Registry[Callable[..., Any]] = Registry(
+    "data_args.partition",
+    "partition",
+    {"domain_shares": _domain_shares, "one_per_domain": _one_per_domain, "dirichlet": _dirichlet},
+    _fits,
+)
+"""What ``data_args.partition`` may name; a function of the user's own is called as :func:`dealt_by` says."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedml_dapper.config import PartitionName
 from fedml_dapper.datasets.samples import Samples
 
 
@@ -21,15 +20,25 @@ class Domain:
     source: str
     """Where the samples came from, for result records; never an absolute path."""
     is_subset: bool
+    validation: Samples | None = None
+    """For choosing rounds and settings; nobody trains or is tested on them."""
+    notes: tuple[str, ...] = ()
+    """What reading the samples came upon."""
+
+    @property
+    def parts(self) -> tuple[Samples, ...]:
+        """For training, for testing and, where there are any, for validation."""
+        return (self.train, self.test) if self.validation is None else (self.train, self.test, self.validation)
 
     def merged(self) -> Samples:
-        """All samples of the domain, training set first."""
-        return self.train.joined([self.test])
+        """All samples of the domain, in the order of its :attr:`parts`."""
+        first, *others = self.parts
+        return first.joined(others)
 
     def merged_labels(self) -> Tensor | None:
         """The labels of :meth:`merged`, without touching its samples; None where there are none."""
-        labels = [samples.labels for samples in (self.train, self.test) if samples.labels is not None]
-        return torch.cat(labels) if len(labels) == 2 else None
+        labels = [samples.labels for samples in self.parts if samples.labels is not None]
+        return torch.cat(labels) if len(labels) == len(self.parts) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +48,19 @@ class Suite:
     name: str
     domains: tuple[Domain, ...]
     classes: tuple[str, ...]
-    client_share: float
-    """Share of its domain's training set that one client holds, unless the settings say otherwise."""
+    client_share: float | None
+    """Share of its domain's training set that one client holds, unless the settings say otherwise; None where the
+    clients of a domain share it evenly."""
     swap_in_missing_classes: bool
     """Whether a client gets a sample of every class its domain has."""
-    partition: PartitionName = "domain_shares"
+    partition: str = "domain_shares"
     """Who holds what, unless the settings say otherwise."""
     remarks: tuple[str, ...] = ()
     """In what the images differ from the published benchmark, beside being a subset."""
-    input_shape: tuple[int, ...] = ()
-    """Of one input, for a suite without domains, which has none to show."""
+    notes: tuple[str, ...] = ()
+    """What reading the data came upon, to be logged."""
+    empty_example: Tensor | None = None
+    """A batch of one input, for a suite without domains, which has none to show."""
 
     @property
     def label(self) -> str:
@@ -64,4 +76,7 @@ class Suite:
     @property
     def example(self) -> Tensor:
         """A batch of one input, on the CPU, as networks get it."""
-        return self.domains[0].train.example if self.domains else torch.zeros(1, *self.input_shape)
+        if self.domains:
+            return self.domains[0].train.example
+        assert self.empty_example is not None
+        return self.empty_example

@@ -39,7 +39,7 @@ def _set(name: str, classes: tuple[str, ...], side: int, total: int, *sources: S
         client_share=0.01,
         swap_in_missing_classes=False,
         partition="dirichlet",
-        own_statistics=True,
+        measured_on="all",
     )
 
 

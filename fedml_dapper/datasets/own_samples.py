@@ -47,7 +47,7 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
         )
     owned = []
     for client, domain in enumerate(suite.domains):
-        total = len(domain.train) + len(domain.test)
+        total = sum(len(part) for part in domain.parts)
         held_out, test = total // 5, total // 10
         owned.append(_split(client, np.arange(total), test, held_out - test, client, seed, share))
     return owned

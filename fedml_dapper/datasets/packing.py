@@ -17,8 +17,8 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     """Pack every ``<source_root>/<suite>/<domain>/`` as ``<out>/<suite>_<domain>.npz`` and return the files written.
 
     A suite of one data set, which has ``train/`` in the place of domains, becomes ``<out>/<suite>.npz``. Images become
-    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). All domains must
-    have the same class folders. A file appears complete or not at all.
+    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). Labels count in the
+    classes of all domains, by name. A file appears complete or not at all.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; give the height and width in pixels, e.g. 32")
@@ -26,21 +26,36 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     domains = class_names(folder) if folder.is_dir() else []
     if not domains:
         raise DataError(f"no domain folders in {folder.absolute()}; see data/README.md for the layout")
-    out.mkdir(parents=True, exist_ok=True)
     if "train" in domains:
-        return [_pack_domain(folder, class_names(folder / "train"), out / f"{suite}.npz", size)]
-    classes = class_names(find_splits(folder / domains[0])[0][0])
-    return [_pack_domain(folder / domain, classes, out / f"{suite}_{domain}.npz", size) for domain in domains]
-
-
-def _pack_domain(folder: Path, classes: list[str], file: Path, size: int) -> Path:
-    train, test = find_splits(folder)
-    training = concatenate([read_pictures(part, classes, size) for part in train])
-    if test is None:
-        arrays = _arrays(training, "")
+        targets = [(folder, suite, out / f"{suite}.npz")]
     else:
-        arrays = _arrays(training, "_train") | _arrays(read_pictures(test, classes, size), "_test")
-    _write(file, {**arrays, "classes": np.array(classes)})
+        targets = [(folder / domain, domain, out / f"{suite}_{domain}.npz") for domain in domains]
+    classes = sorted({name for place, _, _ in targets for part in _parts(place).values() for name in _names(part)})
+    out.mkdir(parents=True, exist_ok=True)
+    return [_pack_domain(place, domain, classes, file, size) for place, domain, file in targets]
+
+
+def _parts(folder: Path) -> dict[str, list[Path]]:
+    """What the arrays' names end in -> the folders whose pictures they hold."""
+    train, test = find_splits(folder)
+    if test is None:
+        return {"": train}
+    parts = {"_train": train, "_test": [test]}
+    if test.name == "test" and (folder / "val").is_dir():
+        parts["_val"] = [folder / "val"]
+    return parts
+
+
+def _names(folders: list[Path]) -> list[str]:
+    return [name for folder in folders for name in class_names(folder)]
+
+
+def _pack_domain(folder: Path, domain: str, classes: list[str], file: Path, size: int) -> Path:
+    arrays: dict[str, Array] = {}
+    for suffix, folders in _parts(folder).items():
+        samples = concatenate([read_pictures(part, classes, size, some=True) for part in folders])
+        arrays |= _arrays(samples, suffix)
+    _write(file, {**arrays, "classes": np.array(classes), "domain": np.array(domain)})
     return file
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
@@ -50,32 +50,27 @@ def partition(
     Which domain is whose is drawn, unless it is ``stated``, client by client.
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
-    the free samples first, and else also from others'. ``share`` defaults to the suite's own. ``validation_share`` of
-    each training set is put aside first. Raises :class:`ConfigError` where too little is left for one client.
+    the free samples first, and else also from others'. ``share`` defaults to the suite's own, or to an even one.
+    ``validation_share`` of each training set is put aside first. Raises :class:`ConfigError` where too little is left
+    for one client.
     """
     share = suite.client_share if share is None else share
     rng = numpy_generator(seed, Stream.PARTITION)
     if stated is None:
-        domains, shares = (
-            assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain),
-            [share] * num_clients,
-        )
+        domains = assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain)
+        shares = [share] * num_clients
     else:
         domains, shares = _find_domains(suite, stated), [client.share or share for client in stated]
     validation = [_hold_out(domain, index, validation_share, seed) for index, domain in enumerate(suite.domains)]
     pools = [_Pool(domain, held_out) for domain, held_out in zip(suite.domains, validation, strict=True)]
-    unused = [domain.name for index, domain in enumerate(suite.domains) if index not in domains]
-    indices, notes = (
-        [],
-        [f"no client holds images of domain {name}; the global model is tested on it" for name in unused],
-    )
-    for client, (index, held_share) in enumerate(zip(domains, shares, strict=True)):
+    indices: list[Tensor] = []
+    notes = without_clients(suite, domains)
+    for client, (index, count) in enumerate(zip(domains, _counts(suite, domains, shares, pools), strict=True)):
         domain, pool = suite.domains[index], pools[index]
-        count = size_of_share(held_share, len(domain.train))
         if count > len(pool.places):
             raise ConfigError(
-                f"data_args.validation_share: {validation_share} and client_share {held_share} together are more than"
-                f" the {len(domain.train)} training samples of {domain.name}; lower one of them"
+                f"data_args.validation_share: {validation_share} and client_share {shares[client]} together are more"
+                f" than the {len(domain.train)} training samples of {domain.name}; lower one of them"
             )
         drawn = pool.draw(count, rng)
         if suite.swap_in_missing_classes:
@@ -88,6 +83,80 @@ def partition(
                 " clients; a smaller client_share or max_clients_per_domain avoids this"
             )
     return Partition(tuple(domains), tuple(indices), tuple(map(torch.from_numpy, validation)), tuple(notes))
+
+
+def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: int, seed: int) -> Partition:
+    """What a user's ``deal(suite, num_clients, seed)`` gives every client: ``(domain, indices)``, the domain by name
+    and the indices into its training set.
+
+    Raises :class:`ConfigError`, which calls the function ``name``, where that is anything else.
+    """
+    key = f"data_args.partition: {name}"
+    try:
+        dealt = deal(suite, num_clients, seed)
+        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]
+    except DapperError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{key}(suite, {num_clients}, {seed}) gives no list of (domain's name, indices):"
+            f" {type(error).__name__}: {error}"
+        ) from error
+    if len(holdings) != num_clients:
+        raise ConfigError(
+            f"{key} gives {len(holdings)} clients their samples, train_args.client_num_in_total is {num_clients}"
+        )
+    places = {domain.name: index for index, domain in enumerate(suite.domains)}
+    holders = [torch.zeros(len(domain.train), dtype=torch.int64) for domain in suite.domains]
+    for client, (domain, indices) in enumerate(holdings):
+        if domain not in places:
+            raise ConfigError(f"{key} gives client {client} domain `{domain}`{did_you_mean(str(domain), places)}")
+        size = len(holders[places[domain]])
+        if indices.dtype not in (torch.int64, torch.int32) or indices.dim() != 1:
+            raise ConfigError(
+                f"{key} gives client {client} {indices.dtype} {tuple(indices.shape)}; give a list of indices"
+            )
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+            raise ConfigError(
+                f"{key} gives client {client} indices from {int(indices.min())} to {int(indices.max())}; the training"
+                f" set of {domain} has {size} samples"
+            )
+        if len(set(indices.tolist())) < len(indices):
+            raise ConfigError(f"{key} gives client {client} a sample of {domain} twice")
+        holders[places[domain]][indices] += 1
+    shared = [
+        f"domain {domain.name}: {int((counts > 1).sum())} samples are held by several clients"
+        for domain, counts in zip(suite.domains, holders, strict=True)
+        if (counts > 1).any()
+    ]
+    domains = [places[str(domain)] for domain, _ in holdings]
+    nothing = torch.empty(0, dtype=torch.int64)
+    return Partition(
+        domains=tuple(domains),
+        indices=tuple(indices.to(torch.int64).sort().values for _, indices in holdings),
+        validation=(nothing,) * len(suite.domains),
+        notes=(*without_clients(suite, domains), *shared),
+    )
+
+
+def without_clients(suite: Suite, domains: Sequence[int]) -> list[str]:
+    """A line for each domain of ``suite`` that is not among ``domains``, those that clients hold."""
+    unused = [domain.name for index, domain in enumerate(suite.domains) if index not in domains]
+    return [f"no client holds images of domain {name}; the global model is tested on it" for name in unused]
+
+
+def _counts(suite: Suite, domains: Sequence[int], shares: Sequence[float | None], pools: Sequence[_Pool]) -> list[int]:
+    """Samples of every client: its share of its domain's training set, or an even one of what the others leave."""
+    stated = [
+        None if share is None else size_of_share(share, len(suite.domains[index].train))
+        for index, share in zip(domains, shares, strict=True)
+    ]
+    even = []
+    for index, pool in enumerate(pools):
+        members = [count for domain, count in zip(domains, stated, strict=True) if domain == index]
+        left = len(pool.places) - sum(count for count in members if count is not None)
+        even.append(max(0, left) // max(1, members.count(None)))
+    return [even[index] if count is None else count for index, count in zip(domains, stated, strict=True)]
 
 
 def _hold_out(domain: Domain, index: int, share: float | None, seed: int) -> Indices:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from fedml_dapper.config import PartitionName
+import torch
+
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -32,7 +34,10 @@ class DomainRecipe:
         for source in self.sources:
             splits = source.read(request)
             if splits is not None:
-                return Domain(self.name, *splits, source=source.place, is_subset=self._is_subset(splits))
+                return Domain(
+                    self.name, splits.train, splits.test, source=source.place, is_subset=self._is_subset(splits),
+                    validation=splits.validation, notes=splits.notes,
+                )  # fmt: skip
         stand_in = self.stand_in.find(request) if self.stand_in else None
         return replace(stand_in, is_subset=True) if stand_in else None
 
@@ -58,8 +63,8 @@ class DomainRecipe:
         if self.full_size is None:
             return False
         if isinstance(self.full_size, int):
-            return sum(len(found) for found in splits) < self.full_size
-        return any(len(found) < full for found, full in zip(splits, self.full_size, strict=True))
+            return len(splits.train) + len(splits.test) < self.full_size
+        return len(splits.train) < self.full_size[0] or len(splits.test) < self.full_size[1]
 
 
 @dataclass(frozen=True)
@@ -70,11 +75,13 @@ class SuiteRecipe:
     classes: tuple[str, ...]
     domains: tuple[DomainRecipe, ...]
     preprocessing: Preprocessing
-    client_share: float
+    client_share: float | None
     swap_in_missing_classes: bool
-    partition: PartitionName = "domain_shares"
-    own_statistics: bool = False
-    """Normalise by mean and standard deviation of the suite's own pixels instead of those in ``preprocessing``."""
+    partition: str = "domain_shares"
+    measured_on: Literal["training", "all"] | None = None
+    """Normalise by mean and standard deviation of the suite's own pixels, of all its images or those for training,
+    instead of those in ``preprocessing``."""
+    notes: tuple[str, ...] = ()
 
     def request(self, root: Path, download: bool = False, image_size: int | None = None) -> Request:
         """What to ask the sources of this suite for."""
@@ -92,9 +99,10 @@ class SuiteRecipe:
         wanted = tuple(domain for domain in self.domains if only is None or domain.name in only)
         domains = tuple(self._require(domain, request) for domain in wanted)
         preprocessing = replace(self.preprocessing, input_size=request.size)
-        if self.own_statistics and domains:
+        if self.measured_on is not None and domains:
+            kept = slice(1) if self.measured_on == "training" else slice(2)
             preprocessing = preprocessing.fitted_to(
-                samples.images for domain in domains for samples in _image_sets(domain)
+                samples.images for domain in domains for samples in _image_sets(domain)[kept]
             )
         return Suite(
             name=self.name,
@@ -104,7 +112,8 @@ class SuiteRecipe:
             swap_in_missing_classes=self.swap_in_missing_classes,
             partition=self.partition,
             remarks=self._remarks(wanted, domains, request.size),
-            input_shape=(3, request.size, request.size),
+            notes=(*self.notes, *(note for domain in domains for note in domain.notes)),
+            empty_example=torch.zeros(1, 3, request.size, request.size),
         )
 
     def _remarks(
@@ -130,12 +139,14 @@ class SuiteRecipe:
 
 
 def _image_sets(domain: Domain) -> list[ImageSet]:
-    return [samples for samples in (domain.train, domain.test) if isinstance(samples, ImageSet)]
+    """Of training, of testing and, where there are any, of validation."""
+    sets = (domain.train, domain.test, domain.validation)
+    return [samples for samples in sets if isinstance(samples, ImageSet)]
 
 
 def _prepared(domain: Domain, preprocessing: Preprocessing) -> Domain:
-    train, test = (replace(samples, preprocessing=preprocessing) for samples in _image_sets(domain))
-    return replace(domain, train=train, test=test)
+    train, test, *rest = (replace(samples, preprocessing=preprocessing) for samples in _image_sets(domain))
+    return replace(domain, train=train, test=test, validation=rest[0] if rest else None)
 
 
 def _side(domain: Domain) -> int:

@@ -8,7 +8,7 @@ from fedml_dapper.config import DataArgs, SiloArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientSamples, ClientTests, TestSamples
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.domain import Suite
-from fedml_dapper.datasets.suites import find_recipe, load_suite
+from fedml_dapper.datasets.suites import PUBLISHED, find_recipe, load_suite
 from fedml_dapper.errors import ConfigError
 
 
@@ -17,20 +17,32 @@ def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
 
     Raises :class:`ConfigError` for a domain that the suite lacks, :class:`DataError` for missing or damaged images.
     """
-    names = [domain.name for domain in find_recipe(args.dataset).domains]
+    _check_classes(args)
+    place = args if silo.data_cache_dir is None else args.model_copy(update={"data_cache_dir": silo.data_cache_dir})
+    known = find_recipe(place) or load_suite(place)
+    names = [domain.name for domain in known.domains]
     name = silo.domain if silo.domain is not None or len(names) > 1 else names[0]
     if name is None:
         raise ConfigError(f"silo_args.domain: say which domain this silo holds; known: {', '.join(names)}")
     if name not in names and len(names) > 1:
         raise ConfigError(f"silo_args.domain: no domain `{name}`{did_you_mean(name, names)}")
-    place = args if silo.data_cache_dir is None else args.model_copy(update={"data_cache_dir": silo.data_cache_dir})
     suite = load_suite(place, only={name} if name in names else set(names))
     return replace(suite, domains=(replace(suite.domains[0], name=name),))
 
 
 def load_server(args: DataArgs) -> Suite:
     """The suite with all its domains where ``data_args.data_cache_dir`` says that the server has them, else without."""
+    _check_classes(args)
     return load_suite(args, only=None if args.data_cache_dir is not None else ())
+
+
+def _check_classes(args: DataArgs) -> None:
+    """What no suite says has to stand in the settings, which all processes share."""
+    if args.dataset not in PUBLISHED and args.classes is None:
+        raise ConfigError(
+            "data_args.classes: silos that hold data of their own need it; list the names of the classes, the same"
+            " everywhere"
+        )
 
 
 def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> Division:

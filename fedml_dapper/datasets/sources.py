@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -25,6 +25,7 @@ from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError
 
 Array = NDArray[Any]
+PartName = Literal["train", "validation", "test", "all"]
 
 TRAIN_FOLDERS = ("train", "valid")
 TEST_FOLDERS = ("test", "val")
@@ -44,10 +45,13 @@ class Request:
 
 
 class Splits(NamedTuple):
-    """The two halves of a domain."""
+    """The parts of a domain."""
 
     train: ImageSet
     test: ImageSet
+    validation: ImageSet | None = None
+    notes: tuple[str, ...] = ()
+    """What reading them came upon."""
 
 
 class Source(Protocol):
@@ -101,26 +105,38 @@ def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
 
     Raises :class:`DataError` when it is not what ``PackedFile`` says.
     """
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path)
     if "classes" in arrays:
         _check_classes(path, [str(name) for name in arrays["classes"]], classes)
+    sets = packed_sets(path, arrays, len(classes), size)
+    return split_eight_of_ten(sets["all"]) if "all" in sets else Splits(sets["train"], sets["test"])
+
+
+def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: int) -> dict[PartName, ImageSet]:
+    """What the ``arrays`` of the packed file at ``path`` hold: ``all``, or ``train``, ``test`` and perhaps
+    ``validation``."""
     if {"x", "y"} <= arrays.keys():
-        return split_eight_of_ten(_image_set(path, arrays, ("x", "y"), len(classes), size))
+        return {"all": _image_set(path, arrays, ("x", "y"), num_classes, size)}
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
-        train = _image_set(path, arrays, ("x_train", "y_train"), len(classes), size)
-        return Splits(train, _image_set(path, arrays, ("x_test", "y_test"), len(classes), size))
+        names: dict[PartName, str] = {"train": "train", "test": "test", "validation": "val"}
+        return {
+            part: _image_set(path, arrays, (f"x_{name}", f"y_{name}"), num_classes, size)
+            for part, name in names.items()
+            if f"x_{name}" in arrays
+        }
     raise DataError(
         f"{path}: has the arrays {', '.join(sorted(arrays)) or '(none)'}; a packed file holds x and y,"
         " or x_train, y_train, x_test and y_test"
     )
 
 
-def _read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Array]:
+    """The arrays of the ``.npz`` at ``path``, or ``only`` those; raises :class:`DataError` where it is damaged."""
     try:
         with path.open("rb") as stream, zipfile.ZipFile(stream):
             stream.seek(0)
             archive = np.load(stream, allow_pickle=False)
-            return {key: archive[key] for key in archive.files}
+            return {key: archive[key] for key in archive.files if only is None or key in only}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: not a readable .npz of plain arrays ({error}); fetch or pack it again") from error
 
@@ -152,7 +168,7 @@ class MedMnistFile(PackedFile):
         if not self.exists(request.root):
             return None
         path = request.root / self.name
-        arrays = _read_arrays(path)
+        arrays = read_arrays(path)
         if missing := {f"{part}_{kind}" for part in _MEDMNIST_PARTS for kind in ("images", "labels")} - arrays.keys():
             raise DataError(f"{path}: lacks the arrays {', '.join(sorted(missing))} of a MedMNIST file")
         labels = {f"{part}_labels": arrays[f"{part}_labels"].reshape(-1) for part in _MEDMNIST_PARTS}
@@ -208,15 +224,21 @@ def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
 
 def class_names(folder: Path) -> list[str]:
     """The names of the class folders in ``folder``, sorted."""
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(
+        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
+    )
 
 
-def read_pictures(folder: Path, classes: Sequence[str], size: int) -> ImageSet:
-    """The pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name."""
+def read_pictures(folder: Path, classes: Sequence[str], size: int, *, some: bool = False) -> ImageSet:
+    """The pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name.
+
+    There have to be folders of all ``classes``, or of ``some`` of them.
+    """
     names = class_names(folder)
-    _check_classes(folder, names, classes)
+    if not some:
+        _check_classes(folder, names, classes)
     labelled = [
-        (file, label)
+        (file, classes.index(name) if some else label)
         for label, name in enumerate(names)
         for file in sorted((folder / name).rglob("*"))
         if file.suffix.lower() in PICTURE_SUFFIXES
@@ -266,15 +288,20 @@ class ListedPictures:
 def _read_all(labelled: Sequence[tuple[Path, int]], size: int) -> ImageSet:
     images = torch.empty(len(labelled), 3, size, size, dtype=torch.uint8)
     for place, (file, _) in enumerate(labelled):
-        images[place] = _read_picture(file, size)
+        images[place] = read_picture(file, size)
     return ImageSet(images, torch.tensor([label for _, label in labelled]))
 
 
-def _read_picture(file: Path, size: int) -> Tensor:
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    return picture.convert("RGB")
+
+
+def read_picture(file: Path, size: int, to_rgb: Callable[[Image.Image], Image.Image] = _as_rgb) -> Tensor:
+    """The picture in ``file`` as uint8 (3, ``size``, ``size``); raises :class:`DataError` where it is damaged."""
     try:
         with Image.open(file) as picture:
-            pixels = np.array(picture.convert("RGB"))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            pixels = np.array(to_rgb(picture))
+    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError) as error:
         raise DataError(f"{file}: not a readable picture ({error}); remove or replace it") from error
     return resize(torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0), size)[0]
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from fedml_dapper.config import DataArgs, did_you_mean
+from fedml_dapper.config import DataArgs, short_name
 from fedml_dapper.datasets.digits import DIGITS
 from fedml_dapper.datasets.digits_offline import DIGITS_OFFLINE
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.fdse import DOMAINNET, OFFICE_CALTECH_FDSE, PACS
 from fedml_dapper.datasets.fedcmd import IMAGE_SETS
 from fedml_dapper.datasets.office_caltech import OFFICE_CALTECH
+from fedml_dapper.datasets.own_data import Load, own_suite
+from fedml_dapper.datasets.own_pictures import find_recipe_in, recipe_of
+from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import SuiteRecipe
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.registry import Registry
 
-SUITES = MappingProxyType(
+FOLDER = "folder"
+"""The suite that is whatever a folder holds."""
+
+PUBLISHED = MappingProxyType(
     {
         recipe.name: recipe
         for recipe in (
@@ -26,26 +33,75 @@ SUITES = MappingProxyType(
         )
     }
 )  # fmt: skip
+"""Suites whose domains and classes are known beforehand."""
+
+
+def _in_folder(args: DataArgs) -> SuiteRecipe:
+    if args.data_cache_dir is None and args.partition == "own":  # a server that holds nothing
+        return recipe_of((), (), args, FOLDER)
+    if args.data_cache_dir is None:
+        raise ConfigError(
+            f"data_args.data_cache_dir: dataset {FOLDER} needs it; name the folder that has <domain>/<class>/ in it"
+        )
+    return find_recipe_in(args.data_cache_dir, args)
+
+
+def _fits(found: object) -> str:
+    """What keeps ``found`` from being a data set; see :class:`Registry`."""
+    return "" if callable(found) else "no function; write one that returns {domain: (train, test)} (docs/own_data.md)"
+
+
+SUITES: Registry[SuiteRecipe | Load] = Registry("data_args.dataset", "suite", {**PUBLISHED, FOLDER: _in_folder}, _fits)
+"""What ``data_args.dataset`` may name."""
+
+_OF_FOLDERS = ("test_share", "skip_damaged")
+_OF_IMAGES = ("image_size", "horizontal_flip", "normalisation")
 
 
 def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
-    """The suite that ``args`` asks for, with its image size and flip settings applied; of the domains named in
+    """The suite that ``args`` asks for, with its image size, flips and normalisation applied; of the domains named in
     ``only``, where it is given.
 
-    Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged images.
+    Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged data.
     """
-    recipe = find_recipe(args.dataset)
+    recipe = find_recipe(args)
+    if recipe is not None:
+        return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
+    load = SUITES.find(args.dataset)
+    assert not isinstance(load, SuiteRecipe)
+    suite = own_suite(load, short_name(args.dataset), args)
+    if only is None:
+        return suite
+    chosen = tuple(domain for domain in suite.domains if domain.name in only)
+    return replace(suite, domains=chosen, empty_example=suite.example)
+
+
+def find_recipe(args: DataArgs) -> SuiteRecipe | None:
+    """The recipe of the suite that ``args`` names, as they want it; None for a function of the user's own."""
+    found = SUITES.find(args.dataset)
+    if args.dataset not in SUITES:
+        _refuse(args, _OF_FOLDERS + _OF_IMAGES)
+        return None
+    _refuse(args, ("arguments",) if args.dataset == FOLDER else ("arguments", "classes", *_OF_FOLDERS))
+    recipe = found if isinstance(found, SuiteRecipe) else _in_folder(args)
+    preprocessing, measured_on = recipe.preprocessing, recipe.measured_on
     if args.horizontal_flip is not None:
-        flipping = replace(recipe.preprocessing, horizontal_flip=args.horizontal_flip)
-        recipe = replace(recipe, preprocessing=flipping)
-    return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
+        preprocessing = replace(preprocessing, horizontal_flip=args.horizontal_flip)
+    match args.normalisation:
+        case "imagenet":
+            known = Preprocessing()
+            preprocessing, measured_on = replace(preprocessing, mean=known.mean, std=known.std), None
+        case "measured":
+            measured_on = "training"
+        case "none":
+            preprocessing, measured_on = replace(preprocessing, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)), None
+    return replace(recipe, preprocessing=preprocessing, measured_on=measured_on)
 
 
-def find_recipe(name: str) -> SuiteRecipe:
-    """The recipe of suite ``name``, or a :class:`ConfigError` that suggests one."""
-    if name not in SUITES:
-        raise ConfigError(f"data_args.dataset: no suite `{name}`{did_you_mean(name, SUITES)}")
-    return SUITES[name]
+def _refuse(args: DataArgs, keys: Sequence[str]) -> None:
+    for key in keys:
+        if getattr(args, key) != DataArgs.model_fields[key].default:
+            raise ConfigError(f"data_args.{key}: means nothing to dataset {short_name(args.dataset)}; leave it out")
 
 
 def data_root(data_cache_dir: Path | None) -> Path:

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from fedml_dapper.config import Settings, check
+from fedml_dapper.config import Settings, check, sources
 from fedml_dapper.datasets import contact_sheet, load_suite
-from fedml_dapper.errors import DapperError
+from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import figures
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
@@ -20,6 +20,7 @@ from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
 
 LOGGER = logging.getLogger(__name__)
+_DATASET = "data_args.dataset"
 
 
 def write_run_report(run_dir: Path) -> Path:
@@ -37,6 +38,8 @@ def write_run_report(run_dir: Path) -> Path:
 def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
     try:
         settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
+        if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
+            raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
         return contact_sheet(load_suite(settings.data_args))
     except DapperError as error:
         LOGGER.warning("the report goes without sample images: %s", error)

@@ -49,9 +49,14 @@ class Experiment:
     """One for each of ``clients``, for its own model."""
     unseen: UnseenDomain | None
     suite_label: str
-    num_classes: int
+    classes: tuple[str, ...]
+    """By label; empty where targets are no classes."""
     device: torch.device
     notes: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
 
     @cached_property
     def profiles(self) -> tuple[ClientProfile, ...]:
@@ -81,6 +86,7 @@ class Experiment:
             version=__version__,
             suite=self.suite_label,
             domains=tuple(test.domain for test in self.tests),
+            classes=self.classes,
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
@@ -155,9 +161,9 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
         client_tests=division.client_tests,
         unseen=unseen,
         suite_label=suite.label,
-        num_classes=suite.num_classes,
+        classes=suite.classes,
         device=device,
-        notes=(*division.notes, *(method.problem.layout.notes if method.slims else ())),
+        notes=(*suite.notes, *division.notes, *(method.problem.layout.notes if method.slims else ())),
     )
 
 

@@ -47,6 +47,8 @@ class RunRecord(Record):
     """The data's label; says "(subset)" where the data is not the complete set."""
     domains: tuple[str, ...]
     """Those that clients train on."""
+    classes: tuple[str, ...] = ()
+    """By label; empty where targets are no classes, and in ledgers of earlier versions."""
     unseen_domain: str | None = None
     """A domain without clients, scored all the same."""
     method: str
@@ -58,7 +60,7 @@ class RunRecord(Record):
     """What the method costs beyond, or does not save of, the footprints; empty where there is nothing to say."""
     clients: tuple[ClientSummary, ...]
     notes: tuple[str, ...]
-    """What the partition had to do, e.g. let two clients share samples."""
+    """What reading the data came upon, and what the partition had to do, e.g. let two clients share samples."""
 
 
 class ClientRecord(Record):

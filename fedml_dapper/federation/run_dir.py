@@ -65,6 +65,7 @@ def _resumable(experiment: Experiment, path: Path | None) -> Path:
     )
     if difference:
         raise ConfigError(f"{path} holds a run with other settings: {difference}; take its own, or another folder")
-    if (theirs.suite, theirs.domains, theirs.clients) != (ours.suite, ours.domains, ours.clients):
+    theirs = theirs.model_copy(update={"classes": theirs.classes or ours.classes})  # earlier versions did not say
+    if any(getattr(theirs, key) != getattr(ours, key) for key in ("suite", "domains", "classes", "clients")):
         raise ConfigError(f"{path} holds a run on other data; give it the same, or take another folder")
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedml_dapper.config import Settings, did_you_mean
-from fedml_dapper.datasets import ClientData, Suite, TestData, divide
+from fedml_dapper.datasets import PARTITIONS, ClientData, Suite, TestData, divide
 from fedml_dapper.errors import ConfigError
 
 
@@ -30,6 +30,9 @@ def leave_out(suite: Suite, settings: Settings) -> tuple[Suite, UnseenDomain | N
     seen = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name != name))
     alone = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name == name))
     seed, batch_size = settings.common_args.random_seed, settings.train_args.batch_size
-    drawn = settings.data_args.model_copy(update={"clients": None})  # those are who train
+    of_trainers = {"clients": None}
+    if settings.data_args.partition not in PARTITIONS:  # the user's own speaks of those who train as well
+        of_trainers["partition"] = None
+    drawn = settings.data_args.model_copy(update=of_trainers)
     newcomer = divide(alone, drawn, 1, batch_size, seed)
     return seen, UnseenDomain(newcomer.clients[0], newcomer.domain_tests[0])

@@ -7,6 +7,7 @@ the truth about values, and the file is the truth about which keys were meant.
 from __future__ import annotations
 
 from argparse import Namespace
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import fedml
 from fedml.arguments import Arguments, add_args
 
 from fedml_dapper.config import FEDML_PROTECTIONS, Settings, check, load_settings, why_refused
+from fedml_dapper.config.section import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.platform.offline import without_platform
@@ -72,12 +74,12 @@ def attach(args: Arguments, experiment: Experiment) -> None:
 
 def _write_settings(args: Arguments, settings: Settings) -> None:
     flat = vars(args)
-    for section in settings.model_dump(mode="json", exclude=_NOT_FLAT).values():
+    for name, section in settings.model_dump(mode="json", exclude=_NOT_FLAT).items():
         for key, value in section.items():
             if value is None:
-                flat.pop(key, None)  # FedML asks whether a key is there, not whether it has a value
+                flat.pop(_flat_key(name, key), None)  # FedML asks whether a key is there, not whether it has a value
             else:
-                flat[key] = value
+                flat[_flat_key(name, key)] = value
 
 
 def _read_settings(args: Arguments) -> Settings:
@@ -90,5 +92,20 @@ def _read_settings(args: Arguments) -> Settings:
             continue
         section = field.annotation
         assert isinstance(section, type)
-        values[name] = {key: flat[key] for key in section.model_fields if key in flat}
+        values[name] = {key: flat[_flat_key(name, key)] for key in section.model_fields if _flat_key(name, key) in flat}
     return check(Settings, values, where=f"{file}, as changed by the program")
+
+
+def _flat_key(section: str, key: str) -> str:
+    """Where FedML's flat copy has ``section.key``: under ``key``, or under both names if several sections have it."""
+    return f"{section}_{key}" if key in _AMBIGUOUS else key
+
+
+def _ambiguous() -> frozenset[str]:
+    """Keys that stand in several sections."""
+    sections = (field.annotation for name, field in Settings.model_fields.items() if name not in _NOT_FLAT)
+    keys = Counter(key for section in sections if is_section(section) for key in section.model_fields)
+    return frozenset(key for key, count in keys.items() if count > 1)
+
+
+_AMBIGUOUS = _ambiguous()

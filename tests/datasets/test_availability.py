@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets import DomainStatus, find_domains, missing_domains
 from fedml_dapper.errors import ConfigError
 
@@ -15,7 +16,7 @@ def test_found_stand_in_damaged_and_missing(tmp_path: Path) -> None:
     _write(tmp_path / "digits_mnist.npz", 20)
     _write(tmp_path / "digits_mnistm_subset.npz", 10)
     (tmp_path / "digits_usps.npz").write_bytes(b"broken")
-    mnist, usps, svhn, syn = find_domains("digits", tmp_path)
+    mnist, usps, svhn, syn = find_domains(DataArgs(dataset="digits", data_cache_dir=tmp_path))
     places = ("digits_mnist.npz", "digits/mnist/", "torchvision/ (MNIST)")
     assert mnist == DomainStatus("digits", "mnist", "digits_mnist.npz", 16, 4, True, places)
     assert usps.source is None
@@ -41,7 +42,7 @@ def test_a_quick_look_says_what_is_missing_without_reading(tmp_path: Path) -> No
 
 
 def test_the_embedded_suite_is_always_there(tmp_path: Path) -> None:
-    rows = find_domains("digits_offline", tmp_path)
+    rows = find_domains(DataArgs(dataset="digits_offline", data_cache_dir=tmp_path))
     assert [(row.domain, row.num_train, row.num_test, row.is_subset) for row in rows] == [
         (name, 670, 200, False) for name in ("scans", "blended", "fonts", "segments")
     ]
@@ -49,4 +50,4 @@ def test_the_embedded_suite_is_always_there(tmp_path: Path) -> None:
 
 def test_an_unknown_suite(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean `digits`"):
-        find_domains("digit", tmp_path)
+        find_domains(DataArgs(dataset="digit", data_cache_dir=tmp_path))

@@ -35,7 +35,7 @@ def test_the_sets_have_their_sizes_and_classes() -> None:
     }
     for recipe in IMAGE_SETS:
         assert SUITES[recipe.name] is recipe
-        assert (recipe.partition, recipe.own_statistics) == ("dirichlet", True)
+        assert (recipe.partition, recipe.measured_on) == ("dirichlet", "all")
         assert (recipe.preprocessing.crop_padding, recipe.preprocessing.horizontal_flip) == (0, False)
 
 

@@ -42,7 +42,7 @@ def save(file: Path, **arrays: Any) -> Path:
 def test_a_packed_file_with_a_split(tmp_path: Path) -> None:
     colour = np.arange(2 * 6 * 6 * 3, dtype=np.uint8).reshape(2, 6, 6, 3)
     save(tmp_path / "a.npz", x_train=GREY, y_train=LABELS, x_test=colour, y_test=np.array([2, 1], dtype=np.uint8))
-    train, test = read(PackedFile("a.npz"), tmp_path)
+    train, test, *_ = read(PackedFile("a.npz"), tmp_path)
     assert torch.equal(train.images[:, 1], torch.from_numpy(GREY))
     assert torch.equal(train.images[:, 0], train.images[:, 2])
     assert torch.equal(test.images, torch.from_numpy(colour).permute(0, 3, 1, 2))
@@ -51,7 +51,7 @@ def test_a_packed_file_with_a_split(tmp_path: Path) -> None:
 
 def test_a_packed_file_without_a_split_is_split_by_position(tmp_path: Path) -> None:
     x = np.arange(23, dtype=np.uint8)[:, None, None].repeat(2, 1).repeat(2, 2)
-    train, test = read_packed(save(tmp_path / "a.npz", x=x, y=np.zeros(23, dtype=np.int64)), ("cat",), 2)
+    train, test, *_ = read_packed(save(tmp_path / "a.npz", x=x, y=np.zeros(23, dtype=np.int64)), ("cat",), 2)
     assert test.images[:, 0, 0, 0].tolist() == [8, 9, 18, 19]
     assert train.images[:, 0, 0, 0].tolist() == [i for i in range(23) if i % 10 <= 7]
 
@@ -123,7 +123,7 @@ def _write_pictures(folder: Path, value: int, count: int = 1) -> None:
 def test_a_folder_with_a_split(tmp_path: Path, test_name: str) -> None:
     _write_pictures(tmp_path / "zoo" / "photos" / "train", 10, count=2)
     _write_pictures(tmp_path / "zoo" / "photos" / test_name, 20)
-    train, test = read(PictureFolder("zoo", "photos"), tmp_path)
+    train, test, *_ = read(PictureFolder("zoo", "photos"), tmp_path)
     assert train.images[:, :, 0, 0].tolist() == [[10, 50 * c, n] for c in range(3) for n in range(2)]
     assert test.images[:, 0, 3, 3].tolist() == [20, 20, 20]
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -131,7 +131,7 @@ def test_a_folder_with_a_split(tmp_path: Path, test_name: str) -> None:
 
 def test_a_folder_without_a_split_is_split_by_position(tmp_path: Path) -> None:
     _write_pictures(tmp_path / "zoo" / "photos", 10, count=4)
-    train, test = read(PictureFolder("zoo", "photos"), tmp_path)
+    train, test, *_ = read(PictureFolder("zoo", "photos"), tmp_path)
     assert (len(train), len(test)) == (10, 2)
     assert test.images[:, 1:, 0, 0].tolist() == [[100, 0], [100, 1]]
 
@@ -143,7 +143,7 @@ def test_a_single_data_set_with_a_validation_folder(tmp_path: Path) -> None:
         nested = tmp_path / "zoo" / "train" / folder / "images"
         nested.mkdir()
         (nested.parent / "00.png").rename(nested / "00.png")
-    train, test = read(PictureFolder("zoo"), tmp_path)
+    train, test, *_ = read(PictureFolder("zoo"), tmp_path)
     assert PictureFolder("zoo").place == "zoo/"
     assert train.images[:, 0, 0, 0].tolist() == [10, 10, 10, 20, 20, 20]
     assert train.labels.tolist() == [0, 1, 2, 0, 1, 2]
@@ -192,7 +192,7 @@ def test_mnist_files_of_torchvision_are_used_without_download(tmp_path: Path) ->
     _write_idx(raw, "train", images, [0, 2, 1])
     assert TorchvisionSet("MNIST").read(request(tmp_path, 28)) is None
     _write_idx(raw, "t10k", images[:1], [2])
-    train, test = read(TorchvisionSet("MNIST"), tmp_path, 28)
+    train, test, *_ = read(TorchvisionSet("MNIST"), tmp_path, 28)
     assert torch.equal(train.images[:, 2], torch.from_numpy(images))
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 2, 1], [2])
 
@@ -202,7 +202,7 @@ def test_emnist_by_class_is_turned_upright(tmp_path: Path) -> None:
     images = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)
     for part in ("train", "test"):
         _write_idx(raw, f"emnist-byclass-{part}", images, [0, 2, 1])
-    train, test = read(TorchvisionSet("EMNIST"), tmp_path, 28)
+    train, test, *_ = read(TorchvisionSet("EMNIST"), tmp_path, 28)
     assert torch.equal(train.images[:, 1], torch.from_numpy(images).transpose(1, 2))
     assert (train.is_grey, test.labels.tolist()) == (True, [0, 2, 1])
 

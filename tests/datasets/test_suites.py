@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets import SUITES, data_root, load_suite
+from fedml_dapper.datasets import PUBLISHED, data_root, load_suite
 from fedml_dapper.errors import ConfigError, DataError
 
 
 def test_an_unknown_suite_gets_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match=r"no suite `digits_ofline`; did you mean `digits_offline`\?"):
+    with pytest.raises(ConfigError, match=r"unknown suite `digits_ofline`; did you mean `digits_offline`\?"):
         load_suite(DataArgs(dataset="digits_ofline"))
 
 
@@ -54,7 +54,7 @@ def test_the_protocols_of_the_registered_suites() -> None:
             recipe.preprocessing.crop_padding,
             recipe.swap_in_missing_classes,
         )
-        for name, recipe in SUITES.items()
+        for name, recipe in PUBLISHED.items()
         if recipe.partition == "domain_shares"
     }
     assert facts == {

@@ -1,0 +1,140 @@
+"""Samples of any kind: a map-style data set, whose items are fetched when a batch needs them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from fedml_dapper.datasets.samples import Batch, Samples
+from fedml_dapper.errors import DataError
+
+
+class MapStyle(Protocol):
+    """What ``torch.utils.data.Dataset`` promises, and a length."""
+
+    def __getitem__(self, index: int, /) -> object:
+        """One item, ``(input, target)``."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Items(Samples):
+    """The items of ``sources`` at ``places``: rows (source, index), int64 (N, 2).
+
+    Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it; float64 becomes float32. What
+    a data set draws from torch's, numpy's or Python's global generator follows from the batch's stream, so that runs
+    repeat.
+    """
+
+    name: str
+    """For messages."""
+    sources: tuple[MapStyle, ...]
+    places: Tensor
+    labels: Tensor | None
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def example(self) -> Tensor:
+        """The first input."""
+        return self._collated(self.places[:1]).inputs
+
+    def take(self, indices: Tensor) -> Items:
+        chosen = indices.cpu()
+        return replace(self, places=self.places[chosen], labels=None if self.labels is None else self.labels[chosen])
+
+    def split(self, sizes: Sequence[int]) -> list[Samples]:
+        return [self.take(indices) for indices in torch.split(torch.arange(len(self)), list(sizes))]
+
+    def joined(self, others: Sequence[Samples]) -> Items:
+        items = [self, *(samples for samples in others if isinstance(samples, Items))]
+        labels = [one.labels for one in items if one.labels is not None]
+        sources: tuple[MapStyle, ...] = ()
+        places = []
+        for one in items:
+            places.append(one.places + torch.tensor([len(sources), 0]))
+            sources += one.sources
+        return replace(
+            self,
+            sources=sources,
+            places=torch.cat(places),
+            labels=torch.cat(labels) if len(labels) == len(items) else None,
+        )
+
+    def to(self, device: torch.device | str) -> Items:
+        """The same, with batches on ``device``; the items stay where they are."""
+        return replace(self, device=torch.device(device))
+
+    def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        seed = int(torch.randint(2**32, (), generator=generator))
+        with _seeded_everywhere(seed):
+            batch = self._collated(self.places[indices])
+        return self._moved(batch)
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        for places in torch.split(self.places, batch_size):
+            with _seeded_everywhere(0):
+                batch = self._collated(places)
+            yield self._moved(batch)
+
+    def pictures(self, indices: Tensor) -> Tensor | None:
+        """Inputs of 1 or 3 channels, from their darkest to their brightest value."""
+        inputs = self._collated(self.places[indices.cpu()]).inputs
+        if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
+            return None
+        values = inputs.float().flatten(1)
+        low, high = (bound.view(-1, 1, 1, 1) for bound in (values.min(1).values, values.max(1).values))
+        scaled = (inputs.float() - low) / (high - low).clamp(min=1e-12)
+        return (scaled * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
+
+    def _collated(self, places: Tensor) -> Batch:
+        items = [self.sources[source][index] for source, index in places.tolist()]
+        try:
+            batch = default_collate(items)
+        except (TypeError, RuntimeError) as error:
+            raise DataError(
+                f"{self.name}: its items make no batch ({' '.join(str(error).split())}); an item is (input, target),"
+                " both tensors, arrays or numbers, of one shape in all items"
+            ) from error
+        if not isinstance(batch, list | tuple) or len(batch) != 2 or not all(torch.is_tensor(part) for part in batch):
+            raise DataError(
+                f"{self.name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
+                " arrays or numbers"
+            )
+        return Batch(*(part.float() if part.dtype == torch.float64 else part for part in batch))
+
+    def _moved(self, batch: Batch) -> Batch:
+        return Batch(batch.inputs.to(self.device), batch.targets.to(self.device))
+
+
+def _described(item: object) -> str:
+    if isinstance(item, list | tuple):
+        return f"({', '.join(type(part).__name__ for part in item)})"
+    return type(item).__name__
+
+
+@contextmanager
+def _seeded_everywhere(seed: int) -> Iterator[None]:
+    """The global generators of torch, numpy and Python start from ``seed`` inside, and are afterwards as before."""
+    before_python, before_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before_python)
+            np.random.set_state(before_numpy)

@@ -1,0 +1,179 @@
+"""``dataset: my_data.py:load``: domains from a function of the user's own.
+
+``load(**data_args.arguments)`` returns ``{domain: (train, test)}`` or ``{domain: (train, test, validation)}`` of
+map-style data sets, each with a length and items ``(input, target)`` of any one shape and dtype. Where targets are
+single integers they are classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from fedml_dapper.config import DataArgs
+from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.items import Items, MapStyle
+from fedml_dapper.errors import ConfigError, DapperError, DataError
+
+Load = Callable[..., object]
+
+_KEY = "data_args.dataset"
+_PARTS = ("train", "test", "validation")
+
+
+def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
+    """The suite of what ``load`` returns, called ``name``; raises :class:`ConfigError` or :class:`DataError`."""
+    returned = _called(load, name, args)
+    if not isinstance(returned, Mapping) or not returned:
+        raise DataError(f"{_KEY}: {name} returns {_kind(returned)}; return {{domain: (train, test)}}, one or more")
+    domains = tuple(_domain(name, str(domain), parts) for domain, parts in returned.items())
+    _check_alike(name, domains)
+    return Suite(
+        name=name,
+        domains=domains,
+        classes=_classes(name, domains, args),
+        client_share=None,
+        swap_in_missing_classes=False,
+    )
+
+
+def _called(load: Load, name: str, args: DataArgs) -> object:
+    arguments = dict(args.arguments)
+    try:
+        signature = inspect.signature(load)
+        if "data_cache_dir" in signature.parameters and args.data_cache_dir is not None:
+            arguments.setdefault("data_cache_dir", args.data_cache_dir)
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"data_args.arguments: {name}{inspect.signature(load)}: {error}") from error
+    try:
+        return load(**arguments)
+    except DapperError:
+        raise
+    except Exception as error:
+        raise DataError(f"{_KEY}: {name} fails: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _domain(name: str, domain: str, parts: object) -> Domain:
+    if not isinstance(parts, list | tuple) or len(parts) not in (2, 3):
+        raise DataError(
+            f"{_KEY}: {name} gives {_kind(parts)} for domain {domain}; give (train, test) or (train, test, validation)"
+        )
+    train, test, *rest = (
+        _items(f"{name}, domain {domain}, {part}", source) for part, source in zip(_PARTS, parts, strict=False)
+    )
+    return Domain(domain, train, test, name, is_subset=False, validation=rest[0] if rest else None)
+
+
+def _items(name: str, source: object) -> Items:
+    if not isinstance(source, Sized) or isinstance(source, str | Mapping):
+        raise DataError(
+            f"{name}: {_kind(source)} has no length; give a map-style data set, with __len__ and __getitem__"
+        )
+    try:
+        length = len(source)
+    except (TypeError, NotImplementedError) as error:
+        raise DataError(f"{name}: {_kind(source)} has no length; give it __len__") from error
+    if length == 0:
+        raise DataError(f"{name}: has no samples; leave the domain out, or give it some")
+    held = cast(MapStyle, source)
+    places = torch.stack([torch.zeros(length, dtype=torch.int64), torch.arange(length)], dim=1)
+    items = Items(name, (held,), places, None)
+    target = _first_target(items)
+    if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
+        return items
+    labels = _stated_labels(held, length)
+    if labels is None or labels[0] != target[0]:
+        labels = torch.tensor([int(cast(Any, held[index])[1]) for index in range(length)])
+    if int(labels.min()) < 0:
+        raise DataError(f"{name}: has the class {int(labels.min())}; classes count from 0")
+    return Items(name, (held,), places, labels)
+
+
+def _first_target(items: Items) -> Tensor:
+    try:
+        return next(items.batches(1)).targets
+    except DapperError:
+        raise
+    except Exception as error:
+        raise DataError(f"{items.name}: its first item cannot be had: {type(error).__name__}: {error}") from error
+
+
+def _stated_labels(source: object, length: int) -> Tensor | None:
+    """All labels without fetching an item, where the data set has them in one of the usual places."""
+    if isinstance(source, Subset):
+        whole = _stated_labels(source.dataset, -1)
+        return None if whole is None else whole[torch.as_tensor(source.indices)]
+    if isinstance(source, TensorDataset):
+        return source.tensors[1].to(torch.int64) if len(source.tensors) == 2 else None
+    stated = next(
+        (value for value in (getattr(source, key, None) for key in ("targets", "labels")) if value is not None), None
+    )
+    if not isinstance(stated, list | tuple | np.ndarray | Tensor):
+        return None
+    try:
+        labels = torch.as_tensor(stated)
+    except (TypeError, ValueError):
+        return None
+    fits = labels.dim() == 1 and length in (-1, len(labels)) and not labels.is_floating_point()
+    return labels.to(torch.int64) if fits else None
+
+
+def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
+    shapes = {(tuple(one.example.shape[1:]), one.example.dtype) for one in _all(domains)}
+    if len(shapes) > 1:
+        listed = " and ".join(f"{dtype} {shape}" for shape, dtype in sorted(shapes, key=str))
+        raise DataError(f"{_KEY}: inputs of {name} are {listed}; bring them to one shape and dtype")
+    if len({one.labels is None for one in _all(domains)}) > 1:
+        raise DataError(f"{_KEY}: some targets of {name} are classes, and others are not; make them of one kind")
+    if len({domain.validation is None for domain in domains}) > 1:
+        raise DataError(
+            f"{_KEY}: {name} gives validation samples for some domains only; give all domains some, or none"
+        )
+
+
+def _classes(name: str, domains: tuple[Domain, ...], args: DataArgs) -> tuple[str, ...]:
+    """Names by label: those in the settings, those that the data sets state, or numbers."""
+    labelled = [one.labels for one in _all(domains) if one.labels is not None]
+    highest = max((int(labels.max()) for labels in labelled), default=-1)
+    stated = args.classes if args.classes is not None else _stated_classes(name, domains)
+    classes = _numbered(highest + 1) if stated is None else _numbered(stated) if isinstance(stated, int) else stated
+    if highest >= len(classes):
+        raise DataError(
+            f"{_KEY}: {name} has the class {highest}, and there are {len(classes)} classes; they count from 0"
+            " (data_args.classes says how many)"
+        )
+    return classes
+
+
+def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] | None:
+    found = {
+        domain.name: tuple(str(one) for one in classes)
+        for domain in domains
+        for source in cast(Items, domain.train).sources
+        if isinstance(classes := getattr(source, "classes", None), list | tuple)
+    }
+    if len(set(found.values())) > 1:
+        (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])
+        raise DataError(
+            f"{_KEY}: classes of {name} differ: {', '.join(ones)} in {first}, {', '.join(others)} in {second}"
+        )
+    return next(iter(found.values()), None)
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(str(label) for label in range(count))
+
+
+def _all(domains: tuple[Domain, ...]) -> Iterator[Items]:
+    return (cast(Items, part) for domain in domains for part in domain.parts)
+
+
+def _kind(found: object) -> str:
+    return f"a {type(found).__name__}"

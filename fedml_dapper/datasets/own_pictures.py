@@ -1,0 +1,333 @@
+"""``dataset: folder``: pictures of one's own, whose classes and domains are what the folders say.
+
+Folders are ``<root>/<domain>/<class>/*``, or ``<root>/<class>/*`` for a single domain, named after the root.
+``train/``, ``val/`` and ``test/`` may stand above the class folders or above the domain folders. Without them every
+class is split, the same way whatever the experiment's seed. What ``fedml-dapper data pack`` wrote is read as well.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import DataArgs, did_you_mean
+from fedml_dapper.datasets.colours import to_rgb
+from fedml_dapper.datasets.image_set import ImageSet
+from fedml_dapper.datasets.preprocessing import Preprocessing
+from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
+from fedml_dapper.datasets.sources import (
+    PICTURE_SUFFIXES,
+    PartName,
+    Request,
+    Splits,
+    class_names,
+    packed_sets,
+    read_arrays,
+    read_picture,
+)
+from fedml_dapper.errors import DataError
+from fedml_dapper.seeding import Stream, numpy_generator
+
+SIDE = 32
+"""Height and width to which pictures are brought unless ``data_args.image_size`` says otherwise."""
+TEST_SHARE = 0.2
+"""Share of every class for testing unless ``data_args.test_share`` says otherwise."""
+SUFFIXES = PICTURE_SUFFIXES | {".tif", ".tiff", ".gif"}
+
+
+@dataclass
+class FoundDomain:
+    """A domain's picture files by part and class."""
+
+    name: str
+    folder: Path
+    parts: dict[PartName, dict[str, list[Path]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, part: PartName, folder: Path) -> None:
+        """Put the class folders in ``folder`` under ``part``."""
+        files = self.parts.setdefault(part, {})
+        for name in class_names(folder):
+            found = [file for file in sorted((folder / name).rglob("*")) if _is_picture(file)]
+            if not found:
+                raise DataError(
+                    f"{folder / name}: a class folder without pictures; put some in, or remove it"
+                    f" ({', '.join(sorted(SUFFIXES))})"
+                )
+            files.setdefault(name, []).extend(found)
+
+    @property
+    def train(self) -> dict[str, list[Path]]:
+        """Files to train on by class, or those still to be split."""
+        return self.parts.get("train") or self.parts.get("all") or {}
+
+
+def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
+    """The suite in the folder ``root``; its pictures are listed, not read. Raises :class:`DataError`."""
+    if not root.is_dir():
+        raise DataError(
+            f"data_args.data_cache_dir: no folder {root.absolute()}; it has the folders of pictures, or what"
+            " `fedml-dapper data pack` wrote"
+        )
+    root = root.resolve()
+    packed, share = sorted(root.glob("*.npz")), args.test_share or TEST_SHARE
+    if packed:
+        classes, domains = _packed_domains(packed, args.classes, share)
+    else:
+        classes, domains = _picture_domains(root, args.classes, share, args.skip_damaged)
+    return recipe_of(classes, domains, args, root.name)
+
+
+def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args: DataArgs, name: str) -> SuiteRecipe:
+    """The suite called ``name`` of such ``domains``; its classes are those in ``args``, where these say them."""
+    side = args.image_size or SIDE
+    size = f"pictures are brought to {side}x{side} pixels"
+    return SuiteRecipe(
+        name=name,
+        classes=args.classes if isinstance(args.classes, tuple) else classes,
+        domains=domains,
+        preprocessing=Preprocessing(input_size=side),
+        client_share=None,
+        swap_in_missing_classes=False,
+        notes=(size if args.image_size else f"{size}; data_args.image_size sets another size",),
+    )
+
+
+def _agreed(place: Path, found: Iterable[str], stated: int | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The classes ``found``, sorted, or those ``stated``; raises :class:`DataError` where they contradict."""
+    names = tuple(sorted(set(found)))
+    if isinstance(stated, int) and stated != len(names):
+        raise DataError(f"{place}: has {len(names)} classes ({', '.join(names)}), data_args.classes says {stated}")
+    if isinstance(stated, tuple):
+        for name in names:
+            if name not in stated:
+                raise DataError(f"{place}: class {name} is not in data_args.classes{did_you_mean(name, stated)}")
+        return stated
+    if len(names) < 2:
+        raise DataError(f"{place}: has one class only ({names[0]}); there have to be two, to tell them apart")
+    return names
+
+
+def _picture_domains(
+    root: Path, stated: int | tuple[str, ...] | None, share: float, skip_damaged: bool
+) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
+    found = find_pictures(root)
+    names = {name for domain in found for files in domain.parts.values() for name in files}
+    classes = _agreed(root, names, stated)
+    _check_trained(root, names, (domain.train for domain in found))
+    sources = [_listed(domain, classes, share, skip_damaged, root) for domain in found]
+    return classes, tuple(DomainRecipe(domain.name, (source,)) for domain, source in zip(found, sources, strict=True))
+
+
+def _check_trained(place: Path, classes: Iterable[str], trained: Iterable[Iterable[str]]) -> None:
+    untrained = set(classes).difference(*trained)
+    if untrained:
+        raise DataError(
+            f"{place}: class {min(untrained)} has no training pictures in any domain; put some in train/, or remove the"
+            " class"
+        )
+
+
+def find_pictures(root: Path) -> list[FoundDomain]:
+    """The domains in ``root``, by name, with all picture files; raises :class:`DataError` for what is unclear."""
+    found: dict[str, FoundDomain] = {}
+    for part, folder in _parts(root):
+        for name, below in _domain_folders(root, folder):
+            domain = found.setdefault(name, FoundDomain(name, below))
+            for inner, place in _parts(below) if part == "all" and below != root else [(part, below)]:
+                domain.add(inner, place)
+    for domain in found.values():
+        _check_parts(root, domain)
+    partial = [domain.name for domain in found.values() if "validation" not in domain.parts]
+    if partial and len(partial) < len(found):
+        raise DataError(f"{root}: domain {partial[0]} has no val/ and others have; give it one, or remove theirs")
+    return [found[name] for name in sorted(found)]
+
+
+def _check_parts(root: Path, domain: FoundDomain) -> None:
+    if "validation" in domain.parts and "test" not in domain.parts:
+        domain.parts["test"] = domain.parts.pop("validation")
+        domain.notes.append(f"domain {domain.name} is tested on val/, having no test/")
+    if "all" not in domain.parts and not domain.parts.get("test"):
+        raise DataError(f"{root}: domain {domain.name} has no test pictures; add test/ beside its train/")
+    if "all" not in domain.parts and not domain.train:
+        raise DataError(f"{root}: domain {domain.name} has test/ but no train/; add it")
+    for part in domain.parts:
+        if not domain.parts[part]:
+            raise DataError(f"{root}: domain {domain.name} has no class folders in its {part} folder")
+
+
+def _parts(folder: Path) -> list[tuple[PartName, Path]]:
+    """``train/``, ``valid/`` (which is for training too), ``val/`` and ``test/`` of ``folder``, or all of it."""
+    names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
+    parts = [(part, folder / name) for name, part in names.items() if (folder / name).is_dir()]
+    return parts or [("all", folder)]
+
+
+def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
+    """The domains in ``folder``: its folders, or itself where these hold pictures and so are classes."""
+    names = class_names(folder)
+    classes = [name for name in names if any(_is_picture(file) for file in (folder / name).iterdir())]
+    domains = [name for name in names if name not in classes and class_names(folder / name)]
+    if classes and domains:
+        raise DataError(
+            f"{folder}: {classes[0]}/ holds pictures and {domains[0]}/ holds folders; make them all classes, or all"
+            " domains with class folders inside"
+        )
+    if classes:
+        return [(root.name, folder)]
+    if not domains:
+        raise DataError(
+            f"{folder}: no pictures in <domain>/<class>/ or <class>/ folders; supported are"
+            f" {', '.join(sorted(SUFFIXES))} and .npz files from `fedml-dapper data pack`"
+        )
+    empty = [name for name in names if name not in domains]
+    if empty:
+        raise DataError(f"{folder / empty[0]}: an empty folder; put class folders with pictures in, or remove it")
+    return [(name, folder / name) for name in domains]
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+
+
+Labelled = tuple[tuple[Path, int], ...]
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """The source of a domain whose picture files are known one by one."""
+
+    place: str
+    parts: Mapping[PartName, Labelled]
+    skip_damaged: bool
+    notes: tuple[str, ...]
+
+    def exists(self, root: Path) -> bool:
+        """Always: they were found."""
+        return True
+
+    def read(self, request: Request) -> Splits | None:
+        """The pictures in RGB, resized; raises :class:`DataError` for a damaged one, or counts it."""
+        damaged: list[str] = []
+        sets = {part: self._read(labelled, request.size, damaged) for part, labelled in self.parts.items()}
+        notes = self.notes
+        if damaged:
+            named = ", ".join(damaged[:3]) + (", ..." if len(damaged) > 3 else "")
+            notes += (f"{self.place}: {len(damaged)} damaged pictures are left out ({named})",)
+        for part, samples in sets.items():
+            if not len(samples):
+                raise DataError(f"{self.place}: all {part} pictures are damaged; replace them")
+        return Splits(sets["train"], sets["test"], sets.get("validation"), notes)
+
+    def _read(self, labelled: Labelled, size: int, damaged: list[str]) -> ImageSet:
+        images = torch.empty(len(labelled), 3, size, size, dtype=torch.uint8)
+        labels: list[int] = []
+        for file, label in labelled:
+            try:
+                images[len(labels)] = read_picture(file, size, to_rgb)
+            except DataError as error:
+                if not self.skip_damaged:
+                    raise DataError(f"{error}, or set data_args.skip_damaged") from error
+                damaged.append(file.name)
+            else:
+                labels.append(label)
+        return ImageSet(images[: len(labels)], torch.tensor(labels, dtype=torch.int64))
+
+
+def _listed(domain: FoundDomain, classes: Sequence[str], share: float, skip_damaged: bool, root: Path) -> ListedFiles:
+    places = {name: label for label, name in enumerate(classes)}
+    parts: dict[PartName, Labelled] = {
+        part: tuple((file, places[name]) for name, files in sorted(by_class.items()) for file in files)
+        for part, by_class in domain.parts.items()
+    }
+    if "all" in parts:
+        whole = parts.pop("all")
+        train, test = stratified(torch.tensor([label for _, label in whole]), classes, domain.name, share)
+        parts["train"], parts["test"] = (tuple(whole[index] for index in chosen.tolist()) for chosen in (train, test))
+        if not parts["test"]:
+            raise DataError(
+                f"{domain.folder}: domain {domain.name} has no test pictures: each of its classes has one picture only;"
+                " add more"
+            )
+    place = root.name if domain.name == root.name else f"{root.name}/{domain.name}"
+    return ListedFiles(f"{place}/", parts, skip_damaged, tuple(domain.notes))
+
+
+def stratified(labels: Tensor, classes: Sequence[str], domain: str, share: float) -> tuple[Tensor, Tensor]:
+    """Indices for training and for testing, sorted: ``share`` of every class for testing, rounded, at least one of two.
+
+    The draw depends on the names of domain and class alone, so that it is the same in every experiment, and a domain or
+    class that is added changes no other.
+    """
+    test = []
+    for label in sorted(set(labels.tolist())):
+        members = torch.nonzero(labels == label).flatten()
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        rng = numpy_generator(0, Stream.SPLIT, _number(domain), _number(classes[label]))
+        test.append(members[torch.from_numpy(rng.permutation(len(members))[:count])])
+    for_testing = torch.zeros(len(labels), dtype=torch.bool)
+    for_testing[torch.cat(test)] = True
+    return torch.nonzero(~for_testing).flatten(), torch.nonzero(for_testing).flatten()
+
+
+def _number(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+@dataclass(frozen=True)
+class OwnPackedFile:
+    """The source of a domain that `fedml-dapper data pack` wrote."""
+
+    path: Path
+    domain: str
+    classes: tuple[str, ...]
+    """Of the file, in the order of its labels."""
+    test_share: float
+
+    @property
+    def place(self) -> str:
+        return self.path.name
+
+    def exists(self, root: Path) -> bool:
+        """Always: it was found."""
+        return True
+
+    def read(self, request: Request) -> Splits | None:
+        """Its images, with labels that count in the classes asked for."""
+        sets = packed_sets(self.path, read_arrays(self.path), len(self.classes), request.size)
+        meant = torch.tensor([request.classes.index(name) for name in self.classes])
+        sets = {part: ImageSet(samples.images, meant[samples.labels]) for part, samples in sets.items()}
+        if "all" in sets:
+            whole = sets.pop("all")
+            train, test = stratified(whole.labels, request.classes, self.domain, self.test_share)
+            sets["train"], sets["test"] = whole.take(train), whole.take(test)
+        return Splits(sets["train"], sets["test"], sets.get("validation"))
+
+
+def _packed_domains(
+    files: Sequence[Path], stated: int | tuple[str, ...] | None, share: float
+) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
+    folder, sources, trained = files[0].parent, [], []
+    for file in files:
+        arrays = read_arrays(file, ("classes", "domain", "y", "y_train"))
+        if "classes" not in arrays:
+            raise DataError(f"{file}: does not say its `classes`; pack it by `fedml-dapper data pack`")
+        names = tuple(str(name) for name in arrays["classes"])
+        domain = str(arrays["domain"]) if "domain" in arrays else file.stem
+        sources.append(OwnPackedFile(file, domain, names, share))
+        labels = np.unique(arrays.get("y_train", arrays.get("y", np.empty(0, np.int64))))
+        trained.append([names[label] for label in labels.tolist() if 0 <= label < len(names)])
+    twice = [name for name, count in Counter(source.domain for source in sources).items() if count > 1]
+    if twice:
+        raise DataError(f"{folder}: two packed files are of domain {twice[0]}; give each suite a folder of its own")
+    found = {name for source in sources for name in source.classes}
+    _check_trained(folder, found, trained)
+    return _agreed(folder, found, stated), tuple(DomainRecipe(source.domain, (source,)) for source in sources)
