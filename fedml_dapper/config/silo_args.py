@@ -20,9 +20,11 @@ class SiloArgs(Section):
     """``silo_args`` of a silo's own file."""
 
     capability_level: int = Field(ge=1)
+    """Of its device, 1 the strongest."""
 
 
 class SiloFile(Section):
     """A silo's own file."""
 
     silo_args: SiloArgs
+    """What the silo's device is able to."""
