@@ -23,7 +23,7 @@ from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 _EXPERIMENT = "dapper_experiment"
 
 
-def init(config_file: Path | None = None) -> Arguments:
+def init(config_file: Path | str | None = None) -> Arguments:
     """``fedml.init`` with the experiment file checked first and without FedML's platform look-ups.
 
     The file is ``config_file`` or, as in any FedML program, ``--cf FILE`` of the command line. Raises
@@ -34,7 +34,7 @@ def init(config_file: Path | None = None) -> Arguments:
         command_line.yaml_config_file = str(config_file)
     if not command_line.yaml_config_file:
         raise ConfigError("no experiment file: pass --cf FILE, e.g. --cf config/quickstart.yaml")
-    return start(load_settings([Path(command_line.yaml_config_file)]), command_line)
+    return start(load_settings(command_line.yaml_config_file), command_line)
 
 
 def start(settings: Settings, command_line: Namespace) -> Arguments:
