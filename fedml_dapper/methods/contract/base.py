@@ -267,7 +267,7 @@ class Method(Generic[P]):
         a device would be sent in the coming round; whole where the method does not slim."""
         if not self.slims:
             return self.global_model(server)
-        anyone = replace(server.profiles[0], level=level, ratio=self.problem.ratios[level - 1])
+        anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
         downlink = self.downlink(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
         model = self.local_model(downlink.plan)
         model.load_state_dict({**model.state_dict(), **downlink.weights})
