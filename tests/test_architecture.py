@@ -19,8 +19,8 @@ FLOORS = (
     {"platform", "evaluation"},
     {"benches", "search"},
     {"commands"},
-    {"cli", "doctor"},
-    {"entry", "__main__"},
+    {"cli", "doctor", "runs"},
+    {"entry", "__main__", "__init__"},
 )
 """Rooms and single modules from the ground up; each may import what is below it."""
 

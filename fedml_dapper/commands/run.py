@@ -14,12 +14,18 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.console import progress_for
 from fedml_dapper.commands.options import json_option, resume_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.evaluation import experiment_tables, personal_table, result_table, summarise, write_run_report
+from fedml_dapper.evaluation import (
+    experiment_tables,
+    personal_table,
+    progress_for,
+    result_table,
+    summarise,
+    write_run_report,
+)
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
     LEDGER_NAME,

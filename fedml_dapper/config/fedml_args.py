@@ -18,13 +18,17 @@ class CommonArgs(Section):
     """``common_args``: what kind of run this is."""
 
     training_type: Literal["simulation", "cross_silo"] = "simulation"
+    """``simulation``: all clients are this experiment's own, in one process or under MPI; ``cross_silo``: each is a
+    process of its own, which may be anywhere."""
     random_seed: int = Field(default=1, ge=0)
+    """Of partition, levels, initial weights and batches, none of which depends on the method."""
 
 
 class ClientArgs(Section):
     """One entry of ``data_args.clients``: what a client holds, and how strong its device is."""
 
     domain: str
+    """Whose images it holds."""
     share: Share | None = None
     """Of its domain's training set; ``data_args.client_share`` when absent."""
     level: int | None = Field(default=None, ge=1)
@@ -76,6 +80,7 @@ class DataArgs(Section):
     client_order: Literal["shuffled", "official"] = "shuffled"
     """Of drawn domains; ``official``: one guaranteed client per domain comes last, in domain order."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
+    """For ``domain_shares``, of drawn domains; no limit when absent."""
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
@@ -106,6 +111,7 @@ class ModelArgs(Section):
     """``model_args``: the backbone."""
 
     model: str
+    """Name of a backbone, e.g. resnet10 (README.md lists them)."""
     width: int | None = Field(default=None, ge=1)
     """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
     LeNet5 6)."""
@@ -117,14 +123,23 @@ class TrainArgs(Section):
     federated_optimizer: Literal["FedAvg"] = "FedAvg"
     """FedML wants this key; the method itself is ``dapper_args.method``."""
     client_num_in_total: int = Field(default=10, ge=1)
+    """How many clients there are."""
     client_num_per_round: int = Field(default=10, ge=1)
+    """How many of them train in a round; drawn anew for each."""
     comm_round: int = Field(default=100, ge=1)
+    """Rounds."""
     epochs: int = Field(default=5, ge=1)
+    """Local epochs of a client in a round (E)."""
     batch_size: int = Field(default=64, ge=2)
+    """Samples in a step of a client."""
     client_optimizer: Literal["sgd"] = "sgd"
+    """What clients train with."""
     learning_rate: float = Field(default=0.01, gt=0)
+    """In round 1."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Of SGD; a client starts every round without."""
     weight_decay: float = Field(default=1e-5, ge=0)
+    """L2 penalty, as torch's optimizers have it."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
     max_grad_norm: float | None = Field(default=None, gt=0)
@@ -151,13 +166,16 @@ class ValidationArgs(Section):
     """``validation_args``: how often the global model is tested on every domain (in rounds)."""
 
     frequency_of_the_test: int = Field(default=1, ge=1)
+    """Rounds from one test to the next; the last round is always tested."""
 
 
 class DeviceArgs(Section):
     """``device_args``: where training runs."""
 
     using_gpu: bool = False
+    """Train and test on a GPU."""
     gpu_id: int = Field(default=0, ge=0)
+    """Which one, as torch counts them."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch. When absent all cores, but for an MPI rank that trains: its share of them."""
     precision: Precision = "fp32"
@@ -202,11 +220,15 @@ class TrackingArgs(Section):
     using_mlops: bool = False
     """FedML's dashboard; the only setting that makes a run look for FedML's platform."""
     enable_wandb: bool = False
+    """Weights & Biases: recorded in the run's folder, uploaded at the end where there is a key."""
     wandb_project: str = "fedml_dapper"
+    """The project there."""
     wandb_entity: str | None = None
+    """The team there; the key's owner when absent."""
     run_name: str | None = None
     """The run's name at wandb; the name of its folder when absent."""
     enable_tensorboard: bool = False
+    """Event files in the run's folder."""
 
     @model_validator(mode="before")
     @classmethod

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from fedml_dapper.config.keys import is_section
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
-from fedml_dapper.config.section import check, did_you_mean, is_section
+from fedml_dapper.config.section import check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
@@ -169,20 +170,20 @@ def _find_data(path: Path, folders: Sequence[Path]) -> Path:
 
 
 def _place_of(key: str, shown: str) -> list[str]:
-    places = [path for path in _leaves(Settings) if path[-1] == key]
+    places = [path for path in leaves(Settings) if path[-1] == key]
     if len(places) == 1:
         return places[0]
     if not places:
-        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
+        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in leaves(Settings)))}")
     options = " or ".join(".".join(path) for path in places)
     raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
 
-def _leaves(model: type[BaseModel]) -> list[list[str]]:
+def leaves(model: type[BaseModel]) -> list[list[str]]:
     paths = []
     for name, field in model.model_fields.items():
         if is_section(field.annotation):
-            paths += [[name, *rest] for rest in _leaves(field.annotation)]
+            paths += [[name, *rest] for rest in leaves(field.annotation)]
         else:
             paths.append([name])
     return paths

@@ -2,6 +2,7 @@
 
 from fedml_dapper.evaluation.experiment_tables import experiment_tables
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
+from fedml_dapper.evaluation.progress import progress_for
 from fedml_dapper.evaluation.report import write_report, write_run_report
 from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
@@ -16,6 +17,7 @@ __all__ = [
     "learning_curves",
     "loss_per_level",
     "personal_table",
+    "progress_for",
     "result_table",
     "seconds_per_level",
     "summarise",

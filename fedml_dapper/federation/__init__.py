@@ -6,6 +6,7 @@ from fedml_dapper.federation.experiment import Experiment, build_experiment, lev
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
+from fedml_dapper.federation.metrics import metrics_of
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.rewind import Rewind
@@ -50,6 +51,7 @@ __all__ = [
     "framed",
     "is_finished",
     "level_footprints",
+    "metrics_of",
     "open_run_dir",
     "read_announcement",
     "read_ledger",

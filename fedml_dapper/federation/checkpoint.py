@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedml_dapper.config import Settings, check
@@ -74,6 +74,18 @@ class _Header(Record):
 def save_weights(weights: Tensors, path: Path, round_: int) -> None:
     """Write the global model after ``round_``; an older file at ``path`` stays until the new one is complete."""
     _write(weights, {_ROUND: str(round_)}, path)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The global model that :func:`save_weights` wrote; raises :class:`DataError` where there is none."""
+    if not path.is_file():
+        raise DataError(
+            f"no global model at {path}; a run writes it with its first checkpoint, or when it is cut short"
+        )
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"global model {path} is damaged: {error}") from error
 
 
 def round_of_weights(path: Path) -> int | None:

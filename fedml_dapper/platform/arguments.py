@@ -16,7 +16,7 @@ import fedml
 from fedml.arguments import Arguments, add_args
 
 from fedml_dapper.config import FEDML_PROTECTIONS, Settings, check, load_settings, why_refused
-from fedml_dapper.config.section import is_section
+from fedml_dapper.config.keys import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.platform.offline import without_platform
@@ -27,7 +27,7 @@ _NOT_FLAT = {"silo_args"}
 """Sections that share keys with others, so that FedML's flat copy has no room for them."""
 
 
-def init(config_file: Path | None = None) -> Arguments:
+def init(config_file: Path | str | None = None) -> Arguments:
     """``fedml.init`` with the experiment file checked first and without FedML's platform look-ups.
 
     The file is ``config_file`` or, as in any FedML program, ``--cf FILE`` of the command line. Raises
@@ -38,7 +38,7 @@ def init(config_file: Path | None = None) -> Arguments:
         command_line.yaml_config_file = str(config_file)
     if not command_line.yaml_config_file:
         raise ConfigError("no experiment file: pass --cf FILE, e.g. --cf config/quickstart.yaml")
-    return start(load_settings([Path(command_line.yaml_config_file)]), command_line)
+    return start(load_settings(command_line.yaml_config_file), command_line)
 
 
 def start(settings: Settings, command_line: Namespace) -> Arguments:

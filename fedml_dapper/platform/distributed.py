@@ -53,7 +53,7 @@ class DistributedRunner:
         model: nn.Module,
         client_trainer: DapperClientTrainer | None = None,
         server_aggregator: DapperServerAggregator | None = None,
-        run_dir: Path | None = None,
+        run_dir: Path | str | None = None,
         observers: Sequence[RunObserver] = (),
         resume: bool = False,
     ) -> None:

@@ -34,7 +34,7 @@ class InProcessRunner:
         model: nn.Module,
         client_trainer: DapperClientTrainer,
         server_aggregator: DapperServerAggregator,
-        run_dir: Path | None = None,
+        run_dir: Path | str | None = None,
         observers: Sequence[RunObserver] = (),
         resume: bool = False,
     ) -> None:

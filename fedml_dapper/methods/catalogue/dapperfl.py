@@ -155,6 +155,14 @@ class DapperFL(Method[DapperFLParams]):
             unsliced=frozenset(statistics),
         )
 
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The server's model without the channels of least l1 norm, as a client would cut it before it trains on."""
+        model, ratio = self.global_model(server), self.problem.ratios[level - 1]
+        if self.problem.pruning.scope == "official_mask":
+            apply_masks(model, official_masks(model, ratio))
+            return model
+        return slim_model(model, self.problem.layout, self._plan(model, ratio))
+
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """A slim model normalises by its own running statistics; those that were sent fit the dense one."""
         model = self.load(client, downlink)

@@ -280,6 +280,17 @@ class Method(Generic[P]):
         model.load_state_dict(server.weights)
         return model
 
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The server's model as a device of capability ``level`` can carry it, cut by the method's own rule: what such
+        a device would be sent in the coming round; whole where the method does not slim."""
+        if not self.slims:
+            return self.global_model(server)
+        anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
+        downlink = self.downlink(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
+        model = self.local_model(downlink.plan)
+        model.load_state_dict({**model.state_dict(), **downlink.weights})
+        return model
+
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The model a client uses itself, given what the server has for it or what it has just trained.
 

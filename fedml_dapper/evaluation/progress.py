@@ -1,10 +1,11 @@
-"""How a run shows itself while it goes: a live line on a terminal, plain log lines elsewhere."""
+"""How a run shows itself while it goes: a live line on a terminal and in notebooks, plain log lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -14,8 +15,9 @@ from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRec
 
 
 def progress_for(console: Console, experiment: Experiment) -> RunObserver:
-    """The observer that suits ``console``."""
-    return LiveProgress(console, experiment) if console.is_terminal else LogProgress(console, experiment)
+    """The observer that suits ``console``: live on a terminal, and in a notebook that has widgets."""
+    is_live = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+    return LiveProgress(console, experiment) if is_live else LogProgress(console, experiment)
 
 
 class LogProgress(RunObserver):

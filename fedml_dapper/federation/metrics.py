@@ -1,10 +1,10 @@
-"""The one set of metric names, the same in every sink (docs/tracking.md has the table)."""
+"""The one set of metric names, the same in every sink and in Python (docs/tracking.md has the table)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from fedml_dapper.federation import ClientRecord, RoundRecord
+from fedml_dapper.federation.records import ClientRecord, RoundRecord
 
 
 def metrics_of(record: RoundRecord) -> dict[str, float]:
