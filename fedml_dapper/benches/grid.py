@@ -28,6 +28,7 @@ from fedml_dapper.config import (
     short_name,
     sources,
 )
+from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
 
 Statistic = Literal["global", "personal", "unseen"]
@@ -128,6 +129,8 @@ def folder_name(settings: Settings) -> str:
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
     params = args.params if "dapper_args.method" in named else args.params.get(args.method, {})
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
+    if settings.data_args.dataset == FOLDER and settings.data_args.data_cache_dir is not None:
+        values["data_args"]["data_cache_dir"] = settings.data_args.data_cache_dir.name  # it says which pictures
     values = named_by_source(values, named)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
     data, method = short_name(settings.data_args.dataset), short_name(args.method)

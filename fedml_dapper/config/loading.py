@@ -170,7 +170,7 @@ def _find_data(path: Path, folders: Sequence[Path]) -> Path:
 
 
 def _place_of(key: str, shown: str) -> list[str]:
-    places = [path for path in leaves(Settings) if path[-1] == key]
+    places = [path for path in leaves(Settings) if path[-1] == key and path[0] != "silo_args"]  # which its owner writes
     if len(places) == 1:
         return places[0]
     if not places:

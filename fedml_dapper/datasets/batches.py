@@ -134,7 +134,8 @@ class ClientSamples(ClientData):
         return replace(self, samples=self.samples.take(indices))
 
     def to(self, device: torch.device | str) -> ClientSamples:
-        return replace(self, samples=self.samples.to(device))
+        moved = self.samples.to(device)
+        return self if moved is self.samples else replace(self, samples=moved)
 
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
         samples = self.samples.to(device)
@@ -166,7 +167,8 @@ class TestSamples(TestData):
         return replace(self, samples=self.samples.take(indices))
 
     def to(self, device: torch.device | str) -> TestSamples:
-        return replace(self, samples=self.samples.to(device))
+        moved = self.samples.to(device)
+        return self if moved is self.samples else replace(self, samples=moved)
 
     def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
         return self.samples.to(device).batches(self.batch_size)

@@ -62,7 +62,9 @@ class ImageSet(Samples):
         return concatenate([self, *(samples for samples in others if isinstance(samples, ImageSet))])
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """The same samples on ``device``; no copy when they are there already."""
+        """The same samples on ``device``; these themselves when they are there already."""
+        if self.labels.device == torch.device(device):
+            return self
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:

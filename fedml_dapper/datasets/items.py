@@ -75,7 +75,7 @@ class Items(Samples):
 
     def to(self, device: torch.device | str) -> Items:
         """The same, with batches on ``device``; the items stay where they are."""
-        return replace(self, device=torch.device(device))
+        return self if self.device == torch.device(device) else replace(self, device=torch.device(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
         seed = int(torch.randint(2**32, (), generator=generator))

@@ -88,7 +88,6 @@ def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
 def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args: DataArgs, name: str) -> SuiteRecipe:
     """The suite called ``name`` of such ``domains``; its classes are those in ``args``, where these say them."""
     side = args.image_size or SIDE
-    size = f"pictures are brought to {side}x{side} pixels"
     return SuiteRecipe(
         name=name,
         classes=args.classes if isinstance(args.classes, tuple) else classes,
@@ -96,7 +95,7 @@ def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args:
         preprocessing=Preprocessing(input_size=side),
         client_share=None,
         swap_in_missing_classes=False,
-        notes=(size if args.image_size else f"{size}; data_args.image_size sets another size",),
+        notes=() if args.image_size else (f"pictures are brought to {side}x{side}; data_args.image_size sets that",),
     )
 
 

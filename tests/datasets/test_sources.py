@@ -221,7 +221,7 @@ def test_usps_files_of_torchvision_are_used_without_download(tmp_path: Path) -> 
     line = "3 " + " ".join(f"{pixel + 1}:{(-1, 1)[pixel % 2]}" for pixel in range(256))
     for name in ("usps.bz2", "usps.t.bz2"):
         (tmp_path / "torchvision" / name).write_bytes(bz2.compress(line.encode()))
-    train, _ = read(TorchvisionSet("USPS"), tmp_path, 16)
+    train, *_ = read(TorchvisionSet("USPS"), tmp_path, 16)
     assert train.labels.tolist() == [2]
     assert train.images[0, 0, 0, :4].tolist() == [0, 255, 0, 255]
 

@@ -1,0 +1,195 @@
+"""Functions of the user's own that return data sets or deal them out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedml_dapper.config import DataArgs, load_settings
+from fedml_dapper.datasets import ClientData, Suite, divide, load_suite
+from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.federation import build_experiment, simulate
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_data" / "experiment.yaml"
+MY_DATA = EXAMPLE.parent / "my_data.py"
+
+
+def suite_of(tmp_path: Path, body: str, **settings: Any) -> Suite:
+    file = tmp_path / "my_data.py"
+    file.write_text(f"import numpy as np, torch\nfrom torch.utils.data import *\n{body}\n")
+    return load_suite(DataArgs(dataset=f"{file}:load", **settings))
+
+
+def batches(client: ClientData, round_: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(batch.inputs, batch.targets) for batch in client.batches(round_, 1)]
+
+
+def test_the_example_trains(tmp_path: Path) -> None:
+    experiment = build_experiment(load_settings([EXAMPLE], [f"output_dir={tmp_path}"]))
+    assert [(client.domain, client.num_samples) for client in experiment.clients] == [
+        ("day", 120), ("night", 60), ("night", 60)
+    ]  # fmt: skip
+    record = experiment.record()
+    assert record.classes == ("north", "east", "south", "west")
+    assert record.sources["data_args.dataset"].startswith("my_data.py:load (source ")
+    assert record.sources["data_args.partition"].startswith("my_data.py:deal (source ")
+    _, rounds = simulate(experiment)
+    assert rounds[-1].scores is not None
+    assert rounds[-1].scores.best_global_accuracy > 40  # chance is 25
+
+
+AUGMENTED = """
+class Noisy(Dataset):
+    def __init__(self, size): self.size = size
+    def __len__(self): return self.size
+    def __getitem__(self, i):
+        return np.arange(3.0) + i + torch.rand(3).numpy() + np.random.rand() / 10, i % 2
+def load(size=9): return {"a": (Noisy(size), Noisy(2)), "b": (Noisy(size), Noisy(2))}
+"""
+
+
+def test_batches_repeat_and_leave_the_global_generators_alone(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, AUGMENTED)
+    first, second = (divide(suite, DataArgs(dataset="x"), 2, 4, seed=1).clients[0] for _ in range(2))
+    torch.manual_seed(5)
+    np.random.seed(5)
+    expected = (torch.rand(1), np.random.rand())
+    torch.manual_seed(5)
+    np.random.seed(5)
+    one = batches(first)
+    assert (torch.rand(1), np.random.rand()) == expected
+    two = batches(second)
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(one, two, strict=True))
+    assert not torch.equal(one[0][0], batches(first, round_=2)[0][0])
+    assert [len(targets) for _, targets in one] == [4, 4]  # the ninth alone is dropped
+    assert (one[0][0].dtype, one[0][1].dtype) == (torch.float32, torch.int64)
+    assert (suite.classes, suite.example.shape) == (("0", "1"), (1, 3))
+
+
+@pytest.mark.parametrize(("partition", "clients"), [("one_per_domain", 2), ("domain_shares", 3)])
+def test_partitions_deal_items_out(tmp_path: Path, partition: str, clients: int) -> None:
+    suite = suite_of(tmp_path, AUGMENTED, arguments={"size": 30})
+    division = divide(suite, DataArgs(dataset="x", partition=partition), clients, 4, seed=1)
+    assert len(division.clients) == clients
+    for client, tests in zip(division.clients, division.client_tests, strict=True):
+        assert client.labels is not None
+        assert torch.equal(torch.cat([batch.targets for batch in client]), client.labels)
+        assert sum(len(batch.targets) for batch in tests.test) == tests.test.num_samples
+
+
+def test_dirichlet_deals_one_domains_items_out(tmp_path: Path) -> None:
+    body = AUGMENTED.replace(', "b": (Noisy(size), Noisy(2))', "")
+    suite = suite_of(tmp_path, body, arguments={"size": 200})
+    division = divide(suite, DataArgs(dataset="x", partition="dirichlet", dirichlet_alpha=1.0), 3, 4, seed=1)
+    held = sum(client.num_samples for client in division.clients) + division.domain_tests[0].num_samples
+    assert held == 202
+
+
+REGRESSION = """
+def load():
+    pair = TensorDataset(torch.randn(60, 4), torch.randn(60, 2)), TensorDataset(torch.randn(9, 4), torch.randn(9, 2))
+    return {"a": pair}
+"""
+
+
+def test_targets_that_are_no_classes_give_no_labels(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, REGRESSION)
+    assert suite.classes == ()
+    client = divide(suite, DataArgs(dataset="x"), 1, 8, seed=1).clients[0]
+    assert client.labels is None
+    assert next(client.batches(1, 1)).targets.shape == (8, 2)
+    with pytest.raises(ConfigError, match=r"dirichlet deals classes out"):
+        divide(suite, DataArgs(dataset="x", partition="dirichlet", dirichlet_alpha=1.0), 1, 8, seed=1)
+
+
+@pytest.mark.parametrize("method", ["fpl", "fedsr", "heterofl"])
+def test_methods_that_need_classes_refuse_other_targets(tmp_path: Path, method: str) -> None:
+    file = tmp_path / "my_data.py"
+    file.write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "def load():\n    part = TensorDataset(torch.randn(40, 3, 16, 16), torch.rand(40))\n"
+        "    return {'a': (part, part), 'b': (part, part)}\n"
+    )
+    overrides = [f"dataset={file}:load", "arguments={}", "classes=2", "partition=domain_shares", f"method={method}"]
+    with pytest.raises(ConfigError, match=rf"`{method}` needs one class for every sample") as caught:
+        build_experiment(load_settings([EXAMPLE], overrides))
+    assert "\n" not in str(caught.value)
+
+
+GOOD = "TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)"
+BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3), 0\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def load(): return [1]", "load returns a list; return {domain"),
+        ("def load(): return {}", "load returns a dict; return {domain"),
+        (f"def load(): return {{'a': {GOOD}}}", "gives a TensorDataset for domain a; give"),
+        (f"{BARE}def load(): return {{'a': (Bare(), {GOOD})}}", "domain a, train: a Bare has no length"),
+        (f"def load(): return {{'a': ([], {GOOD})}}", "domain a, train: has no samples"),
+        ("def load(): raise KeyError('colour')", "load fails: KeyError: 'colour'"),
+        (f"def load(): return {{'a': ([1, 2], {GOOD})}}", r"its items are int; an item has to be \(input, target\)"),
+        (
+            f"def load(): return {{'a': ([(torch.zeros(1 + i), 0) for i in range(3)], {GOOD})}}",
+            r"inputs of load are torch.float32 \(1,\) and torch.float32 \(3,\)",
+        ),
+        (f"def load(): return {{'a': ({GOOD}, {GOOD.replace('% 2', '- 1')})}}", "test: has the class -1"),
+        (
+            f"def load(): return {{'a': ({GOOD}, {GOOD.replace('torch.arange(8) % 2', 'torch.rand(8)')})}}",
+            "some targets of load are classes, and others are not",
+        ),
+    ],
+)
+def test_what_a_function_may_not_return(tmp_path: Path, body: str, message: str) -> None:
+    with pytest.raises(DapperError, match=message) as caught:
+        suite_of(tmp_path, body)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_have_to_fit_the_function(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data_args.arguments: load\(size=9\): got an unexpected keyword .*'sise'"):
+        suite_of(tmp_path, AUGMENTED, arguments={"sise": 3})
+    with pytest.raises(ConfigError, match=r"data_args.image_size: means nothing to dataset load"):
+        suite_of(tmp_path, AUGMENTED, image_size=32)
+    with pytest.raises(DapperError, match=r"has the class 4, and there are 3 classes"):
+        suite_of(tmp_path, f"def load(): return {{'a': ({GOOD.replace('% 2', '% 5')}, {GOOD})}}", classes=3)
+    with pytest.raises(ConfigError, match=r"unknown suite `foldr`; did you mean `folder`"):
+        load_suite(DataArgs(dataset="foldr"))
+
+
+def test_a_cache_dir_goes_to_a_function_that_takes_it(tmp_path: Path) -> None:
+    body = f"def load(data_cache_dir): assert data_cache_dir.name == 'here'; return {{'a': ({GOOD}, {GOOD})}}"
+    assert suite_of(tmp_path, body, data_cache_dir=tmp_path / "here").domains[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    ("dealt", "message"),
+    [
+        ("None", "gives no list of"),
+        ("[('a', [0, 1])]", "gives 1 clients their samples, train_args.client_num_in_total is 2"),
+        ("[('a', [0, 1]), ('c', [0, 1])]", "gives client 1 domain `c`; known: a, b"),
+        ("[('a', [0, 1]), ('b', [0, 30])]", "gives client 1 indices from 0 to 30; the training set of b has 30"),
+        ("[('a', [0, 1]), ('b', [4, 4])]", "gives client 1 a sample of b twice"),
+        ("[('a', [0, 1]), ('b', [0.5])]", "gives client 1 torch.float32"),
+    ],
+)
+def test_what_a_partition_may_not_deal(tmp_path: Path, dealt: str, message: str) -> None:
+    suite = suite_of(tmp_path, AUGMENTED, arguments={"size": 30})
+    (tmp_path / "my_split.py").write_text(f"def deal(suite, num_clients, seed): return {dealt}\n")
+    args = DataArgs(dataset="x", partition=f"{tmp_path / 'my_split.py'}:deal")
+    with pytest.raises(ConfigError, match=message) as caught:
+        divide(suite, args, 2, 4, seed=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_partition_of_ones_own_leaves_no_room_for_other_settings(small_suite: Any) -> None:
+    args = DataArgs(dataset="x", partition=f"{MY_DATA}:deal", client_share=0.5)
+    with pytest.raises(ConfigError, match=r"client_share: belongs to partition domain_shares or .*, not deal"):
+        divide(small_suite([20, 20]), args, 3, 4, seed=1)
+    dealt = divide(small_suite([20, 20]), args.model_copy(update={"client_share": None}), 3, 4, seed=1)
+    assert [client.num_samples for client in dealt.clients] == [20, 10, 10]

@@ -1,0 +1,120 @@
+"""The example of one's own pictures, run as a newcomer runs it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+
+from fedml_dapper.federation import read_ledger
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_pictures" / "experiment.yaml"
+COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
+CLASSES = ("bar", "circle", "cross", "diamond", "square", "triangle")
+STYLES = {"chalk": ("black", "white", 2), "ink": ("white", "navy", 3), "paint": ("orange", "green", 0)}
+
+
+def draw(shape: str, style: str, seed: int) -> Image.Image:
+    """A picture of 40 x 36 pixels or a bit more, outlined or filled."""
+    rng = random.Random(f"{shape} {style} {seed}")
+    ground, colour, stroke = STYLES[style]
+    picture = Image.new("RGB", (40 + rng.randrange(8), 36 + rng.randrange(8)), ground)
+    x, y, r = 20 + rng.randrange(-4, 5), 18 + rng.randrange(-3, 4), 9 + rng.randrange(4)
+    look = {"outline": colour, "width": stroke} if stroke else {"fill": colour}
+    pen = ImageDraw.Draw(picture)
+    match shape:
+        case "circle":
+            pen.ellipse((x - r, y - r, x + r, y + r), **look)
+        case "square":
+            pen.rectangle((x - r, y - r, x + r, y + r), **look)
+        case "bar":
+            pen.rectangle((x - r, y - 2, x + r, y + 2), **look)
+        case "triangle":
+            pen.polygon([(x, y - r), (x - r, y + r), (x + r, y + r)], **look)
+        case "diamond":
+            pen.polygon([(x, y - r), (x - r, y), (x, y + r), (x + r, y)], **look)
+        case "cross":
+            pen.line((x - r, y - r, x + r, y + r), colour, stroke or 5)
+            pen.line((x - r, y + r, x + r, y - r), colour, stroke or 5)
+    return picture
+
+
+def make_pictures(root: Path, per_class: int = 16) -> None:
+    for style in STYLES:
+        for shape in CLASSES:
+            folder = root / style / shape
+            folder.mkdir(parents=True)
+            for number in range(per_class):
+                draw(shape, style, number).save(folder / f"{number:02}.{'jpg' if style == 'paint' else 'png'}")
+
+
+def fedml_dapper(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HOME": str(cwd), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLE.parents[2])}
+    environment.pop("DAPPER_DATA", None)
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        env=environment, cwd=cwd, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """The example with pictures beside it, in a folder that is not the working directory."""
+    file = tmp_path / "study" / "experiment.yaml"
+    make_pictures(file.parent / "pictures")
+    shutil.copy(EXAMPLE, file)
+    return file
+
+
+def test_own_pictures_train_from_yaml_alone(experiment: Path, tmp_path: Path) -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 40
+    output = tmp_path / "run"
+    finished = fedml_dapper("run", "-c", experiment, "--output", output, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    run, rounds = read_ledger(output / "ledger.jsonl")
+    assert (run.suite, run.domains, run.classes) == ("pictures", ("chalk", "ink", "paint"), CLASSES)
+    assert [(client.domain, client.level, client.num_samples) for client in run.clients] == [
+        ("chalk", 1, 72), ("ink", 2, 36), ("ink", 5, 36), ("paint", 3, 72)
+    ]  # fmt: skip
+    assert len(rounds) == 4
+    assert rounds[-1].scores is not None
+    assert rounds[-1].scores.best_global_accuracy > 25  # chance is 17
+    html = (output / "report.html").read_text()
+    sheets = re.findall(r"data:image/jpeg;base64,([A-Za-z0-9+/=]+)", html)
+    assert len(sheets) == 1
+    assert len(base64.b64decode(sheets[0])) > 5000
+
+
+def test_data_check_shows_domains_and_classes(experiment: Path, tmp_path: Path) -> None:
+    checked = fedml_dapper("data", "check", "-c", experiment, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert all(domain in checked.stdout for domain in STYLES)
+    assert f"6 classes: {', '.join(CLASSES)}" in checked.stdout
+    by_root = fedml_dapper(
+        "data", "check", "--dataset", "folder", "--root", experiment.parent / "pictures", cwd=tmp_path
+    )
+    assert by_root.returncode == 0, by_root.stderr
+    assert "circle" in by_root.stdout
+
+
+def test_packed_pictures_give_the_same_run(experiment: Path, tmp_path: Path) -> None:
+    packed = fedml_dapper(
+        "data", "pack", experiment.parent, "pictures", "-o", tmp_path / "packed", "--size", "32", cwd=tmp_path
+    )
+    assert packed.returncode == 0, packed.stderr
+    results = []
+    for place in (experiment.parent / "pictures", tmp_path / "packed"):
+        output = tmp_path / f"run_{place.name}"
+        changes = [f"--set=data_args.data_cache_dir={place}", "--set=comm_round=1", "--set=epochs=1"]
+        finished = fedml_dapper("run", "-c", experiment, *changes, "--output", output, cwd=tmp_path)
+        assert finished.returncode == 0, finished.stderr
+        results.append((output / "global_model.safetensors").read_bytes())
+    assert results[0] == results[1]
