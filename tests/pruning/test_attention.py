@@ -21,6 +21,7 @@ def pair(**settings: bool) -> tuple[nn.MultiheadAttention, nn.MultiheadAttention
     return attention, slim
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched")
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
