@@ -122,7 +122,9 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
         return _find(path, key, kind, folders)
 
-    comm, silos = settings.comm_args, settings.client_specific_args
+    comm, silos, model = settings.comm_args, settings.client_specific_args, settings.model_args
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": find(model.weights, "model_args.weights")})
     if comm.grpc_ipconfig_path is not None:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
@@ -134,7 +136,7 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if silos.data_silo_config is not None:
         found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
         silos = silos.model_copy(update={"data_silo_config": found})
-    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos})
+    return settings.model_copy(update={"comm_args": comm, "client_specific_args": silos, "model_args": model})
 
 
 def _place_of(key: str) -> list[str]:

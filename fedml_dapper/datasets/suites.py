@@ -30,8 +30,13 @@ SUITES = MappingProxyType(
 def load_suite(args: DataArgs) -> Suite:
     """The suite that ``args`` asks for, with its image size and flip settings applied.
 
-    Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged images.
+    Raises :class:`ConfigError` for an unknown suite or none and :class:`DataError` for missing or damaged images.
     """
+    if args.dataset is None:
+        raise ConfigError(
+            "data_args.dataset: neither the experiment file nor the program says which data; name a suite, or pass"
+            " FedML's eight-part tuple to the runner"
+        )
     suite = find_recipe(args.dataset).load(data_root(args.data_cache_dir), args.download, args.image_size)
     if args.horizontal_flip is None:
         return suite

@@ -14,7 +14,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.unseen import UnseenDomain, leave_out
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import assign_levels
 
 
@@ -70,9 +70,10 @@ def build_experiment(settings: Settings) -> Experiment:
     suite, unseen = leave_out(load_suite(settings.data_args), settings)
     division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed).to(device)
     clients = division.clients
+    example = example_image(suite.input_size)
     problem = Problem(
-        backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.input_size).to(device),
-        input_size=suite.input_size,
+        backbone=build_backbone(settings.model_args, suite.num_classes, seed, example).to(device),
+        example=example,
         training=training,
         pruning=settings.dapper_args.pruning,
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",

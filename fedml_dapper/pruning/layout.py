@@ -81,8 +81,9 @@ class ChannelLayout:
 
 
 @part("pruning")
-def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> ChannelLayout:
-    """Trace ``model`` on one image of ``input_size`` x ``input_size`` and keep the groups that ``scope`` allows.
+def trace_layout(model: Backbone, example: Tensor | int, scope: Scope | None) -> ChannelLayout:
+    """Trace ``model`` on ``example``, a batch of one input (a number: the side of an image), and keep the groups that
+    ``scope`` allows.
 
     ``internal``: groups with one producer that do not reach the predictor; in a residual network these
     are the channels inside each block, so z and every residual stream keep their width. ``grouped``: every group, the
@@ -90,8 +91,8 @@ def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> Chann
     input image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.
     """
     probe = copy.deepcopy(model).eval()  # tracing runs the network and may change its mode and statistics
-    groups, axes = _allowed_groups(probe, input_size, scope)
-    macs = _macs_per_element(probe, input_size)
+    groups, axes = _allowed_groups(probe, example, scope)
+    macs = _macs_per_element(probe, example)
     trainable = {name for name, _ in model.named_parameters()}
     tensors = {
         name: TensorSpec(
@@ -107,7 +108,7 @@ def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> Chann
 
 
 def _allowed_groups(
-    model: Backbone, input_size: int, scope: Scope | None
+    model: Backbone, example: Tensor | int, scope: Scope | None
 ) -> tuple[dict[str, ChannelGroup], dict[str, list[Axis]]]:
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = {}
@@ -115,7 +116,7 @@ def _allowed_groups(
         return groups, axes
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    images = _example_images(model, input_size)
+    images = _on_device(model, example)
     graph = torch_pruning.DependencyGraph().build_dependency(model, images, verbose=False)  # it warns of every scalar
     for traced in graph.get_all_groups(ignored_layers=[model.predictor], root_module_types=[nn.Conv2d, nn.Linear]):
         members = [
@@ -159,7 +160,7 @@ class _Member:
         return [(f"{self.module}.{name}", 0) for name in per_channel]
 
 
-def _macs_per_element(model: Backbone, input_size: int) -> dict[str, int]:
+def _macs_per_element(model: Backbone, example: Tensor | int) -> dict[str, int]:
     positions: dict[str, int] = {}
     hooks = []
     for name, layer in model.named_modules():
@@ -173,11 +174,13 @@ def _macs_per_element(model: Backbone, input_size: int) -> dict[str, int]:
 
             hooks.append(layer.register_forward_hook(note))
     with torch.no_grad():
-        model(_example_images(model, input_size))
+        model(_on_device(model, example))
     for hook in hooks:
         hook.remove()
     return positions
 
 
-def _example_images(model: Backbone, input_size: int) -> Tensor:
-    return torch.zeros(1, 3, input_size, input_size, device=next(model.parameters()).device)
+def _on_device(model: Backbone, example: Tensor | int) -> Tensor:
+    return (torch.zeros(1, 3, example, example) if isinstance(example, int) else example).to(
+        next(model.parameters()).device
+    )

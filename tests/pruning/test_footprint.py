@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import ChannelLayout, footprint, solve_widths, trace_layout
 from fedml_dapper.pruning.layout import Scope
 
@@ -47,7 +47,9 @@ TABLE_6 = {0.2: (8.94, 366.13), 0.4: (6.70, 274.60), 0.6: (4.47, 183.06), 0.8: (
 
 
 def layout_of(name: str, input_size: int, scope: Scope, width: int | None = None) -> ChannelLayout:
-    return trace_layout(build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size), input_size, scope)
+    return trace_layout(
+        build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(input_size)), input_size, scope
+    )
 
 
 @pytest.mark.parametrize(("name", "input_size", "scope"), INTEGERS)

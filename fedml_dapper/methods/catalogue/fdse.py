@@ -85,7 +85,7 @@ class FDSE(Method[FDSEParams]):
     def build_model(self, backbone: Backbone) -> Backbone:
         params = self.params
         with seeded_layers(self.problem.seed, Stream.METHOD):
-            return decompose(backbone, self.problem.input_size, params.expansion, params.dse_act, params.shortcut)
+            return decompose(backbone, self.problem.example, params.expansion, params.dse_act, params.shortcut)
 
     @cached_property
     def roles(self) -> Roles:

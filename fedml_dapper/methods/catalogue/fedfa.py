@@ -102,10 +102,10 @@ class FedFA(Method[FedFAParams]):
                 f" {type(backbone).__name__} marks none; implement its conv_stages or choose another backbone"
             )
         augmented, params = copy.deepcopy(backbone), self.params
-        channels = stage_channels(backbone, self.problem.input_size)
+        channels = stage_channels(backbone, self.problem.example)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):
             stage.append(FeatureAugmentation(width, params.probability, params.momentum))
-        return augmented.to(backbone.predictor.weight.device)
+        return augmented.to(next(backbone.parameters()).device)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The received model, its augmentation drawing from the stream of (client, round)."""
@@ -153,12 +153,12 @@ def augmentations(model: nn.Module) -> dict[str, FeatureAugmentation]:
 
 
 @torch.no_grad()
-def stage_channels(backbone: Backbone, input_size: int) -> list[int]:
+def stage_channels(backbone: Backbone, example: Tensor) -> list[int]:
     """Channels that come out of every convolutional stage."""
     probe, channels = copy.deepcopy(backbone).eval(), list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
-    probe(torch.zeros(1, 3, input_size, input_size, device=backbone.predictor.weight.device))
+    probe(example.to(next(backbone.parameters()).device))
     return channels
 
 

@@ -93,6 +93,7 @@ class FedSR(Method[FedSRParams]):
 
     name = "fedsr"
     Params = FedSRParams
+    needs_representations = True
     cost_note = (
         "every client trains the full model, with one linear layer more; testing runs the predictor once per draw."
     )

@@ -66,7 +66,7 @@ class DecomposedLayer(nn.Module):
 
 
 def decompose(
-    backbone: Backbone, input_size: int, expansion: int = 2, activation: Activation = "none", shortcut: bool = True
+    backbone: Backbone, example: Tensor, expansion: int = 2, activation: Activation = "none", shortcut: bool = True
 ) -> Backbone:
     """A copy in which every layer that a BatchNorm follows is decomposed; a linear head on top stays as it is.
 
@@ -74,7 +74,7 @@ def decompose(
     there is nothing to decompose.
     """
     decomposed = copy.deepcopy(backbone)
-    pairs = _normalised_layers(decomposed, input_size)
+    pairs = _normalised_layers(decomposed, example)
     if not pairs:
         raise ConfigError(
             "model_args.model: fdse decomposes layers that a BatchNorm follows, and the network has none; choose"
@@ -145,7 +145,7 @@ def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | n
 
 
 @torch.no_grad()
-def _normalised_layers(model: Backbone, input_size: int) -> dict[str, str]:
+def _normalised_layers(model: Backbone, example: Tensor) -> dict[str, str]:
     """Ungrouped convolutions and linear layers -> the BatchNorm that takes their output, followed in a forward pass."""
     probe = copy.deepcopy(model).eval()
     made: list[tuple[Tensor, str]] = []
@@ -162,5 +162,5 @@ def _normalised_layers(model: Backbone, input_size: int) -> dict[str, str]:
             layer.register_forward_hook(note_output(name))
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.register_forward_pre_hook(note_input(name))
-    probe(torch.zeros(1, 3, input_size, input_size, device=model.predictor.weight.device))
+    probe(example.to(next(model.parameters()).device))
     return pairs
