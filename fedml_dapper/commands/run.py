@@ -16,7 +16,7 @@ from rich.syntax import Syntax
 
 from fedml_dapper.commands.console import progress_for
 from fedml_dapper.commands.options import json_option, resume_option
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import Settings, check, load_settings, short_name
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.datasets import contact_sheet, load_suite
 from fedml_dapper.errors import ConfigError, DataError
@@ -89,7 +89,7 @@ def run_experiment(
         experiment = build_experiment(settings)
     console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
     footprints = level_footprints(experiment.method, settings.dapper_args.levels)
-    console.print(footprint_table(footprints, f"{settings.model_args.model} per level"))
+    console.print(footprint_table(footprints, f"{short_name(settings.model_args.model)} per level"))
     for note in experiment.notes:
         console.print(f"note: {note}", soft_wrap=True)
     run_dir = open_run_dir(experiment, output, resume)
@@ -183,7 +183,7 @@ def write_run_report(run_dir: Path) -> Path:
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     settings = check(Settings, record.settings, where=str(run_dir / LEDGER_NAME))
     try:
-        sheet = contact_sheet(load_suite(settings.data_args))
+        sheet = None if settings.data_args.dataset is None else contact_sheet(load_suite(settings.data_args))
     except DataError as error:
         click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
         sheet = None

@@ -5,6 +5,7 @@ from fedml_dapper.datasets.batches import Batch, ClientData, ClientTests, TestDa
 from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.division import Division, divide
 from fedml_dapper.datasets.domain import Domain, ImageSet, Suite
+from fedml_dapper.datasets.loaded import loaded_division
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -33,6 +34,7 @@ __all__ = [
     "divide",
     "find_domains",
     "load_suite",
+    "loaded_division",
     "missing_domains",
     "pack",
     "partition",

@@ -1,7 +1,8 @@
 """What happens in a round: server, client, records, ledger, checkpoints."""
 
 from fedml_dapper.federation.client import ClientSide
-from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
+from fedml_dapper.federation.experiment import Experiment, build_experiment, device_of, level_footprints
+from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
@@ -32,6 +33,7 @@ __all__ = [
     "ClientSide",
     "Codec",
     "Experiment",
+    "ExperimentData",
     "Identity",
     "LedgerWriter",
     "LevelFootprint",
@@ -44,10 +46,13 @@ __all__ = [
     "Server",
     "UploadCheck",
     "build_experiment",
+    "device_of",
     "framed",
     "is_finished",
     "level_footprints",
+    "load_data",
     "open_run_dir",
+    "passed_data",
     "read_ledger",
     "read_unfinished",
     "run_rounds",

@@ -10,6 +10,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
+from fedml_dapper.seeding import Stream, seeded_layers
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
@@ -39,12 +40,18 @@ class ClientSide:
         )
         method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return as_received(method.local_update(context, downlink), method.problem.layout)
+            return as_received(self._local_update(context, downlink), method.problem.layout)
         before = self._own_accuracy(context, downlink)
-        upload = method.local_update(context, downlink)
+        upload = self._local_update(context, downlink)
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
+
+    def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
+        """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
+        seed = self._experiment.settings.common_args.random_seed
+        with seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
+            return self._experiment.method.local_update(context, downlink)
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)

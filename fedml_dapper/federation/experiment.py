@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Settings, read_silo_levels, sources
-from fedml_dapper.datasets import ClientData, ClientTests, TestData, divide, load_suite
+from fedml_dapper.datasets import ClientData, ClientTests, Division, TestData
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
-from fedml_dapper.federation.unseen import UnseenDomain, leave_out
+from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
-from fedml_dapper.models import build_backbone, example_image
+from fedml_dapper.models import build_backbone, describe, take_over
 from fedml_dapper.pruning import assign_levels
 
 
@@ -37,6 +40,13 @@ class Experiment:
     num_classes: int
     device: torch.device
     notes: tuple[str, ...]
+    sources: Mapping[str, str]
+    """By setting, what is not of this package: what the setting names, or what a program passes in its place."""
+
+    @property
+    def division(self) -> Division:
+        """Everyone's data."""
+        return Division(self.clients, self.client_tests, self.tests, self.validations, self.notes)
 
     def record(self) -> RunRecord:
         """The ledger's first line."""
@@ -47,7 +57,7 @@ class Experiment:
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
             settings=self.settings.model_dump(mode="json"),
-            sources=sources(self.settings),
+            sources=dict(self.sources),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
             cost_note=self.method.cost_note,
             clients=tuple(
@@ -60,21 +70,25 @@ class Experiment:
         )
 
 
-def build_experiment(settings: Settings) -> Experiment:
+def build_experiment(
+    settings: Settings, model: nn.Module | None = None, data: ExperimentData | None = None
+) -> Experiment:
     """Load the data, deal it out, trace the model and check every level's budget.
+
+    ``model`` and ``data`` are what a program passes in place of what ``settings`` name.
 
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
-    seed, training = settings.common_args.random_seed, settings.train_args
-    device = _device(settings)
-    suite, unseen = leave_out(load_suite(settings.data_args), settings)
-    division = divide(suite, settings.data_args, training.client_num_in_total, training.batch_size, seed).to(device)
-    clients = division.clients
-    example = example_image(suite.input_size)
+    seed, device = settings.common_args.random_seed, device_of(settings)
+    if data is None:
+        data = load_data(settings, device)
+    division, unseen, clients = data.division, data.unseen, data.division.clients
+    args, asked = settings.model_args, (data.num_classes, seed, data.example)
+    backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     problem = Problem(
-        backbone=build_backbone(settings.model_args, suite.num_classes, seed, example).to(device),
-        example=example,
-        training=training,
+        backbone=backbone.to(device),
+        example=data.example,
+        training=settings.train_args,
         pruning=settings.dapper_args.pruning,
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
         seed=seed,
@@ -116,11 +130,21 @@ def build_experiment(settings: Settings) -> Experiment:
         validations=division.domain_validations,
         client_tests=division.client_tests,
         unseen=unseen,
-        suite_label=suite.label,
-        num_classes=suite.num_classes,
+        suite_label=data.label,
+        num_classes=data.num_classes,
         device=device,
         notes=division.notes,
+        sources=_sources(settings, model, data),
     )
+
+
+def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) -> dict[str, str]:
+    named = sources(settings)
+    if model is not None and settings.model_args.model is None:
+        named["model_args.model"] = describe(model)
+    if data.source is not None:
+        named["data_args.dataset"] = data.source
+    return named
 
 
 def _stated_levels(settings: Settings) -> list[int]:
@@ -137,7 +161,8 @@ def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootp
     return tuple(rows)
 
 
-def _device(settings: Settings) -> torch.device:
+def device_of(settings: Settings) -> torch.device:
+    """Where ``settings`` have models and data; raises :class:`ConfigError` where that is not there."""
     if not settings.device_args.using_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():

@@ -7,18 +7,33 @@ import inspect
 
 from torch import Tensor, nn
 
-from fedml_dapper.config import digest_of
+from fedml_dapper.config import ModelArgs, digest_of
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models.adopt import AdoptedBackbone, adopt
 from fedml_dapper.models.backbone import Backbone
-from fedml_dapper.models.building import check_outputs
+from fedml_dapper.models.building import build_backbone, check_outputs
 
 
-def take_over(module: nn.Module, example: Tensor, num_classes: int, predictor: str | None = None) -> Backbone:
-    """A copy of ``module`` with its present weights as the initial global model, on the CPU; ``module`` stays as it is.
+def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> Backbone:
+    """The initial global model where a program passes one: a copy with its present weights, on the CPU.
 
-    Raises :class:`ConfigError` where it does not go with inputs like ``example`` or with the classes.
+    Where ``args`` name a network too, it has to be that one. Otherwise as :func:`build_backbone`.
     """
+    if args.model is not None:
+        backbone = build_backbone(args, num_classes, seed, example)
+        check_same_network(passed, backbone, args.model)
+        backbone.load_state_dict(passed.state_dict())
+        return backbone
+    for key in ("width", "arguments", "weights"):
+        if getattr(args, key) != ModelArgs.model_fields[key].get_default(call_default_factory=True):
+            raise ConfigError(
+                f"model_args.{key}: belongs to a network that model_args.model names, and the program passes one; leave"
+                " it out"
+            )
+    return _adopted(passed, example, num_classes, args.predictor)
+
+
+def _adopted(module: nn.Module, example: Tensor, num_classes: int, predictor: str | None) -> Backbone:
     label = f"the network that the program passes ({_class_of(module).__name__})"
     copied = copy.deepcopy(module).cpu()
     backbone = copied if isinstance(copied, Backbone) else adopt(copied, example, predictor, label=label)
@@ -26,8 +41,9 @@ def take_over(module: nn.Module, example: Tensor, num_classes: int, predictor: s
     return backbone
 
 
-def check_same_network(passed: nn.Module, named: Backbone, name: str) -> None:
-    """Raises :class:`ConfigError` unless ``passed`` is of the class, and has the tensors, of what settings ``name``."""
+def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
+    """Raises :class:`ConfigError` unless ``passed`` is of the class, and has the tensors, of ``named``, which settings
+    call ``name``."""
     theirs, ours = _shapes(passed), _shapes(named)
     if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and theirs == ours:
         return
