@@ -54,10 +54,8 @@ class LoadedClient:
     @cached_property
     def steps_per_epoch(self) -> int:
         """Number of batches that :meth:`batches` yields."""
-        sizes = _sizes(self.loader)
-        if sizes is None:
-            return sum(1 for _ in _undisturbed(self))
-        return len(sizes) - _ends_in_one(sizes)
+        sizes = _sizes(self)
+        return len(sizes) - (bool(sizes) and sizes[-1] == 1 and max(sizes) > 1)
 
     @cached_property
     def example(self) -> Tensor:
@@ -103,8 +101,7 @@ class LoadedTest:
 
     @cached_property
     def num_samples(self) -> int:
-        sizes = _sizes(self.loader)
-        return sum(len(batch.targets) for batch in _undisturbed(self)) if sizes is None else sum(sizes)
+        return sum(_sizes(self))
 
     def take(self, indices: Tensor) -> LoadedTest:
         """Refused: a loader cannot be asked for single samples."""
@@ -203,19 +200,14 @@ def _are_classes(targets: Tensor) -> bool:
     return targets.dtype == torch.int64 and targets.dim() == 1
 
 
-def _sizes(loader: Loader) -> list[int] | None:
-    """The sizes of a loader's batches; None where only running it would tell."""
-    if isinstance(loader, Sequence):
-        return [len(_batch(batch, "a loader").targets) for batch in loader]
+def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
+    """The sizes of the batches; the loader runs only where nothing else tells."""
+    loader = data.loader
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
-        return None
+        return [len(batch.targets) for batch in _undisturbed(data)]
     count, size = len(loader.sampler), loader.batch_size  # type: ignore[arg-type]  # those with an end have a length
     rest = 0 if loader.drop_last else count % size
     return [size] * (count // size) + [rest] * (rest > 0)
-
-
-def _ends_in_one(sizes: Sequence[int]) -> bool:
-    return bool(sizes) and sizes[-1] == 1 and max(sizes) > 1
 
 
 def _length(loader: Loader, whose: str) -> int:

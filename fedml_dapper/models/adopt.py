@@ -138,11 +138,11 @@ def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, l
     returns anything but a tensor with a row an input, and where it has no linear layer of that name.
     """
     label = label or f"the network {type(module).__name__}"
+    if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
+        _run(module.eval(), example, label)  # which draws their tensors, so not below
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         inputs = _inputs_like(example)
-        if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
-            _run(module.eval(), inputs, label)  # makes their tensors
         probe = _copied(module, label)
         trained, _ = _run(_copied(module, label).train(), inputs, label)
         outputs, calls = _run(probe.eval(), inputs, label)
