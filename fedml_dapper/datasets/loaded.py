@@ -164,14 +164,12 @@ def loaded_division(dataset: object) -> tuple[Division, Tensor, int]:
 
 
 def _client(number: int, loader: Loader, counts: Mapping[int, int]) -> LoadedClient:
+    _length(loader, f"client {number}")  # what has no length may have no end either
     count = counts.get(number) if isinstance(counts, Mapping) else None
-    if count is None:
-        count = LoadedTest(loader).num_samples
+    count = LoadedTest(loader).num_samples if count is None else int(count)
     if count < 2:
         raise DataError(f"client {number} has {count} training samples; training needs 2 or more")
-    client = LoadedClient(number, loader, int(count))
-    len(client)  # whatever has no length has no end either, perhaps
-    return client
+    return LoadedClient(number, loader, count)
 
 
 def _test(loader: Loader) -> LoadedTest:

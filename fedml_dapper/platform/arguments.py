@@ -59,6 +59,8 @@ def start(settings: Settings, command_line: Namespace) -> Arguments:
     args = Arguments(command_line, settings.common_args.training_type, settings.comm_args.backend)
     _write_settings(args, settings)
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
+    for key in ("gpu_mapping_file", "gpu_mapping_key"):  # fedml.device.get_device asks for them under MPI
+        vars(args).setdefault(key, None)
     platform_wanted = settings.tracking_args.using_mlops
     with nullcontext() if platform_wanted else without_platform(), without_fedmls_wandb(args):
         return fedml.init(args, check_env=False, should_init_logs=False)

@@ -99,7 +99,7 @@ class FedFA(Method[FedFAParams]):
         if not backbone.conv_stages():
             raise ConfigError(
                 "model_args.model: method `fedfa` augments what comes out of convolutional stages, and"
-                f" {type(backbone).__name__} marks none; implement its conv_stages or choose another backbone"
+                f" {backbone.label} marks none; implement its conv_stages or choose another backbone"
             )
         augmented, params = copy.deepcopy(backbone), self.params
         channels = stage_channels(backbone, self.problem.example)

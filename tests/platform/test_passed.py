@@ -1,0 +1,119 @@
+"""What a FedML program passes is what is trained: examples/fedml_program as a user runs it, and its mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedml_dapper.federation import read_ledger
+
+from .conftest import OfflineProcess
+from .processes import Silos, address_table
+from .test_mpi import MPIEXEC, mpirun
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fedml_program"
+PROGRAM = EXAMPLE / "program.py"
+SP = (EXAMPLE / "sp.yaml").read_text()
+
+
+def trained_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """What the program saved; it is what the run saved."""
+    [saved] = folder.glob("runs/*/global_model.safetensors")
+    trained: dict[str, torch.Tensor] = torch.load(folder / "trained.pt", weights_only=True)
+    assert all(torch.equal(trained[name], tensor) for name, tensor in load_file(saved).items())
+    return trained
+
+
+def test_examples_are_short() -> None:
+    for file in EXAMPLE.parent.rglob("*.*"):
+        assert file.suffix == ".pyc" or len(file.read_text().splitlines()) <= 40, file
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_its_own_network_is_trained_on_its_own_data_in_one_process_and_under_mpi(
+    offline: OfflineProcess, tmp_path: Path
+) -> None:
+    finished = offline.run(PROGRAM, "--cf", EXAMPLE / "sp.yaml")
+    assert finished.returncode == 0, finished.stderr
+    assert offline.network_attempts() == ""
+    alone = trained_weights(offline.folder)
+    [ledger] = offline.folder.glob("runs/program-fedavg-*/ledger.jsonl")
+    run, rounds = read_ledger(ledger)
+    assert [client.num_samples for client in run.clients] == [60, 70, 80, 90]
+    assert run.sources["model_args.model"].startswith("Sequential (source ")
+    assert run.sources["data_args.dataset"].startswith("4 clients of 300 samples (sizes ")
+    assert rounds[-1].scores is not None
+    assert rounds[-1].scores.global_accuracy > 80  # four classes: chance is 25
+
+    other = tmp_path / "mpi"
+    other.mkdir()
+    finished = mpirun(3, other, PROGRAM, "--cf", EXAMPLE / "mpi.yaml")
+    assert finished.returncode == 0, finished.stderr
+    assert all(torch.equal(tensor, alone[name]) for name, tensor in trained_weights(other).items())
+
+
+def test_silos_that_run_other_code_are_refused_by_name(tmp_path: Path) -> None:
+    table = address_table(tmp_path, 4)
+    config = tmp_path / "silos.yaml"
+    config.write_text(
+        f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{round_timeout_s: 60, method')}"
+        "common_args: {training_type: cross_silo}\n"
+        f"comm_args: {{backend: GRPC, grpc_ipconfig_path: {table}}}\n"
+    )
+    program, other = tmp_path / "program.py", tmp_path / "other.py"
+    program.write_text(PROGRAM.read_text())
+    other.write_text(PROGRAM.read_text().replace("16)", "17)").replace("Linear(16", "Linear(17"))
+    silos = Silos(tmp_path, config, 4)
+    try:
+        for rank in (0, 1, 2, 3):
+            silos.start(rank, program=program)
+        silos.start(4, program=other)
+        assert silos.wait(4) != 0
+        assert "model_args.model is Sequential (source " in silos.output(4)
+    finally:
+        silos.stop()
+
+
+@pytest.mark.parametrize(
+    ("config", "program", "message"),
+    [
+        (
+            SP + "data_args: {dataset: digits_offline}\n",
+            "",
+            "the experiment names `digits_offline`, and the program pas",
+        ),
+        (
+            SP + "data_args: {image_size: 16}\n",
+            "",
+            "data_args.image_size: belongs to data that data_args.dataset names",
+        ),
+        (SP + "model_args: {model: resnet10}\n", "", "`resnet10` takes square colour images"),
+        (
+            SP.replace("_total: 4", "_total: 3").replace("round: 4", "round: 3"),
+            "",
+            "is 3, and the program passes data of",
+        ),
+        (SP, "Linear(16, 4)->Linear(16, 5)", "gives (B, 5), and (B, 4) is expected for the data's 4 classes"),
+        (
+            SP,
+            "DapperClientTrainer(model, args)->DapperClientTrainer(model[:2], args)",
+            "another network (Sequential), e.g",
+        ),
+    ],
+)
+def test_what_contradicts_the_settings_is_refused_with_both_named(
+    offline: OfflineProcess, config: str, program: str, message: str
+) -> None:
+    (offline.folder / "sp.yaml").write_text(config)
+    before, _, after = program.partition("->")
+    code = PROGRAM.read_text()
+    assert before in code
+    (offline.folder / "program.py").write_text(code.replace(before, after) if program else code)
+    finished = offline.run("program.py", "--cf", "sp.yaml")
+    assert finished.returncode != 0
+    [line] = [line for line in finished.stderr.splitlines() if "ConfigError: " in line]
+    assert message in line
+    assert not list(offline.folder.glob("runs/*"))
