@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import read_ledger
 
 from .conftest import OfflineProcess
@@ -25,11 +30,6 @@ def trained_weights(folder: Path) -> dict[str, torch.Tensor]:
     trained: dict[str, torch.Tensor] = torch.load(folder / "trained.pt", weights_only=True)
     assert all(torch.equal(trained[name], tensor) for name, tensor in load_file(saved).items())
     return trained
-
-
-def test_examples_are_short() -> None:
-    for file in EXAMPLE.parent.rglob("*.*"):
-        assert file.suffix == ".pyc" or len(file.read_text().splitlines()) <= 40, file
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
@@ -105,15 +105,51 @@ def test_silos_that_run_other_code_are_refused_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_what_contradicts_the_settings_is_refused_with_both_named(
-    offline: OfflineProcess, config: str, program: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, program: str, message: str
 ) -> None:
-    (offline.folder / "sp.yaml").write_text(config)
+    pytest.importorskip("fedml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["program.py", "--cf", "sp.yaml"])
+    (tmp_path / "sp.yaml").write_text(config)
     before, _, after = program.partition("->")
     code = PROGRAM.read_text()
     assert before in code
-    (offline.folder / "program.py").write_text(code.replace(before, after) if program else code)
-    finished = offline.run("program.py", "--cf", "sp.yaml")
-    assert finished.returncode != 0
-    [line] = [line for line in finished.stderr.splitlines() if "ConfigError: " in line]
-    assert message in line
-    assert not list(offline.folder.glob("runs/*"))
+    (tmp_path / "program.py").write_text(code.replace(before, after) if program else code)
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        runpy.run_path("program.py", run_name="__main__")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
+
+
+OWN_MODEL_ON_NAMED_DATA = """
+from torch import nn
+from fedml_dapper import platform as dapper
+
+args = dapper.init()
+dataset, none = dapper.load(args)
+model = nn.Sequential(nn.Flatten(), nn.Linear(768, 10))
+trainer, aggregator = dapper.DapperClientTrainer(model, args), dapper.DapperServerAggregator(model, args)
+before = model[1].weight.clone()
+runner = dapper.InProcessRunner(args, None, dataset, model, trainer, aggregator)
+start = aggregator.server.state.weights["1.weight"]
+runner.run()
+after, trained = model[1].weight, aggregator.server.state.weights["1.weight"]
+"""
+
+
+def test_its_own_network_on_data_that_the_file_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_settings: Callable[..., Settings]
+) -> None:
+    pytest.importorskip("fedml")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["program.py", "--cf", "named.yaml"])
+    (tmp_path / "program.py").write_text(OWN_MODEL_ON_NAMED_DATA)
+    settings = tiny_settings("model=null", "width=null", "image_size=16", "method=fedavg", "comm_round=1", "epochs=1")
+    (tmp_path / "named.yaml").write_text(settings.as_yaml())
+    outcome = runpy.run_path("program.py", run_name="__main__")
+    assert outcome["none"] is None
+    assert torch.equal(outcome["before"], outcome["start"])
+    assert torch.equal(outcome["after"], outcome["trained"])
+    assert not torch.equal(outcome["before"], outcome["after"])
