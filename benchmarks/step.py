@@ -43,7 +43,7 @@ def main(
     """Seconds of one SGD step per pruning ratio (of parameters, internal scope)."""
     torch.set_num_threads(threads)
     where = torch.device(device)
-    dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size)
+    dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, example_image(input_size))
     layout = trace_layout(dense, example_image(input_size), "internal")
     widths = {ratio: solve_widths(layout, ratio, "parameters", round_to) for ratio in RATIOS}
     images = torch.randn(batch, 3, input_size, input_size, device=where)
@@ -55,7 +55,7 @@ def main(
             slim = slim_model(dense, layout, plan).to(where)
             last = images.to(memory_format=torch.channels_last)
             work[f"{precision} {ratio}"] = _step(slim, last, labels, precision)
-    whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size).to(where)
+    whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, example_image(input_size)).to(where)
     work[FIRST_CHANNELS] = _step(whole, images, labels, "fp32")
     seconds = time_in_turns(work, runs, warm_ups=2)
     macs = {ratio: footprint(layout, widths[ratio]).macs for ratio in RATIOS}

@@ -28,7 +28,7 @@ class Fleet:
 
 def fleet(model: str, clients: int, input_size: int = 32, ratios: Sequence[float] = RATIOS) -> Fleet:
     """``clients`` clients of ``model``, their levels in turn."""
-    backbone = build_backbone(ModelArgs(model=model), 10, 1, input_size)
+    backbone = build_backbone(ModelArgs(model=model), 10, 1, example_image(input_size))
     layout = trace_layout(backbone, example_image(input_size), "internal")
     weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     generator = torch.Generator().manual_seed(1)

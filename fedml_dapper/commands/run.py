@@ -129,7 +129,7 @@ def run_experiment(
 
 def _run_client(config: Path, settings: Settings, rank: int) -> None:
     with redirect_stdout(sys.stderr):
-        experiment = build_experiment(settings, rank)
+        experiment = build_experiment(settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
         _show_log(f"rank {rank}")

@@ -38,9 +38,9 @@ class ClientArgs(Section):
 class DataArgs(Section):
     """``data_args``: which data, and how clients share them."""
 
-    dataset: str
+    dataset: str | None = None
     """A suite's name; ``folder`` for pictures or packed files of one's own; or a function of one's own,
-    ``my_data.py:load`` (docs/own_data.md)."""
+    ``my_data.py:load`` (docs/own_data.md). Absent only where a FedML program passes data of its own."""
     data_cache_dir: Path | None = None
     """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
@@ -108,13 +108,20 @@ class DataArgs(Section):
 
 
 class ModelArgs(Section):
-    """``model_args``: the backbone."""
+    """``model_args``: the network (docs/own_model.md)."""
 
-    model: str
-    """Name of a backbone, e.g. resnet10 (README.md lists them)."""
+    model: str | None = None
+    """A built-in backbone, ``path/to/file.py:Name``, ``package.module:Name``, ``torchvision:NAME`` or ``timm:NAME``;
+    absent only where a FedML program passes a network of its own."""
     width: int | None = Field(default=None, ge=1)
-    """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
-    LeNet5 6)."""
+    """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
+    (ResNets and AlexNet 64, LeNet5 6)."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """What any other network is made with; ``num_classes`` is added where it is a parameter."""
+    weights: Path | None = None
+    """Weights to start from: a state dict as safetensors or in torch's format; drawn from the seed when absent."""
+    predictor: str | None = None
+    """The last linear layer, by its name in the network, where it is not to be looked for."""
 
 
 class TrainArgs(Section):

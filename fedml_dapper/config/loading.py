@@ -141,8 +141,11 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
         return _find(path, key, kind, folders)
 
     comm, silos, data = settings.comm_args, settings.client_specific_args, settings.data_args
+    model = settings.model_args
     if data.data_cache_dir is not None:
         data = data.model_copy(update={"data_cache_dir": _find_data(data.data_cache_dir, folders)})
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": find(model.weights, "model_args.weights")})
     if comm.grpc_ipconfig_path is not None:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
@@ -158,9 +161,8 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if own.data_cache_dir is not None:
         place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
         own = own.model_copy(update={"data_cache_dir": place})
-    return settings.model_copy(
-        update={"comm_args": comm, "client_specific_args": silos, "silo_args": own, "data_args": data}
-    )
+    found_sections = {"comm_args": comm, "client_specific_args": silos, "silo_args": own}
+    return settings.model_copy(update={**found_sections, "data_args": data, "model_args": model})
 
 
 def _find_data(path: Path, folders: Sequence[Path]) -> Path:

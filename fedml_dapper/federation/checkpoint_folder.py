@@ -19,11 +19,12 @@ class CheckpointFolder:
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self._path = path
         self._settings = experiment.settings
+        self._sources = experiment.sources
         self._device = experiment.device
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
-        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round))
+        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round), self._sources)
         files = [path for path in self._newest_first() if _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
@@ -44,7 +45,7 @@ class CheckpointFolder:
         """
         for path in self._newest_first():
             try:
-                checkpoint = load_checkpoint(path, self._settings, self._device)
+                checkpoint = load_checkpoint(path, self._settings, self._device, self._sources)
             except DataError as error:
                 problem = str(error)
             else:

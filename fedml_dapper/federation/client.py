@@ -12,6 +12,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
+from fedml_dapper.seeding import Stream, seeded_layers
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
@@ -41,9 +42,9 @@ class ClientSide:
         )
         method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return as_received(method.local_update(context, downlink), method.problem.layout)
+            return as_received(self._local_update(context, downlink), method.problem.layout)
         before = self._own_accuracy(context, downlink)
-        upload = method.local_update(context, downlink)
+        upload = self._local_update(context, downlink)
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
@@ -84,6 +85,12 @@ class ClientSide:
         if not 1 <= downlink.level <= len(ratios):
             raise ProtocolError(f"downlink asks for level {downlink.level}; there are {len(ratios)}")
         return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
+
+    def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
+        """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
+        seed = self._experiment.settings.common_args.random_seed
+        with seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
+            return self._experiment.method.local_update(context, downlink)
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)

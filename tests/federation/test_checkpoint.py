@@ -159,7 +159,7 @@ def test_settings_of_the_machine_may_differ(tiny_settings: SettingsFactory, tmp_
 def test_what_an_earlier_version_had_no_setting_for_counts_as_the_default(
     tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_before(values: Settings) -> dict[str, Any]:
+    def of_before(values: Settings, named: object = None) -> dict[str, Any]:
         shared = shared_settings(values)
         del shared["dapper_args"]["defence"]
         return shared

@@ -48,7 +48,9 @@ TABLE_6 = {0.2: (8.94, 366.13), 0.4: (6.70, 274.60), 0.6: (4.47, 183.06), 0.8: (
 
 def layout_of(name: str, input_size: int, scope: Scope, width: int | None = None) -> ChannelLayout:
     return trace_layout(
-        build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size), example_image(input_size), scope
+        build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(input_size)),
+        example_image(input_size),
+        scope,
     )
 
 

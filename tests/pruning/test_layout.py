@@ -62,7 +62,7 @@ def test_flattened_channels_span_blocks_of_inputs() -> None:
 def test_plain_networks_prune_all_but_what_makes_z(
     name: str, internal: list[str], flattening: str, repeat: int
 ) -> None:
-    model = build_backbone(ModelArgs(model=name, width=2), 10, 1, input_size=64)
+    model = build_backbone(ModelArgs(model=name, width=2), 10, 1, example_image(64))
     layout = trace_layout(model, example_image(64), "internal")
     last_convolution = [group for group in internal if "conv" in group][-1]
     assert list(layout.groups) == internal

@@ -41,7 +41,7 @@ def images_for(name: str) -> torch.Tensor:
 
 def prepared(scope: Scope, name: str = "resnet18") -> tuple[Backbone, ChannelLayout, PruningPlan]:
     (width, size), images = SIZES[name], images_for(name)
-    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, size)
+    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(size))
     model.train()
     for _ in range(2):  # statistics, affine weights and biases away from their initial values
         F.cross_entropy(model(images), LABELS).backward()  # type: ignore[no-untyped-call]

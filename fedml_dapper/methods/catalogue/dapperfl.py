@@ -100,7 +100,10 @@ class DapperFL(Method[DapperFLParams]):
         " therefore not reduced; the savings are the uplink and the compute of the later epochs."
     )
 
+    way_out = "set dapper_args.params.dapperfl.gamma to 0, which leaves DAR out"
+
     def __init__(self, params: DapperFLParams, problem: Problem) -> None:
+        self.needs_representations = params.gamma > 0 or problem.pruning.scope == "official_mask"
         super().__init__(params, problem)
         if problem.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
             raise ConfigError(

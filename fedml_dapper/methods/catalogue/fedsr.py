@@ -94,6 +94,7 @@ class FedSR(Method[FedSRParams]):
     name = "fedsr"
     Params = FedSRParams
     needs_labels = True
+    needs_representations = True
     cost_note = (
         "every client trains the full model, with one linear layer more; testing runs the predictor once per draw."
     )

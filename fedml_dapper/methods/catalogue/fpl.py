@@ -58,6 +58,7 @@ class FPL(Method[FPLParams]):
     name = "fpl"
     Params = FPLParams
     needs_labels = True
+    needs_representations = True
     cost_note = "every client trains the full model; the prototypes that it receives are not in its bytes down."
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:

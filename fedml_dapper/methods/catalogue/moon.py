@@ -50,6 +50,7 @@ class MOON(Method[MOONParams]):
 
     name = "moon"
     Params = MOONParams
+    needs_representations = True
     cost_note = (
         "every client trains the full model, runs each training image through two frozen models besides, and keeps its"
         " last model between rounds."
@@ -59,7 +60,7 @@ class MOON(Method[MOONParams]):
         if not self.params.projection_head:
             return backbone
         with seeded_layers(self.problem.seed, Stream.METHOD):
-            return ProjectedBackbone(backbone).to(backbone.predictor.weight.device)
+            return ProjectedBackbone(backbone).to(next(backbone.parameters()).device)
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + mu * contrast(z, z of the received model, z of the model last uploaded)."""

@@ -50,7 +50,7 @@ class Problem:
     backbone: Backbone
     """The initial global model; never trained itself."""
     example: Tensor
-    """A batch of one input, on the CPU."""
+    """A batch of one input, on the CPU: its shape and dtype are those of all others."""
     training: TrainArgs
     pruning: PruningArgs
     uniform_weights: bool
@@ -128,6 +128,10 @@ class Method(Generic[P]):
     """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
     """For reports: what the method costs beyond, or does not save of, what footprints show."""
+    needs_representations: bool = False
+    """Whether it does something with representations z or the linear predictor on them, which not every model has."""
+    way_out: ClassVar[str] = "choose another dapper_args.method"
+    """What to do where a task or model lacks what the method needs."""
 
     def __init__(self, params: P, problem: Problem) -> None:
         if self.slims and problem.pruning.scope not in self.scopes:
@@ -135,8 +139,17 @@ class Method(Generic[P]):
                 f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
                 f" choose {' or '.join(self.scopes)}"
             )
+        self._check_needs(problem)
         self.params, self.problem = params, problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
+
+    def _check_needs(self, problem: Problem) -> None:
+        """Raises ``ConfigError`` where task, model or optimizer lack what the method needs."""
+        if self.needs_representations and not problem.backbone.has_representations:
+            raise ConfigError(
+                f"dapper_args.method: `{self.name}` works on representations under a linear predictor, which"
+                f" {problem.backbone.label} does not have; {self.way_out}"
+            )
 
     @classmethod
     def check_params(cls, values: Mapping[str, Any]) -> P:
