@@ -20,6 +20,7 @@ from fedml_dapper.config.settings import Settings
 ENTRY_POINTS: Mapping[str, str] = {
     "dapper_args.method": "fedml_dapper.methods",
     "dapper_args.levels.assignment": "fedml_dapper.level_rules",
+    "train_args.task": "fedml_dapper.tasks",
 }
 """Settings that may be references, by dotted key, and the entry points in which packages offer the same."""
 

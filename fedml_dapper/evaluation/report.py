@@ -29,7 +29,10 @@ def write_report(
         .get_template("report.html")
         .render(
             run=run,
+            metric=run.metric,
+            extreme="maximum" if run.metric.higher_is_better else "minimum",
             summary=summarise(run, rounds),
+            others=_other_figures(rounds),
             planned_rounds=_setting(run, "train_args", "comm_round"),
             seed=_setting(run, "common_args", "random_seed"),
             is_subset="(subset)" in run.suite,
@@ -42,6 +45,12 @@ def write_report(
         )
     )
     write_page(path, html)
+
+
+def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, float]]]:
+    """What the task measures besides its headline, by domain, in the last tested round."""
+    tested = [record.scores for record in rounds if record.scores is not None]
+    return list(tested[-1].domain_figures.items()) if tested else []
 
 
 def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:

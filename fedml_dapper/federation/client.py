@@ -49,7 +49,7 @@ class ClientSide:
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)
         test = self._experiment.client_tests[context.profile.client_id].test
-        return evaluate(model, test, context.device)[0]
+        return evaluate(model, self._experiment.method.problem.task, test, context.device).headline
 
     def _as_downlink(self, upload: Upload) -> Downlink:
         """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""

@@ -16,6 +16,7 @@ from fedml_dapper.federation.unseen import UnseenDomain, leave_out
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone
 from fedml_dapper.pruning import assign_levels
+from fedml_dapper.tasks import build_task
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Experiment:
             domains=tuple(test.domain for test in self.tests),
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
+            metric=self.method.problem.task.headline,
             settings=self.settings.model_dump(mode="json"),
             sources=sources(self.settings),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
@@ -80,6 +82,7 @@ def build_experiment(settings: Settings) -> Experiment:
         ratios=settings.dapper_args.levels.ratios,
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
+        task=build_task(training),
     )
     method = build_method(settings.dapper_args, problem)
     aggregation = settings.dapper_args.defence.aggregation

@@ -50,7 +50,6 @@ from fedml_dapper.methods.contract import (
     TrainingMetrics,
     Upload,
     as_received,
-    cross_entropy,
     payload_bytes,
 )
 from fedml_dapper.registry import Registry
@@ -94,7 +93,6 @@ __all__ = [
     "Upload",
     "as_received",
     "build_method",
-    "cross_entropy",
     "payload_bytes",
 ]
 

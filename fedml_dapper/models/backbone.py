@@ -17,6 +17,11 @@ class Backbone(nn.Module, ABC):
     def encode(self, images: Tensor) -> Tensor:
         """Representations z, shape (B, d), of normalised ``images``, shape (B, 3, S, S)."""
 
+    @property
+    def has_representations(self) -> bool:
+        """Whether z is one vector a sample under a linear predictor."""
+        return isinstance(self.predictor, nn.Linear)
+
     def conv_stages(self) -> list[nn.Sequential]:
         """What every convolutional stage ends in, in the order of the forward pass; empty where none are marked.
 

@@ -16,7 +16,7 @@ from fedml_dapper.pruning.plan import (
 from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
-from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
+from fedml_dapper.pruning.slim import carry_optimizer_state, slim_model, slim_tensors
 
 __all__ = [
     "DENSE",
@@ -34,7 +34,7 @@ __all__ = [
     "Widths",
     "assign_levels",
     "bitmap_bytes",
-    "carry_momentum",
+    "carry_optimizer_state",
     "check_fits",
     "footprint",
     "plan_at_random",

@@ -105,7 +105,7 @@ class FedFA(Method[FedFAParams]):
         channels = stage_channels(backbone, self.problem.input_size)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):
             stage.append(FeatureAugmentation(width, params.probability, params.momentum))
-        return augmented.to(backbone.predictor.weight.device)
+        return augmented.to(next(backbone.parameters()).device)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The received model, its augmentation drawing from the stream of (client, round)."""
@@ -158,7 +158,7 @@ def stage_channels(backbone: Backbone, input_size: int) -> list[int]:
     probe, channels = copy.deepcopy(backbone).eval(), list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
-    probe(torch.zeros(1, 3, input_size, input_size, device=backbone.predictor.weight.device))
+    probe(torch.zeros(1, 3, input_size, input_size, device=next(backbone.parameters()).device))
     return channels
 
 

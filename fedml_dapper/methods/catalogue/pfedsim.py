@@ -41,6 +41,7 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
 
     name = "pfedsim"
     Params = PFedSimParams
+    needs_representations = True
     cost_note = (
         "every client trains the full model and sends all of it, the personal classifier too. The server's memory grows"
         " with the clients: it holds the latest model of each and their similarities."

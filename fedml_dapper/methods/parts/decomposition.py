@@ -162,5 +162,5 @@ def _normalised_layers(model: Backbone, input_size: int) -> dict[str, str]:
             layer.register_forward_hook(note_output(name))
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.register_forward_pre_hook(note_input(name))
-    probe(torch.zeros(1, 3, input_size, input_size, device=model.predictor.weight.device))
+    probe(torch.zeros(1, 3, input_size, input_size, device=next(model.parameters()).device))
     return pairs
