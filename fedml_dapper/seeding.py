@@ -24,6 +24,7 @@ class Stream(Enum):
     SAMPLING = "client sampling"
     INITIALISATION = "initialisation"
     BATCHES = "batches"
+    AUGMENTATION = "augmentation"
     METHOD = "method"
     SEARCH = "hyper-parameter search"
 

@@ -20,7 +20,14 @@ from fedml_dapper.config import Settings, check, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.datasets import contact_sheet, load_suite
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.evaluation import footprint_table, personal_table, result_table, summarise, write_report
+from fedml_dapper.evaluation import (
+    footprint_table,
+    personal_table,
+    predicted_samples,
+    result_table,
+    summarise,
+    write_report,
+)
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -188,5 +195,5 @@ def write_run_report(run_dir: Path) -> Path:
         click.echo(f"fedml-dapper: the report goes without sample images: {error}", err=True)
         sheet = None
     path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, sheet)
+    write_report(path, record, rounds, sheet, predicted_samples(record, run_dir))
     return path

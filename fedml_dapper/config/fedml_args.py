@@ -91,7 +91,7 @@ class ModelArgs(Section):
     model: str
     width: int | None = Field(default=None, ge=1)
     """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
-    LeNet5 6)."""
+    U-Net 16, LeNet5 6)."""
 
 
 class TrainArgs(Section):

@@ -1,6 +1,7 @@
 """Results of a run: summary, terminal tables, figures, HTML report."""
 
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
+from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
 from fedml_dapper.evaluation.report import write_report
 from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
@@ -9,11 +10,13 @@ __all__ = [
     "Accuracy",
     "ChosenRound",
     "RunSummary",
+    "draw_predictions",
     "footprint_bars",
     "footprint_table",
     "learning_curves",
     "loss_per_level",
     "personal_table",
+    "predicted_samples",
     "result_table",
     "seconds_per_level",
     "summarise",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.figure import Figure
 from PIL import Image
 
 from fedml_dapper.evaluation import figures
@@ -17,11 +18,13 @@ from fedml_dapper.federation import RoundRecord, RunRecord
 
 
 def write_report(
-    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: Image.Image | None = None
-) -> None:
+    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: Image.Image | None = None,
+    predictions: Figure | None = None,
+) -> None:  # fmt: skip
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
-    ``contact_sheet`` is a picture of the data, if there is one. Pictures are inlined. A run without finished or
+    ``contact_sheet`` is a picture of the data, ``predictions`` one of what the model makes of them, if there are any.
+    Pictures are inlined. A run without finished or
     tested rounds gets a report that says so.
     """
     html = (
@@ -41,6 +44,7 @@ def write_report(
             level_colours=figures.level_colours(run),
             pictures=_pictures(run, rounds),
             contact_sheet=jpeg_uri(contact_sheet) if contact_sheet is not None else None,
+            predictions=svg_uri(predictions) if predictions is not None else None,
             settings=yaml.safe_dump(run.settings, sort_keys=False),
         )
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from fedml_dapper.datasets import ClientData
+from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
-from fedml_dapper.methods import ClientContext, Downlink, Memory, Upload, as_received
+from fedml_dapper.methods import Augment, ClientContext, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
+from fedml_dapper.seeding import Stream, torch_generator
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
@@ -35,6 +36,7 @@ class ClientSide:
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
             precision=self._experiment.settings.device_args.precision,
+            augment=self._augment(client_id),
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
         method = self._experiment.method
@@ -45,6 +47,17 @@ class ClientSide:
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
+
+    def _augment(self, client_id: int) -> Augment:
+        """What the task does with the client's training batches, from a stream of (client, round, epoch)."""
+        problem = self._experiment.method.problem
+
+        def augment(batches: Iterable[Batch], round_: int, epoch: int) -> Iterator[Batch]:
+            generator = torch_generator(problem.seed, Stream.AUGMENTATION, client_id, round_, epoch)
+            for inputs, targets in batches:
+                yield Batch(*problem.task.augment(inputs, targets, generator))
+
+        return augment
 
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,6 +85,7 @@ def build_experiment(settings: Settings) -> Experiment:
         defence=settings.dapper_args.defence,
         task=build_task(training),
     )
+    _check_outputs(problem, suite.num_classes)
     method = build_method(settings.dapper_args, problem)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
@@ -123,6 +125,16 @@ def build_experiment(settings: Settings) -> Experiment:
         device=device,
         notes=division.notes,
     )
+
+
+@torch.no_grad()
+def _check_outputs(problem: Problem, num_classes: int) -> None:
+    """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
+    model, side = copy.deepcopy(problem.backbone).eval(), problem.input_size
+    outputs = model(torch.zeros(1, 3, side, side, device=next(model.parameters()).device))
+    misfit = problem.task.misfit(outputs, num_classes)
+    if misfit:
+        raise ConfigError(f"model_args.model: {type(model).__name__} does not fit task `{problem.task.name}`: {misfit}")
 
 
 def _stated_levels(settings: Settings) -> list[int]:

@@ -36,6 +36,7 @@ from fedml_dapper.methods.catalogue.pfedsim import PFedSim
 from fedml_dapper.methods.catalogue.scaffold import SCAFFOLD
 from fedml_dapper.methods.contract import (
     Aggregation,
+    Augment,
     ClientContext,
     ClientProfile,
     Downlink,
@@ -76,6 +77,7 @@ METHODS: Registry[type[Method[Any]]] = Registry(
 __all__ = [
     "METHODS",
     "Aggregation",
+    "Augment",
     "ClientContext",
     "ClientProfile",
     "DapperFL",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedml_dapper.config import ModelArgs, did_you_mean
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models import alexnet, lenet, resnet
+from fedml_dapper.models import alexnet, lenet, resnet, unet
 from fedml_dapper.models.backbone import Backbone, ExtendedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers
 
@@ -28,6 +28,7 @@ BACKBONES: Mapping[str, Architecture] = {
     "lenet5_three_fc": Architecture(lenet.lenet5_three_fc, lenet.WIDTH),
     "resnet10": Architecture(resnet.resnet10, resnet.WIDTH),
     "resnet18": Architecture(resnet.resnet18, resnet.WIDTH),
+    "unet_small": Architecture(unet.unet_small, unet.WIDTH),
 }
 """Name in ``model_args.model`` -> architecture."""
 

@@ -53,6 +53,8 @@ class Task(ABC):
     name: ClassVar[str]
     headline: ClassVar[Metric]
     """The figure that results, and the choice of the best round, go by."""
+    panels: ClassVar[tuple[str, ...]] = ()
+    """Names of the pictures that :meth:`draw` makes of a sample; none where the task draws nothing."""
     has_labels: ClassVar[bool] = False
     """Whether a sample's target is one class, an int64 number; some methods need that."""
 
@@ -83,6 +85,10 @@ class Task(ABC):
         """
         del generator
         return inputs, targets
+
+    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+        """For reports: the ``panels`` of every sample, uint8 of shape (B, panels, H, W, 3)."""
+        raise NotImplementedError
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:
         """What keeps ``outputs`` of a model from fitting this task, in words; empty where nothing does."""

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from fedml_dapper.tasks.contract import Metric, Task
 
 MEAN_IOU = Metric("mean IoU", "%")
+_COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
+"""Of classes in pictures: Okabe and Ito's, which show without colour vision too; more classes start over."""
 _CROP_PADDING = 8
 """Of the image's side, the part by which crops shift it at most."""
 
@@ -25,6 +27,7 @@ class Segmentation(Task):
 
     name = "segmentation"
     headline = MEAN_IOU
+    panels = ("image", "truth", "prediction")
 
     def __init__(self, ignore_index: int = 255, augment: bool = True) -> None:
         """``augment``: random flips and crops while training, of images and masks alike."""
@@ -73,6 +76,19 @@ class Segmentation(Task):
         moved = inputs.movedim(1, -1)[sample, rows, columns].movedim(-1, 1)
         masks = targets[sample, rows, columns].masked_fill(outside, self._ignored)
         return moved.masked_fill(outside[:, None], 0), masks
+
+    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+        """Image, truth and prediction, a colour a class; pixels without a class are white."""
+        images = inputs[:, :3] if inputs.shape[1] >= 3 else inputs[:, :1].expand(-1, 3, -1, -1)
+        low, high = images.amin(dim=(1, 2, 3), keepdim=True), images.amax(dim=(1, 2, 3), keepdim=True)
+        shown = ((images - low) / (high - low).clamp(min=1e-6) * 255).byte().permute(0, 2, 3, 1).cpu()
+        masks = [self._coloured(mask.cpu()) for mask in (targets, self.prediction(outputs))]
+        return torch.stack([shown, *masks], dim=1)
+
+    def _coloured(self, mask: Tensor) -> Tensor:
+        """uint8 (B, H, W, 3) of classes (B, H, W)."""
+        colours = torch.tensor(_COLOURS, dtype=torch.uint8)[mask % len(_COLOURS)]
+        return colours.masked_fill((mask == self._ignored)[..., None], 255)
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:
         if outputs.ndim != 4 or outputs.shape[1] != num_classes:

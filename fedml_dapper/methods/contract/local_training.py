@@ -19,6 +19,8 @@ from fedml_dapper.profiling import fetching, part
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""
 _AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Augment = Callable[[Iterable[Batch], int, int], Iterable[Batch]]
+"""From the batches of one epoch, its round and its number, to these batches as they are trained on."""
 StepListener = Callable[[int, int], None]
 """Called after each optimizer step with (steps done, steps in all)."""
 
@@ -32,6 +34,8 @@ class ClientContext:
     memory: Memory = field(default_factory=Memory)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
+    augment: Augment = lambda batches, round_, epoch: batches
+    """The task's own augmentation, beside the data's."""
     on_step: StepListener = lambda done, total: None
 
 
@@ -94,7 +98,8 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
-        for batch in fetching("data", self._client.data.batches(self._round, self._epoch, self._client.device)):
+        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
+        for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
             optimizer.zero_grad(set_to_none=True)
             with part("forward/backward"):
                 with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):

@@ -8,7 +8,7 @@ from fedml_dapper.federation import ClientRecord, RoundRecord
 
 
 def metrics_of(record: RoundRecord) -> dict[str, float]:
-    """Everything that is tracked of a round. Accuracies, the task's headline, are missing from rounds without a test."""
+    """Everything that is tracked of a round. Accuracies, the task's headline, are missing where a round had no test."""
     metrics: dict[str, float] = {}
     scores = record.scores
     if scores is not None:
