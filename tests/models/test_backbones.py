@@ -106,5 +106,5 @@ def test_unet_gives_logits_for_every_pixel_whatever_the_side() -> None:
     assert model.encode(torch.rand(2, 3, 9, 9)).shape == (2, 16, 9, 9)
     assert not model.has_representations
     assert build_backbone(ModelArgs(model="lenet5"), 2, 1, 32).has_representations
-    with pytest.raises(ConfigError, match="data_args.image_size to 8 or more"):
+    with pytest.raises(ConfigError, match=r"data_args.image_size to 8 or more"):
         build_backbone(ModelArgs(model="unet_small"), 2, 1, 7)
