@@ -1,4 +1,4 @@
-"""A user's regression, lower is better, from first round to report."""
+"""The regression of docs/own_task.md, lower is better, from first round to report."""
 
 from __future__ import annotations
 
@@ -15,32 +15,12 @@ from fedml_dapper.commands.console import LogProgress
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import result_table, summarise, write_report
 from fedml_dapper.federation import Experiment, read_ledger, simulate
+from fedml_dapper.methods import METHODS
 from fedml_dapper.models import Backbone
 
-REGRESSION = '''
-"""How bright a picture is."""
-
-import torch
-from torch.nn import functional as F
-
-from fedml_dapper.tasks import Metric, Task
-
-
-class Regression(Task):
-    name = "regression"
-    headline = Metric("MAE", higher_is_better=False)
-
-    def loss(self, outputs, targets):
-        return F.mse_loss(outputs[:, 0], targets)
-
-    def sums(self, outputs, targets):
-        error = outputs[:, 0] - targets
-        return {"absolute": error.abs().sum(), "squared": error.square().sum(), "samples": torch.tensor(len(targets))}
-
-    def figures(self, sums):
-        mean_squared = float(sums["squared"] / sums["samples"])
-        return {"MAE": float(sums["absolute"] / sums["samples"]), "RMSE": mean_squared**0.5}
-'''
+PAGE = (Path(__file__).parents[2] / "docs" / "own_task.md").read_text()
+EXAMPLE = PAGE.split("```python\n")[1].split("```")[0]
+"""The page's own file."""
 
 
 class Brightness(Backbone):
@@ -61,12 +41,12 @@ def pictures(scale: float) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def regression(federation: Callable[..., Experiment], tmp_path: Path) -> Callable[..., Experiment]:
-    (tmp_path / "my_task.py").write_text(REGRESSION)
+    (tmp_path / "my_prices.py").write_text(EXAMPLE)
     torch.manual_seed(3)
 
     def make(*overrides: str) -> Experiment:
         domains = {name: (pictures(scale), pictures(scale)) for name, scale in (("dim", 1.0), ("bright", 1.5))}
-        own = (f"task={tmp_path}/my_task.py:Regression", "learning_rate=0.05", "comm_round=6")
+        own = (f"task={tmp_path}/my_prices.py:Regression", "learning_rate=0.05", "comm_round=6")
         return federation(Brightness(), domains, *own, *overrides)
 
     return make
@@ -148,3 +128,13 @@ def test_methods_that_need_no_labels_learn_it(
 ) -> None:
     _, rounds = simulate(regression(f"method={method}", f"client_optimizer={optimizer}", "comm_round=2", "epochs=3"))
     assert all(client.loss >= 0 or method == "feddyn" for client in rounds[-1].clients)
+
+
+def test_the_page_names_every_method_that_needs_something() -> None:
+    table = PAGE.split("## Which methods go with it")[1].split("All others take")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    said = [{name for name in METHODS if f"`{name}`" in row} for row in rows]
+    of_levels = {"heterofl", "fedrolex"}  # theirs follows from masked_loss
+    representations = {name for name, kind in METHODS.items() if kind.needs_representations} | {"dapperfl"}
+    labels = {name for name, kind in METHODS.items() if kind.needs_labels} | of_levels
+    assert said == [representations, labels, {name for name, kind in METHODS.items() if kind.needs_sgd}]
