@@ -25,6 +25,7 @@ class Stream(Enum):
     SAMPLING = "client sampling"
     INITIALISATION = "initialisation"
     BATCHES = "batches"
+    AUGMENTATION = "augmentation"
     METHOD = "method"
     TRAINING = "local training"
     SEARCH = "hyper-parameter search"

@@ -13,7 +13,7 @@ FLOORS = (
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},
-    {"pruning"},
+    {"pruning", "tasks"},
     {"methods"},
     {"federation"},
     {"platform", "evaluation"},

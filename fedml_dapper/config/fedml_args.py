@@ -12,6 +12,7 @@ from fedml_dapper.config.section import Section
 Share = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
 Normalisation = Literal["imagenet", "measured", "none"]
+_MOMENTUM = 0.9
 
 
 class CommonArgs(Section):
@@ -115,7 +116,7 @@ class ModelArgs(Section):
     absent only where a FedML program passes a network of its own."""
     width: int | None = Field(default=None, ge=1)
     """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
-    (ResNets and AlexNet 64, LeNet5 6)."""
+    (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """What any other network is made with; ``num_classes`` is added where it is a parameter."""
     weights: Path | None = None
@@ -139,14 +140,18 @@ class TrainArgs(Section):
     """Local epochs of a client in a round (E)."""
     batch_size: int = Field(default=64, ge=2)
     """Samples in a step of a client."""
-    client_optimizer: Literal["sgd"] = "sgd"
-    """What clients train with."""
+    task: str = "classification"
+    """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
+    task_arguments: dict[str, Any] = Field(default_factory=dict)
+    """What the task's class is made with."""
+    client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Of local training; Adam and AdamW with torch's betas and eps."""
     learning_rate: float = Field(default=0.01, gt=0)
     """In round 1."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Of SGD; a client starts every round without."""
+    momentum: float = Field(default=_MOMENTUM, ge=0, lt=1)
+    """Of ``sgd``; a client starts every round without."""
     weight_decay: float = Field(default=1e-5, ge=0)
-    """L2 penalty, as torch's optimizers have it."""
+    """Added to gradients, but in ``adamw``, which shrinks weights apart from them."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
     max_grad_norm: float | None = Field(default=None, gt=0)
@@ -158,6 +163,15 @@ class TrainArgs(Section):
         if value in ("SA", "LSA"):
             raise ValueError(f"`{value}` is refused: {FEDML_PROTECTIONS['enable_secagg']}; write FedAvg")
         return value
+
+    @model_validator(mode="after")
+    def _momentum_of_sgd(self) -> TrainArgs:
+        if self.client_optimizer != "sgd" and self.momentum != _MOMENTUM:
+            raise ValueError(
+                f"momentum is {self.momentum}, but client_optimizer {self.client_optimizer} has betas instead; leave"
+                " momentum out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _enough_clients(self) -> TrainArgs:

@@ -23,6 +23,7 @@ ENTRY_POINTS: Mapping[str, str] = {
     "data_args.partition": "fedml_dapper.partitions",
     "dapper_args.levels.assignment": "fedml_dapper.level_rules",
     "model_args.model": "fedml_dapper.models",
+    "train_args.task": "fedml_dapper.tasks",
 }
 """Settings that may be references, by dotted key, and the entry points in which packages offer the same."""
 

@@ -21,6 +21,7 @@ class CheckpointFolder:
         self._settings = experiment.settings
         self._sources = experiment.sources
         self._device = experiment.device
+        self._metric = experiment.method.problem.task.headline
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
@@ -28,7 +29,7 @@ class CheckpointFolder:
         files = [path for path in self._newest_first() if _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
-        best = max(tested, key=tested.__getitem__, default=None)  # of equals the earliest
+        best = max(tested, key=lambda path: self._metric.merit(tested[path]), default=None)  # of equals the earliest
         for path in files[self._settings.dapper_args.checkpoints_kept :]:
             if path != best:
                 path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
+from fedml_dapper.tasks import build_task
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Experiment:
             classes=self.classes,
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
+            metric=self.method.problem.task.headline,
             settings=self.settings.model_dump(mode="json"),
             sources=dict(self.sources),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
@@ -128,7 +131,9 @@ def build_experiment(
         ratios=settings.dapper_args.levels.ratios,
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
+        task=build_task(settings.train_args),
     )
+    _check_outputs(problem, data.num_classes)
     method = build_method(settings.dapper_args, problem)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
@@ -178,6 +183,16 @@ def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) 
     if data.source is not None:
         named["data_args.dataset"] = data.source
     return named
+
+
+@torch.no_grad()
+def _check_outputs(problem: Problem, num_classes: int) -> None:
+    """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
+    model = copy.deepcopy(problem.backbone).eval()
+    outputs = model(problem.example.to(next(model.parameters()).device))
+    misfit = problem.task.misfit(outputs, num_classes)
+    if misfit:
+        raise ConfigError(f"{problem.backbone.label} does not fit task `{problem.task.name}`: {misfit}")
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:

@@ -13,7 +13,7 @@ from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
-from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.federation.scoring import Figures, Measured, Scoring
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
@@ -91,7 +91,7 @@ class Server:
         """
         assert self.last_record is not None, "no round was closed"
         found = {
-            client_id: (measurement.accuracy, measurement.loss)
+            client_id: Figures(measurement.headline, measurement.loss)
             for client_id, measurement in measurements.items()
             if self._num_tests.get(client_id, 0) and measurement.num_samples == self._num_tests[client_id]
         }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 
-import torch
 from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs
@@ -72,7 +70,6 @@ def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Tensor) -
             raise ConfigError(f"model_args.predictor: {label} is a Backbone, which names its own; leave it out")
     else:
         backbone = adopt(module, example, args.predictor, label=label)
-    check_outputs(backbone, example, num_classes, label)
     return backbone
 
 
@@ -98,14 +95,3 @@ def _takes_num_classes(factory: Factory) -> bool:
         return "num_classes" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # some written in C have none
         return False
-
-
-@torch.no_grad()
-def check_outputs(backbone: Backbone, example: Tensor, num_classes: int, label: str) -> None:
-    """Raises :class:`ConfigError` unless ``backbone`` gives a value for each of ``num_classes`` classes."""
-    outputs: Tensor = copy.deepcopy(backbone).eval()(example)
-    if outputs.shape != (1, num_classes):
-        raise ConfigError(
-            f"{label} gives ({', '.join(['B', *map(str, outputs.shape[1:])])}), and (B, {num_classes}) is expected for"
-            f" the data's {num_classes} classes; let it take `num_classes`, or set its size in model_args.arguments"
-        )

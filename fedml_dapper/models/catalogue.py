@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import nn
 
-from fedml_dapper.models import alexnet, lenet, resnet
+from fedml_dapper.models import alexnet, lenet, resnet, unet
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.registry import Registry
 
@@ -32,6 +32,7 @@ BACKBONES: Mapping[str, Architecture] = {
     "lenet5_three_fc": Architecture(lenet.lenet5_three_fc, lenet.WIDTH),
     "resnet10": Architecture(resnet.resnet10, resnet.WIDTH),
     "resnet18": Architecture(resnet.resnet18, resnet.WIDTH),
+    "unet_small": Architecture(unet.unet_small, unet.WIDTH),
 }
 """The built-in ones."""
 

@@ -11,7 +11,7 @@ from fedml_dapper.config import ModelArgs, digest_of
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models.adopt import AdoptedBackbone, adopt
 from fedml_dapper.models.backbone import Backbone
-from fedml_dapper.models.building import build_backbone, check_outputs
+from fedml_dapper.models.building import build_backbone
 
 
 def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> Backbone:
@@ -30,15 +30,13 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
                 f"model_args.{key}: belongs to a network that model_args.model names, and the program passes one; leave"
                 " it out"
             )
-    return _adopted(passed, example, num_classes, args.predictor)
+    return _adopted(passed, example, args.predictor)
 
 
-def _adopted(module: nn.Module, example: Tensor, num_classes: int, predictor: str | None) -> Backbone:
+def _adopted(module: nn.Module, example: Tensor, predictor: str | None) -> Backbone:
     label = f"the network that the program passes ({_class_of(module).__name__})"
     copied = copy.deepcopy(module).cpu()
-    backbone = copied if isinstance(copied, Backbone) else adopt(copied, example, predictor, label=label)
-    check_outputs(backbone, example, num_classes, label)
-    return backbone
+    return copied if isinstance(copied, Backbone) else adopt(copied, example, predictor, label=label)
 
 
 def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:

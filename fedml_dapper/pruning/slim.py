@@ -100,14 +100,16 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
 
 
 @part("pruning")
-def carry_momentum(
-    dense: torch.optim.SGD, dense_model: nn.Module, slim: torch.optim.SGD, slim_model: nn.Module,
+def carry_optimizer_state(
+    dense: torch.optim.Optimizer, dense_model: nn.Module, slim: torch.optim.Optimizer, slim_model: nn.Module,
     layout: ChannelLayout, plan: PruningPlan,
 ) -> None:  # fmt: skip
-    """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels."""
+    """Give ``slim`` what ``dense`` remembers of every parameter: momenta and means of squares, of its shape, cut
+    to the kept channels, and the number of steps as it is."""
     kept, slim_parameters = KeptIndices(plan), dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
-        buffer = dense.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            cut = slim_tensor(buffer, layout.tensors[name], kept).clone()
-            slim.state[slim_parameters[name]]["momentum_buffer"] = cut
+        for key, value in dense.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                is_cut = value.shape == parameter.shape
+                carried = slim_tensor(value, layout.tensors[name], kept) if is_cut else value
+                slim.state[slim_parameters[name]][key] = carried.clone()

@@ -16,7 +16,7 @@ from fedml_dapper.federation.identity import Identity, shared_settings
 from fedml_dapper.federation.wire import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
 from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
-from fedml_dapper.methods.contract.local_training import Loss, cross_entropy
+from fedml_dapper.methods.contract.local_training import Loss
 from fedml_dapper.methods.contract.messages import Downlink
 from fedml_dapper.models import example_image
 from fedml_dapper.pruning import trace_layout
@@ -74,7 +74,7 @@ class OnWidenedNet(FedSR):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         del client, downlink
-        return cross_entropy
+        return self.problem.task_loss
 
 
 def test_without_terms_and_spread_it_is_fedavg_on_the_widened_net(fedavg: Experiment) -> None:

@@ -11,7 +11,7 @@ LENETS = ("lenet5", "lenet5_one_fc", "lenet5_three_fc")
 
 
 def test_every_backbone_is_known_by_its_name() -> None:
-    assert set(BACKBONES) == {"alexnet", "resnet10", "resnet18", *LENETS}
+    assert set(BACKBONES) == {"alexnet", "resnet10", "resnet18", "unet_small", *LENETS}
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,14 @@ def test_images_too_small_for_the_backbone_are_a_config_error(name: str, smalles
     build_backbone(args, 10, 1, example_image(smallest)).eval()(torch.zeros(1, 3, smallest, smallest))
     with pytest.raises(ConfigError, match=f"data_args.image_size to {smallest} or more"):
         build_backbone(args, 10, 1, example_image(smallest - 1))
+
+
+def test_unet_gives_logits_for_every_pixel_whatever_the_side() -> None:
+    model = build_backbone(ModelArgs(model="unet_small"), 2, 1, example_image(30))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 118_610
+    assert model(torch.rand(2, 3, 30, 30)).shape == (2, 2, 30, 30)
+    assert model.encode(torch.rand(2, 3, 9, 9)).shape == (2, 16, 9, 9)
+    assert not model.has_representations
+    assert build_backbone(ModelArgs(model="lenet5"), 2, 1, example_image(32)).has_representations
+    with pytest.raises(ConfigError, match=r"data_args.image_size to 8 or more"):
+        build_backbone(ModelArgs(model="unet_small"), 2, 1, example_image(7))

@@ -93,7 +93,7 @@ class FPL(Method[FPLParams]):
             representations = model.encode(batch.inputs)
             if means is not None:
                 means.add(representations, batch.targets)
-            total = F.cross_entropy(model.predict(representations), batch.targets)
+            total = self.problem.task.loss(model.predict(representations), batch.targets)
             if shared and params.contrast:
                 total = total + contrast(
                     representations, batch.targets, shared["clusters"], shared["cluster_classes"], params.tau

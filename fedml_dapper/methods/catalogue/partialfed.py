@@ -119,7 +119,7 @@ class PartialFed(Method[PartialFedParams]):
                 for name in layer.tensors
                 if name in weights
             }
-            return F.cross_entropy(functional_call(model, mixed, (batch.inputs,)), batch.targets)
+            return self.problem.task.loss(functional_call(model, mixed, (batch.inputs,)), batch.targets)
 
         return loss
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
-from fedml_dapper.datasets import ClientData
+from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
+from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
@@ -37,6 +37,7 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
+from fedml_dapper.tasks import Classification, Task
 
 
 class MethodParams(Section):
@@ -63,6 +64,12 @@ class Problem:
     """In what uploads travel."""
     defence: DefenceArgs = field(default_factory=DefenceArgs)
     """What the server takes over the clients that hold a coordinate."""
+    task: Task = field(default_factory=Classification)
+    """By what models are trained and judged."""
+
+    def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
+        """The plain local objective: the task's mean loss over the batch."""
+        return self.task.loss(model(batch.inputs), batch.targets)
 
     @cached_property
     def layout(self) -> ChannelLayout:
@@ -122,14 +129,16 @@ class Method(Generic[P]):
     """Whether the server's model is meant to be used; otherwise only the clients' own are."""
     serves_newcomers: ClassVar[bool] = True
     """Whether there is a model for a client that never trained (:meth:`adapted_model`)."""
-    needs_labels: ClassVar[bool] = False
-    """Whether every sample has to have a class."""
     scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
     """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
     """For reports: what the method costs beyond, or does not save of, what footprints show."""
+    needs_sgd: ClassVar[bool] = False
+    """Whether its derivation holds for ``client_optimizer: sgd`` alone."""
     needs_representations: bool = False
     """Whether it does something with representations z or the linear predictor on them, which not every model has."""
+    needs_labels: bool = False
+    """Whether it needs one class a sample, which not every task has."""
     way_out: ClassVar[str] = "choose another dapper_args.method"
     """What to do where a task or model lacks what the method needs."""
 
@@ -145,10 +154,21 @@ class Method(Generic[P]):
 
     def _check_needs(self, problem: Problem) -> None:
         """Raises ``ConfigError`` where task, model or optimizer lack what the method needs."""
-        if self.needs_representations and not problem.backbone.has_representations:
+        optimizer, model, task = problem.training.client_optimizer, problem.backbone, problem.task
+        if self.needs_sgd and optimizer != "sgd":
+            raise ConfigError(
+                f"train_args.client_optimizer: method `{self.name}` is derived for sgd, not {optimizer}; set it to sgd,"
+                f" or {self.way_out}"
+            )
+        if self.needs_representations and not model.has_representations:
             raise ConfigError(
                 f"dapper_args.method: `{self.name}` works on representations under a linear predictor, which"
-                f" {problem.backbone.label} does not have; {self.way_out}"
+                f" {model.label} does not have; {self.way_out}"
+            )
+        if self.needs_labels and not task.has_labels:
+            raise ConfigError(
+                f"dapper_args.method: `{self.name}` needs one class a sample, which task `{task.name}` does not have;"
+                f" {self.way_out}"
             )
 
     @classmethod
@@ -220,9 +240,9 @@ class Method(Generic[P]):
         return model
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """The client's local objective in this round: mean cross-entropy."""
+        """The client's local objective in this round: the task's loss."""
         del client, downlink
-        return cross_entropy
+        return self.problem.task_loss
 
     def epochs(self, profile: ClientProfile) -> int:
         """Local epochs of a client."""
@@ -230,7 +250,7 @@ class Method(Generic[P]):
         return self.problem.training.epochs
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """A client's round: E epochs of SGD on :meth:`objective` from the received model."""
+        """A client's round: E epochs of :meth:`objective` from the received model."""
         model = self.load(client, downlink)
         epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
