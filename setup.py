@@ -23,7 +23,7 @@ setup(
     install_requires=[
         "fedml>=0.9.6,<0.10",
         "setuptools>=80.10.2,<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
-        "torch>=2.2",
+        "torch>=2.4",
         "torchvision>=0.17",
         "torch-pruning>=1.6",
         "numpy<2",  # fedml's own pin

@@ -15,7 +15,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import ModelArgs, Precision
-from fedml_dapper.models import BACKBONES, Backbone, build_backbone
+from fedml_dapper.models import BACKBONES, Backbone, build_backbone, example_image
 from fedml_dapper.pruning import footprint, plan_by_importance, slim_model, solve_widths, trace_layout
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,8 +43,8 @@ def main(
     """Seconds of one SGD step per pruning ratio (of parameters, internal scope)."""
     torch.set_num_threads(threads)
     where = torch.device(device)
-    dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size)
-    layout = trace_layout(dense, input_size, "internal")
+    dense = build_backbone(ModelArgs(model=model, width=width), 10, 1, example_image(input_size))
+    layout = trace_layout(dense, example_image(input_size), "internal")
     widths = {ratio: solve_widths(layout, ratio, "parameters", round_to) for ratio in RATIOS}
     images = torch.randn(batch, 3, input_size, input_size, device=where)
     labels = torch.arange(batch, device=where) % 10
@@ -55,7 +55,7 @@ def main(
             slim = slim_model(dense, layout, plan).to(where)
             last = images.to(memory_format=torch.channels_last)
             work[f"{precision} {ratio}"] = _step(slim, last, labels, precision)
-    whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, input_size).to(where)
+    whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, example_image(input_size)).to(where)
     work[FIRST_CHANNELS] = _step(whole, images, labels, "fp32")
     seconds = time_in_turns(work, runs, warm_ups=2)
     macs = {ratio: footprint(layout, widths[ratio]).macs for ratio in RATIOS}

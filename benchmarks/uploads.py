@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.methods import TrainingMetrics, Upload
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import DENSE, ChannelLayout, plan_by_importance, slim_tensors, solve_widths, trace_layout
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -28,8 +28,8 @@ class Fleet:
 
 def fleet(model: str, clients: int, input_size: int = 32, ratios: Sequence[float] = RATIOS) -> Fleet:
     """``clients`` clients of ``model``, their levels in turn."""
-    backbone = build_backbone(ModelArgs(model=model), 10, 1, input_size)
-    layout = trace_layout(backbone, input_size, "internal")
+    backbone = build_backbone(ModelArgs(model=model), 10, 1, example_image(input_size))
+    layout = trace_layout(backbone, example_image(input_size), "internal")
     weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
     generator = torch.Generator().manual_seed(1)
     full, uploads = [], []

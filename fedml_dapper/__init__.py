@@ -1,3 +1,23 @@
-"""DapperFL and its relatives on FedML: every client trains a physically slim model of its own."""
+"""DapperFL and its relatives on FedML: every client trains a physically slim model of its own.
+
+``fedml_dapper.run("quickstart.yaml")`` trains, :class:`fedml_dapper.Run` is what came of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedml_dapper.runs import Run, run
 
 __version__ = "0.1.0"
+__all__ = ["Run", "__version__", "run"]
+
+
+def __getattr__(name: str) -> object:
+    """The front door, loaded when it is used: torch takes seconds."""
+    if name in ("Run", "run"):
+        from fedml_dapper import runs  # noqa: PLC0415
+
+        return getattr(runs, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from fedml_dapper.commands.footprint import footprint
 from fedml_dapper.commands.report import report
 from fedml_dapper.commands.run import run
 from fedml_dapper.commands.search import search
+from fedml_dapper.commands.settings import settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.interruption import ending_in_order
 
@@ -34,5 +35,5 @@ def main() -> None:
     """DapperFL on FedML: federated learning on physically pruned models under domain shift."""
 
 
-for _command in (bench, data, doctor, footprint, report, run, search):
+for _command in (bench, data, doctor, footprint, report, run, search, settings):
     main.add_command(_command)

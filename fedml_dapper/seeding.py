@@ -25,7 +25,9 @@ class Stream(Enum):
     SAMPLING = "client sampling"
     INITIALISATION = "initialisation"
     BATCHES = "batches"
+    AUGMENTATION = "augmentation"
     METHOD = "method"
+    TRAINING = "local training"
     SEARCH = "hyper-parameter search"
 
 
@@ -42,7 +44,8 @@ def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
 
 @contextmanager
 def seeded_layers(seed: int, stream: Stream, *keys: int) -> Iterator[None]:
-    """Layers made inside draw their initial weights from ``stream``; torch's global generator is left as it was."""
+    """What draws from torch's global generator inside, such as layers their initial weights, draws from ``stream``;
+    afterwards that generator is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_generator(seed, stream, *keys).initial_seed())
         yield

@@ -13,14 +13,14 @@ FLOORS = (
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},
-    {"pruning"},
+    {"pruning", "tasks"},
     {"methods"},
     {"federation"},
     {"platform", "evaluation"},
     {"benches", "search"},
     {"commands"},
-    {"cli", "doctor"},
-    {"entry", "__main__"},
+    {"cli", "doctor", "runs"},
+    {"entry", "__main__", "__init__"},
 )
 """Rooms and single modules from the ground up; each may import what is below it."""
 

@@ -149,7 +149,11 @@ def test_mistakes_are_named_in_one_line(experiment: Path, override: str, message
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- a\n", "expected sections"), ("data_args: [\n", "not valid YAML"), ("model_args: {}\n", "missing key")],
+    [
+        ("- a\n", "expected sections"),
+        ("data_args: [\n", "not valid YAML"),
+        ("data_args: {clients: [{}]}\n", "missing key"),
+    ],
 )
 def test_files_that_are_not_experiments(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "bad.yaml"

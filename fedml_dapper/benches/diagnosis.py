@@ -135,7 +135,9 @@ def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:
 
 def _everywhere(experiment: Experiment, server: Server, client_id: int) -> float:
     model = _own_model(experiment, server, client_id)
-    return fmean(evaluate(model, test, experiment.device)[0] for test in experiment.tests)
+    return fmean(
+        evaluate(model, experiment.method.problem.task, test, experiment.device).headline for test in experiment.tests
+    )
 
 
 @torch.no_grad()

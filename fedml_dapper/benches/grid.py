@@ -30,6 +30,7 @@ from fedml_dapper.config import (
 )
 from fedml_dapper.datasets import FOLDER
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.tasks import TOP_1, build_task
 
 Statistic = Literal["global", "personal", "unseen"]
 ProfileName = Literal["paper", "small"]
@@ -176,7 +177,7 @@ def cells(
 ) -> list[Cell]:
     """All cells, seed by seed, so that a queue that is cut short has every variant with the first seeds.
 
-    Raises :class:`ConfigError` for a profile the bench lacks and for settings that do not fit.
+    Raises :class:`ConfigError` for a profile the bench lacks, and for settings or a task that do not fit.
     """
     if profile not in bench.profiles:
         raise ConfigError(f"bench {bench.name} has no profile `{profile}`{did_you_mean(profile, bench.profiles)}")
@@ -198,7 +199,10 @@ def cells(
             values: dict[str, Any] = {}
             for layer in layers:
                 values = merge(values, layer)
-            settings = check(Settings, values, where=f"bench {bench.name}, {variant.label}")
+            where = f"bench {bench.name}, {variant.label}"
+            settings = check(Settings, values, where=where)
+            if (headline := build_task(settings.train_args).headline) != TOP_1:
+                raise ConfigError(f"{where}: benches compare {TOP_1.title}, and its task goes for {headline.title}")
             chosen.append(Cell(variant, seed, settings))
     return chosen
 

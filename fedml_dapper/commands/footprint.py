@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import torch
 from pydantic import TypeAdapter
 from rich.console import Console
 
@@ -12,7 +11,7 @@ from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, TrainArgs, ch
 from fedml_dapper.evaluation import footprint_table
 from fedml_dapper.federation import LevelFootprint, level_footprints
 from fedml_dapper.methods import DapperFL, Problem
-from fedml_dapper.models import BACKBONES, build_backbone
+from fedml_dapper.models import BACKBONES, build_backbone, example_image
 
 
 @click.command()
@@ -48,7 +47,7 @@ def footprint(
 def _footprints(
     model: ModelArgs, input_size: int, classes: int, levels: LevelArgs, pruning: PruningArgs
 ) -> tuple[LevelFootprint, ...]:
-    backbone = build_backbone(model, classes, 0, input_size)
-    example = torch.zeros(1, 3, input_size, input_size)
+    example = example_image(input_size)
+    backbone = build_backbone(model, classes, 0, example)
     problem = Problem(backbone, example, TrainArgs(), pruning, uniform_weights=False, seed=0)
     return level_footprints(DapperFL(DapperFL.check_params({}), problem), levels)

@@ -14,12 +14,18 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.console import progress_for
 from fedml_dapper.commands.options import json_option, resume_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.evaluation import experiment_tables, personal_table, result_table, summarise, write_run_report
+from fedml_dapper.evaluation import (
+    experiment_tables,
+    personal_table,
+    progress_for,
+    result_table,
+    summarise,
+    write_run_report,
+)
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -123,7 +129,7 @@ def run_experiment(
 
 def _run_client(config: Path, settings: Settings, rank: int) -> None:
     with redirect_stdout(sys.stderr):
-        experiment = build_experiment(settings, rank)
+        experiment = build_experiment(settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
         _show_log(f"rank {rank}")

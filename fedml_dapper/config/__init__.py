@@ -22,7 +22,16 @@ from fedml_dapper.config.fedml_args import (
     why_refused,
 )
 from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
-from fedml_dapper.config.references import ENTRY_POINTS, Reference, installed, named_by_source, short_name, sources
+from fedml_dapper.config.references import (
+    ENTRY_POINTS,
+    LIBRARIES,
+    Reference,
+    digest_of,
+    installed,
+    named_by_source,
+    short_name,
+    sources,
+)
 from fedml_dapper.config.section import Section, check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
@@ -31,6 +40,7 @@ from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
 __all__ = [
     "ENTRY_POINTS",
     "FEDML_PROTECTIONS",
+    "LIBRARIES",
     "SHIPPED",
     "ClientArgs",
     "ClientSpecificArgs",
@@ -60,6 +70,7 @@ __all__ = [
     "ValidationArgs",
     "check",
     "did_you_mean",
+    "digest_of",
     "experiment_file",
     "installed",
     "load_settings",

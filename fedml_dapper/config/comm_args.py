@@ -14,20 +14,30 @@ class MqttConfig(Section):
     """``comm_args.customized_training_mqtt_config``: your own broker, in FedML's words."""
 
     BROKER_HOST: str
+    """Name or address."""
     BROKER_PORT: int = 1883
+    """Where it listens."""
     MQTT_USER: str = ""
+    """User name, if it asks for one."""
     MQTT_PWD: str = ""
+    """The password that goes with it."""
     MQTT_KEEPALIVE: int = 60
+    """Seconds."""
 
 
 class S3Config(Section):
     """``comm_args.customized_training_s3_config``: your own object store, in FedML's words; the bucket must exist."""
 
     BUCKET_NAME: str
+    """A bucket that is there."""
     CN_S3_AKI: str
+    """Access key id."""
     CN_S3_SAK: str
+    """Secret access key."""
     CN_REGION_NAME: str = "us-east-1"
+    """Region."""
     CN_S3_ENDPOINT: str
+    """URL."""
 
 
 class SecureGrpcConfig(Section):
@@ -72,11 +82,15 @@ class CommArgs(Section):
     ``DAPPER_GRPC``, ``GRPC`` and ``MQTT_S3`` connect silos, the first also across networks that are not trusted."""
 
     backend: Literal["sp", "MPI", "DAPPER_GRPC", "GRPC", "MQTT_S3"] = "sp"
+    """What carries messages (docs/runners.md says which is for what)."""
     dapper_grpc: SecureGrpcConfig | None = None
+    """For DAPPER_GRPC: the server's address, and who is who."""
     grpc_ipconfig_path: Path | None = None
     """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
     customized_training_mqtt_config: MqttConfig | None = None
+    """For MQTT_S3: your own broker."""
     customized_training_s3_config: S3Config | None = None
+    """For MQTT_S3: your own object store."""
 
     @model_validator(mode="after")
     def _addresses(self) -> CommArgs:

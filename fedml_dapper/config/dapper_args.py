@@ -17,6 +17,7 @@ class LevelArgs(Section):
     """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    """Pruning ratio of each level: the share that its model lacks."""
     assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
     """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
     list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
@@ -36,7 +37,10 @@ class PruningArgs(Section):
     """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of."""
 
     scope: Literal["internal", "grouped", "official_mask"] = "internal"
+    """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``official_mask``:
+    the public code's masks, which set weights to zero and remove nothing."""
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
+    """What a level's ratio is a share of; ``flops`` are multiply-accumulates."""
     round_to: int = Field(default=1, ge=1)
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
@@ -80,6 +84,7 @@ class DapperArgs(Section):
     """``dapper_args``: everything FedML has no word for."""
 
     method: str = "dapperfl"
+    """Name of a method (docs/methods.md)."""
     params: dict[str, dict[str, Any]] = Field(default={})
     """Method name -> that method's own settings (its ``Params`` class); the present method uses its own entry, so one
     file can hold the settings of all methods it is meant to compare."""
@@ -88,6 +93,7 @@ class DapperArgs(Section):
     evaluation: EvaluationArgs = EvaluationArgs()
     defence: DefenceArgs = DefenceArgs()
     aggregation_weights: Literal["samples", "uniform"] = "samples"
+    """What a client counts for in the server's mean: its samples, or as much as any other."""
     uplink: Uplink = "fp32"
     """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
     output_dir: Path = Path("runs")

@@ -12,19 +12,24 @@ from fedml_dapper.config.section import Section
 Share = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
 Normalisation = Literal["imagenet", "measured", "none"]
+_MOMENTUM = 0.9
 
 
 class CommonArgs(Section):
     """``common_args``: what kind of run this is."""
 
     training_type: Literal["simulation", "cross_silo"] = "simulation"
+    """``simulation``: all clients are this experiment's own, in one process or under MPI; ``cross_silo``: each is a
+    process of its own, which may be anywhere."""
     random_seed: int = Field(default=1, ge=0)
+    """Of partition, levels, initial weights and batches, none of which depends on the method."""
 
 
 class ClientArgs(Section):
     """One entry of ``data_args.clients``: what a client holds, and how strong its device is."""
 
     domain: str
+    """Whose images it holds."""
     share: Share | None = None
     """Of its domain's training set; ``data_args.client_share`` when absent."""
     level: int | None = Field(default=None, ge=1)
@@ -34,9 +39,9 @@ class ClientArgs(Section):
 class DataArgs(Section):
     """``data_args``: which data, and how clients share them."""
 
-    dataset: str
+    dataset: str | None = None
     """A suite's name; ``folder`` for pictures or packed files of one's own; or a function of one's own,
-    ``my_data.py:load`` (docs/own_data.md)."""
+    ``my_data.py:load`` (docs/own_data.md). Absent only where a FedML program passes data of its own."""
     data_cache_dir: Path | None = None
     """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
@@ -76,6 +81,7 @@ class DataArgs(Section):
     client_order: Literal["shuffled", "official"] = "shuffled"
     """Of drawn domains; ``official``: one guaranteed client per domain comes last, in domain order."""
     max_clients_per_domain: int | None = Field(default=None, ge=1)
+    """For ``domain_shares``, of drawn domains; no limit when absent."""
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
@@ -103,12 +109,20 @@ class DataArgs(Section):
 
 
 class ModelArgs(Section):
-    """``model_args``: the backbone."""
+    """``model_args``: the network (docs/own_model.md)."""
 
-    model: str
+    model: str | None = None
+    """A built-in backbone, ``path/to/file.py:Name``, ``package.module:Name``, ``torchvision:NAME`` or ``timm:NAME``;
+    absent only where a FedML program passes a network of its own."""
     width: int | None = Field(default=None, ge=1)
-    """Channels of its first layer, by which all other layers scale; as published when absent (ResNets and AlexNet 64,
-    LeNet5 6)."""
+    """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
+    (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """What any other network is made with; ``num_classes`` is added where it is a parameter."""
+    weights: Path | None = None
+    """Weights to start from: a state dict as safetensors or in torch's format; drawn from the seed when absent."""
+    predictor: str | None = None
+    """The last linear layer, by its name in the network, where it is not to be looked for."""
 
 
 class TrainArgs(Section):
@@ -117,14 +131,27 @@ class TrainArgs(Section):
     federated_optimizer: Literal["FedAvg"] = "FedAvg"
     """FedML wants this key; the method itself is ``dapper_args.method``."""
     client_num_in_total: int = Field(default=10, ge=1)
+    """How many clients there are."""
     client_num_per_round: int = Field(default=10, ge=1)
+    """How many of them train in a round; drawn anew for each."""
     comm_round: int = Field(default=100, ge=1)
+    """Rounds."""
     epochs: int = Field(default=5, ge=1)
+    """Local epochs of a client in a round (E)."""
     batch_size: int = Field(default=64, ge=2)
-    client_optimizer: Literal["sgd"] = "sgd"
+    """Samples in a step of a client."""
+    task: str = "classification"
+    """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
+    task_arguments: dict[str, Any] = Field(default_factory=dict)
+    """What the task's class is made with."""
+    client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Of local training; Adam and AdamW with torch's betas and eps."""
     learning_rate: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """In round 1."""
+    momentum: float = Field(default=_MOMENTUM, ge=0, lt=1)
+    """Of ``sgd``; a client starts every round without."""
     weight_decay: float = Field(default=1e-5, ge=0)
+    """Added to gradients, but in ``adamw``, which shrinks weights apart from them."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
     max_grad_norm: float | None = Field(default=None, gt=0)
@@ -136,6 +163,15 @@ class TrainArgs(Section):
         if value in ("SA", "LSA"):
             raise ValueError(f"`{value}` is refused: {FEDML_PROTECTIONS['enable_secagg']}; write FedAvg")
         return value
+
+    @model_validator(mode="after")
+    def _momentum_of_sgd(self) -> TrainArgs:
+        if self.client_optimizer != "sgd" and self.momentum != _MOMENTUM:
+            raise ValueError(
+                f"momentum is {self.momentum}, but client_optimizer {self.client_optimizer} has betas instead; leave"
+                " momentum out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _enough_clients(self) -> TrainArgs:
@@ -151,13 +187,16 @@ class ValidationArgs(Section):
     """``validation_args``: how often the global model is tested on every domain (in rounds)."""
 
     frequency_of_the_test: int = Field(default=1, ge=1)
+    """Rounds from one test to the next; the last round is always tested."""
 
 
 class DeviceArgs(Section):
     """``device_args``: where training runs."""
 
     using_gpu: bool = False
+    """Train and test on a GPU."""
     gpu_id: int = Field(default=0, ge=0)
+    """Which one, as torch counts them."""
     threads: int | None = Field(default=None, ge=1)
     """CPU threads for torch. When absent all cores, but for an MPI rank that trains: its share of them."""
     precision: Precision = "fp32"
@@ -202,11 +241,15 @@ class TrackingArgs(Section):
     using_mlops: bool = False
     """FedML's dashboard; the only setting that makes a run look for FedML's platform."""
     enable_wandb: bool = False
+    """Weights & Biases: recorded in the run's folder, uploaded at the end where there is a key."""
     wandb_project: str = "fedml_dapper"
+    """The project there."""
     wandb_entity: str | None = None
+    """The team there; the key's owner when absent."""
     run_name: str | None = None
     """The run's name at wandb; the name of its folder when absent."""
     enable_tensorboard: bool = False
+    """Event files in the run's folder."""
 
     @model_validator(mode="before")
     @classmethod

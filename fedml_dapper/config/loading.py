@@ -9,8 +9,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from fedml_dapper.config.keys import is_section
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
-from fedml_dapper.config.section import check, did_you_mean, is_section
+from fedml_dapper.config.section import check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
@@ -140,8 +141,11 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
         return _find(path, key, kind, folders)
 
     comm, silos, data = settings.comm_args, settings.client_specific_args, settings.data_args
+    model = settings.model_args
     if data.data_cache_dir is not None:
         data = data.model_copy(update={"data_cache_dir": _find_data(data.data_cache_dir, folders)})
+    if model.weights is not None:
+        model = model.model_copy(update={"weights": find(model.weights, "model_args.weights")})
     if comm.grpc_ipconfig_path is not None:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
@@ -157,9 +161,8 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if own.data_cache_dir is not None:
         place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
         own = own.model_copy(update={"data_cache_dir": place})
-    return settings.model_copy(
-        update={"comm_args": comm, "client_specific_args": silos, "silo_args": own, "data_args": data}
-    )
+    found_sections = {"comm_args": comm, "client_specific_args": silos, "silo_args": own}
+    return settings.model_copy(update={**found_sections, "data_args": data, "model_args": model})
 
 
 def _find_data(path: Path, folders: Sequence[Path]) -> Path:
@@ -169,20 +172,20 @@ def _find_data(path: Path, folders: Sequence[Path]) -> Path:
 
 
 def _place_of(key: str, shown: str) -> list[str]:
-    places = [path for path in _leaves(Settings) if path[-1] == key]
+    places = [path for path in leaves(Settings) if path[-1] == key and path[0] != "silo_args"]  # which its owner writes
     if len(places) == 1:
         return places[0]
     if not places:
-        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in _leaves(Settings)))}")
+        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in leaves(Settings)))}")
     options = " or ".join(".".join(path) for path in places)
     raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
 
-def _leaves(model: type[BaseModel]) -> list[list[str]]:
+def leaves(model: type[BaseModel]) -> list[list[str]]:
     paths = []
     for name, field in model.model_fields.items():
         if is_section(field.annotation):
-            paths += [[name, *rest] for rest in _leaves(field.annotation)]
+            paths += [[name, *rest] for rest in leaves(field.annotation)]
         else:
             paths.append([name])
     return paths

@@ -22,9 +22,16 @@ ENTRY_POINTS: Mapping[str, str] = {
     "data_args.dataset": "fedml_dapper.datasets",
     "data_args.partition": "fedml_dapper.partitions",
     "dapper_args.levels.assignment": "fedml_dapper.level_rules",
+    "model_args.model": "fedml_dapper.models",
+    "train_args.task": "fedml_dapper.tasks",
 }
 """Settings that may be references, by dotted key, and the entry points in which packages offer the same."""
 
+LIBRARIES = ("torchvision", "timm")
+"""Before the colon these stand for a library's own list of networks, ``torchvision:resnet50``, not for a module."""
+
+_FILES = ("model_args.weights",)
+"""Settings that name a file whose content counts, by dotted key."""
 _DIGITS = 12
 
 
@@ -40,7 +47,7 @@ class Reference:
     def parse(cls, text: str) -> Reference | None:
         """The reference that ``text`` is; None for a plain name."""
         place, colon, name = text.rpartition(":")
-        return cls(place, name) if colon and place and name.isidentifier() else None
+        return cls(place, name) if colon and place and place not in LIBRARIES and name.isidentifier() else None
 
     @property
     def file(self) -> Path | None:
@@ -65,13 +72,21 @@ class Reference:
     def with_digest(self) -> str:
         """The reference as it is on any machine: without folders, with a digest of its source."""
         source = self.source
-        digest = "not found" if source is None else hashlib.sha256(source.read_bytes()).hexdigest()[:_DIGITS]
+        digest = "not found" if source is None else digest_of(source.read_bytes())
         place = self.place if self.file is None else self.file.name
         return f"{place}:{self.name} (source {digest})"
 
 
-def short_name(value: str) -> str:
-    """What a setting names, fit for the name of a folder: a reference without its place."""
+def digest_of(content: bytes) -> str:
+    """A few letters that tell contents apart."""
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]
+
+
+def short_name(value: str | None) -> str:
+    """What a setting names, fit for the name of a folder: a reference without its place, ``program`` for what a
+    program passes instead."""
+    if value is None:
+        return "program"
     reference = Reference.parse(value)
     return value if reference is None else reference.name
 
@@ -85,11 +100,16 @@ def installed(group: str) -> dict[str, Reference]:
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
     """Dotted key and value of every setting that may be a reference and has a value."""
     for key in ENTRY_POINTS:
-        value: Any = settings
-        for step in key.split("."):
-            value = getattr(value, step)
+        value = _value(settings, key)
         if isinstance(value, str):
             yield key, value
+
+
+def _value(settings: Settings, key: str) -> Any:
+    value: Any = settings
+    for step in key.split("."):
+        value = getattr(value, step)
+    return value
 
 
 def sources(settings: Settings) -> dict[str, str]:
@@ -102,6 +122,10 @@ def sources(settings: Settings) -> dict[str, str]:
         reference = Reference.parse(value) or installed(ENTRY_POINTS[key]).get(value)
         if reference is not None:
             named[key] = reference.with_digest
+    for key in _FILES:
+        file = _value(settings, key)
+        if file is not None:
+            named[key] = f"{file.name} (content {digest_of(file.read_bytes()) if file.is_file() else 'not found'})"
     return named
 
 

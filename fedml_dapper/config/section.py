@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from fedml_dapper.config.keys import is_section, with_keys
 from fedml_dapper.errors import ConfigError
 
 
 class Section(BaseModel):
-    """Base of every group of settings: frozen, and closed to unknown keys."""
+    """Base of every group of settings: frozen, and closed to unknown keys. A field's docstring is its meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Let ``help()`` tell the fields' meanings."""
+        super().__pydantic_init_subclass__(**kwargs)
+        cls.__doc__ = with_keys(cls)
 
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -62,7 +69,3 @@ def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
             return []
         model = sections[0]
     return list(model.model_fields)
-
-
-def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -28,8 +28,8 @@ class Settings(Section):
     """All of an experiment; one attribute per YAML section."""
 
     common_args: CommonArgs = CommonArgs()
-    data_args: DataArgs
-    model_args: ModelArgs
+    data_args: DataArgs = DataArgs()
+    model_args: ModelArgs = ModelArgs()
     train_args: TrainArgs = TrainArgs()
     validation_args: ValidationArgs = ValidationArgs()
     device_args: DeviceArgs = DeviceArgs()

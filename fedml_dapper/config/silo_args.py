@@ -32,9 +32,11 @@ class SiloLevel(Section):
     """``silo_args`` of a file that ``data_silo_config`` lists."""
 
     level: int = Field(ge=1, validation_alias=AliasChoices("level", "capability_level"))
+    """Of its device, 1 the strongest."""
 
 
 class SiloFile(Section):
     """A file that ``data_silo_config`` lists."""
 
     silo_args: SiloLevel
+    """What the silo's device is able to."""

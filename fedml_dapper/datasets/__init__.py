@@ -6,6 +6,7 @@ from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.division import PARTITIONS, Division, divide
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.image_set import ImageSet
+from fedml_dapper.datasets.loaded import loaded_division
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -44,6 +45,7 @@ __all__ = [
     "load_server",
     "load_silo",
     "load_suite",
+    "loaded_division",
     "missing_domains",
     "pack",
     "partition",

@@ -62,14 +62,14 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
     """The suite that ``args`` asks for, with its image size, flips and normalisation applied; of the domains named in
     ``only``, where it is given.
 
-    Raises :class:`ConfigError` for an unknown suite and :class:`DataError` for missing or damaged data.
+    Raises :class:`ConfigError` for an unknown suite or none and :class:`DataError` for missing or damaged data.
     """
-    recipe = find_recipe(args)
+    recipe, name = find_recipe(args), _name_of(args)
     if recipe is not None:
         return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
-    load = SUITES.find(args.dataset)
+    load = SUITES.find(name)
     assert not isinstance(load, SuiteRecipe)
-    suite = own_suite(load, short_name(args.dataset), args)
+    suite = own_suite(load, short_name(name), args)
     if only is None:
         return suite
     chosen = tuple(domain for domain in suite.domains if domain.name in only)
@@ -78,11 +78,12 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
 
 def find_recipe(args: DataArgs) -> SuiteRecipe | None:
     """The recipe of the suite that ``args`` names, as they want it; None for a function of the user's own."""
-    found = SUITES.find(args.dataset)
-    if args.dataset not in SUITES:
+    name = _name_of(args)
+    found = SUITES.find(name)
+    if name not in SUITES:
         _refuse(args, _OF_FOLDERS + _OF_IMAGES)
         return None
-    _refuse(args, ("arguments",) if args.dataset == FOLDER else ("arguments", "classes", *_OF_FOLDERS))
+    _refuse(args, ("arguments",) if name == FOLDER else ("arguments", "classes", *_OF_FOLDERS))
     recipe = found if isinstance(found, SuiteRecipe) else _in_folder(args)
     preprocessing, measured_on = recipe.preprocessing, recipe.measured_on
     if args.horizontal_flip is not None:
@@ -98,10 +99,19 @@ def find_recipe(args: DataArgs) -> SuiteRecipe | None:
     return replace(recipe, preprocessing=preprocessing, measured_on=measured_on)
 
 
+def _name_of(args: DataArgs) -> str:
+    if args.dataset is None:
+        raise ConfigError(
+            "data_args.dataset: neither the experiment file nor the program says which data; name a suite, or pass"
+            " FedML's eight-part tuple to the runner"
+        )
+    return args.dataset
+
+
 def _refuse(args: DataArgs, keys: Sequence[str]) -> None:
     for key in keys:
         if getattr(args, key) != DataArgs.model_fields[key].default:
-            raise ConfigError(f"data_args.{key}: means nothing to dataset {short_name(args.dataset)}; leave it out")
+            raise ConfigError(f"data_args.{key}: means nothing to dataset {short_name(_name_of(args))}; leave it out")
 
 
 def data_root(data_cache_dir: Path | None) -> Path:

@@ -2,6 +2,8 @@
 
 from fedml_dapper.evaluation.experiment_tables import experiment_tables
 from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
+from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
+from fedml_dapper.evaluation.progress import progress_for
 from fedml_dapper.evaluation.report import write_report, write_run_report
 from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
@@ -10,12 +12,15 @@ __all__ = [
     "Accuracy",
     "ChosenRound",
     "RunSummary",
+    "draw_predictions",
     "experiment_tables",
     "footprint_bars",
     "footprint_table",
     "learning_curves",
     "loss_per_level",
     "personal_table",
+    "predicted_samples",
+    "progress_for",
     "result_table",
     "seconds_per_level",
     "summarise",

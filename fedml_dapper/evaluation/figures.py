@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from matplotlib import colormaps
@@ -31,23 +31,23 @@ def level_colours(run: RunRecord) -> dict[int, str]:
 
 
 def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Accuracy of the global model in the tested rounds: every domain, and their mean."""
+    """Headline figure of the global model in the tested rounds: every domain, and their mean."""
     tested = [(record.round, record.scores) for record in rounds if record.scores is not None]
     numbers = [number for number, _ in tested]
-    figure, axes = _canvas("Accuracy of the global model", run)
+    figure, axes = _canvas(f"{_capitalised(run.metric.name)} of the global model", run)
     for place, (domain, colour) in enumerate(domain_colours(run).items()):
         values = [scores.domain_accuracy[domain] for _, scores in tested]
         axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **markers(place, len(numbers)))
     means = [scores.global_accuracy for _, scores in tested]
     axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **markers(0, len(numbers)))
-    _label_rounds(axes, rounds, "Top-1 accuracy on test images (%)")
+    _label_rounds(axes, rounds, replace(run.metric, name=f"{run.metric.name} on test data").title)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 def loss_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Training loss of each capability level's clients, round by round."""
-    return _per_level("Training loss by capability level", "loss (nats per sample)", run, rounds, lambda c: c.loss)
+    return _per_level("Training loss by capability level", "loss per sample", run, rounds, lambda c: c.loss)
 
 
 def seconds_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
@@ -131,6 +131,10 @@ def _canvas(heading: str, run: RunRecord, height: float = HEIGHT) -> tuple[Figur
 
 def _label_rounds(axes: Axes, rounds: Sequence[RoundRecord], unit: str) -> None:
     label_rounds(axes, max((record.round for record in rounds), default=1), unit)
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _level_name(footprint: LevelFootprint) -> str:

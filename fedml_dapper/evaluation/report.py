@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.figure import Figure
 from PIL import Image
 
 from fedml_dapper.config import Settings, check, sources
@@ -47,11 +48,13 @@ def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
 
 
 def write_report(
-    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: Image.Image | None = None
-) -> None:
+    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: Image.Image | None = None,
+    predictions: Figure | None = None,
+) -> None:  # fmt: skip
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
-    ``contact_sheet`` is a picture of the data, if there is one. Pictures are inlined. A run without finished or
+    ``contact_sheet`` is a picture of the data, ``predictions`` one of what the model makes of them, if there are any.
+    Pictures are inlined. A run without finished or
     tested rounds gets a report that says so.
     """
     html = (
@@ -59,7 +62,10 @@ def write_report(
         .get_template("report.html")
         .render(
             run=run,
+            metric=run.metric,
+            extreme="maximum" if run.metric.higher_is_better else "minimum",
             summary=summarise(run, rounds),
+            others=_other_figures(rounds),
             planned_rounds=_setting(run, "train_args", "comm_round"),
             seed=_setting(run, "common_args", "random_seed"),
             is_subset="(subset)" in run.suite,
@@ -68,10 +74,17 @@ def write_report(
             level_colours=figures.level_colours(run),
             pictures=_pictures(run, rounds),
             contact_sheet=jpeg_uri(contact_sheet) if contact_sheet is not None else None,
+            predictions=svg_uri(predictions) if predictions is not None else None,
             settings=yaml.safe_dump(run.settings, sort_keys=False),
         )
     )
     write_page(path, html)
+
+
+def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, float]]]:
+    """What the task measures besides its headline, by domain, in the last tested round."""
+    tested = [record.scores for record in rounds if record.scores is not None]
+    return list(tested[-1].domain_figures.items()) if tested else []
 
 
 def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:

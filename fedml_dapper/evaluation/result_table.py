@@ -11,11 +11,13 @@ from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.summary import Accuracy, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
+from fedml_dapper.tasks import Metric
 
 
 def result_table(summary: RunSummary, run: RunRecord) -> Table:
-    """Top-1 accuracy of the global model in percent: a row per domain, then their mean."""
-    table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of the global model"))
+    """The global model's headline figure, such as Top-1 accuracy: a row per domain, then their mean."""
+    metric = run.metric
+    table = Table(title=escape(f"{run.method} on {run.suite}: {metric.title} of the global model"))
     table.add_column("domain")
     headings = _headings(summary.global_accuracy)
     chosen = summary.chosen
@@ -24,24 +26,26 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right")
     for domain, accuracy in summary.domain_accuracy.items():
-        table.add_row(escape(domain), *_cells(accuracy, chosen.domain_accuracy[domain] if chosen else None))
+        table.add_row(escape(domain), *_cells(metric, accuracy, chosen.domain_accuracy[domain] if chosen else None))
     if summary.global_accuracy is None:
         table.caption = "no round was tested yet"
     else:
         table.add_section()
-        cells = _cells(summary.global_accuracy, chosen.global_accuracy if chosen else None)
+        cells = _cells(metric, summary.global_accuracy, chosen.global_accuracy if chosen else None)
         table.add_row("global (mean)", *cells, style="bold")
         if summary.unseen_accuracy is not None:
             table.add_section()
-            cells = _cells(summary.unseen_accuracy, chosen.unseen_accuracy if chosen else None)
+            cells = _cells(metric, summary.unseen_accuracy, chosen.unseen_accuracy if chosen else None)
             table.add_row(escape(f"{run.unseen_domain} (unseen)"), *cells)
-        table.caption = "best: maximum over rounds, each row on its own; chosen on test data, hence optimistic"
+        extreme = "maximum" if metric.higher_is_better else "minimum"
+        table.caption = f"best: {extreme} over rounds, each row on its own; chosen on test data, hence optimistic"
     return table
 
 
 def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
-    """Top-1 accuracy in percent of every client's own model on its own test samples."""
-    table = Table(title=escape(f"{run.method} on {run.suite}: Top-1 accuracy (%) of clients' own models"))
+    """The headline figure, such as Top-1 accuracy, of every client's own model on its own test samples."""
+    metric = run.metric
+    table = Table(title=escape(f"{run.method} on {run.suite}: {metric.title} of clients' own models"))
     table.add_column("over the clients")
     headings = _headings(personal.overall)
     if personal.chosen is not None:
@@ -50,13 +54,13 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
         table.add_column(heading, justify="right")
     rows = (("ALL (by samples)", "overall"), ("AVG (by clients)", "average"), ("worst client", "worst"))
     for name, field in rows:
-        table.add_row(
-            name, *_cells(getattr(personal, field), getattr(personal.chosen, field) if personal.chosen else None)
-        )
-    captions = [f"standard deviation over clients, last: {personal.last.deviation:.1f}"]
+        chosen = getattr(personal.chosen, field) if personal.chosen else None
+        table.add_row(name, *_cells(metric, getattr(personal, field), chosen))
+    captions = [f"standard deviation over clients, last: {metric.number(personal.last.deviation)}"]
     if personal.before_training is not None and personal.after_training is not None:
         captions.append(
-            f"a round's local training, last: from {personal.before_training:.1f} to {personal.after_training:.1f}"
+            f"a round's local training, last: from {metric.number(personal.before_training)} to"
+            f" {metric.number(personal.after_training)}"
         )
     table.caption = "; ".join(captions)
     return table
@@ -86,7 +90,7 @@ def _headings(accuracy: Accuracy | None) -> list[str]:
     return ["last", "mean" if accuracy is None else f"mean of last {accuracy.mean_rounds}", "best", "in round"]
 
 
-def _cells(accuracy: Accuracy, chosen: float | None) -> tuple[str, ...]:
+def _cells(metric: Metric, accuracy: Accuracy, chosen: float | None) -> tuple[str, ...]:
     values = (accuracy.last, accuracy.mean_last5, accuracy.best)
-    by_validation = () if chosen is None else (f"{chosen:.1f}",)
-    return (*(f"{value:.1f}" for value in values), str(accuracy.best_round), *by_validation)
+    by_validation = () if chosen is None else (metric.number(chosen),)
+    return (*(metric.number(value) for value in values), str(accuracy.best_round), *by_validation)

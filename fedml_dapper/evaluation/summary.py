@@ -7,15 +7,16 @@ from statistics import fmean
 
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.records import PersonalScores, Record
+from fedml_dapper.tasks import Metric
 
 _LAST = 5
 
 
 class Accuracy(Record):
-    """One accuracy over the tested rounds of a run, in percent Top-1."""
+    """One accuracy, or whatever ``RunRecord.metric`` is, over the tested rounds of a run."""
 
     best: float
-    """Maximum over rounds, the papers' statistic. It is chosen on test data, hence optimistic."""
+    """Best over rounds, the papers' statistic. It is chosen on test data, hence optimistic."""
     best_round: int
     """The first round that reached ``best``."""
     last: float
@@ -68,7 +69,7 @@ class RunSummary(Record):
     domain_accuracy: dict[str, Accuracy]
     """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
     same_round: dict[str, float]
-    """Percent per domain, all in the round in which the global accuracy was best."""
+    """By domain, all in the round in which the global accuracy was best."""
     chosen: ChosenRound | None = None
     """None where the partition keeps no validation samples."""
     unseen_accuracy: Accuracy | None = None
@@ -81,17 +82,19 @@ class RunSummary(Record):
 def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
     """Summary of the rounds that are there, be they fewer than were asked for, or none."""
     tested = {record.round: record.scores for record in rounds if record.scores is not None}
-    overall = _accuracy({number: scores.global_accuracy for number, scores in tested.items()}) if tested else None
+    overall = None
+    if tested:
+        overall = _accuracy({number: scores.global_accuracy for number, scores in tested.items()}, run.metric)
     unseen = {number: scores.unseen_accuracy for number, scores in tested.items() if scores.unseen_accuracy is not None}
     return RunSummary(
         rounds=len(rounds),
         tested_rounds=len(tested),
         global_accuracy=overall,
-        domain_accuracy={domain: _accuracy(_of_domain(tested, domain)) for domain in run.domains if tested},
+        domain_accuracy={domain: _accuracy(_of_domain(tested, domain), run.metric) for domain in run.domains if tested},
         same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},
-        chosen=_choose(rounds),
-        unseen_accuracy=_accuracy(unseen) if unseen else None,
-        personal=_personal(rounds),
+        chosen=_choose(rounds, run.metric),
+        unseen_accuracy=_accuracy(unseen, run.metric) if unseen else None,
+        personal=_personal(rounds, run.metric),
         seconds=sum(record.seconds.total for record in rounds),
     )
 
@@ -100,11 +103,11 @@ def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
     return {number: scores.domain_accuracy[domain] for number, scores in tested.items()}
 
 
-def _choose(rounds: Sequence[RoundRecord]) -> ChosenRound | None:
+def _choose(rounds: Sequence[RoundRecord], metric: Metric) -> ChosenRound | None:
     candidates = [(r.round, r.validation_scores, r.scores) for r in rounds if r.validation_scores and r.scores]
     if not candidates:
         return None
-    number, validation, scores = max(candidates, key=lambda candidate: candidate[1].global_accuracy)
+    number, validation, scores = max(candidates, key=lambda candidate: metric.merit(candidate[1].global_accuracy))
     return ChosenRound(
         round=number,
         validation_accuracy=validation.global_accuracy,
@@ -114,20 +117,20 @@ def _choose(rounds: Sequence[RoundRecord]) -> ChosenRound | None:
     )
 
 
-def _personal(rounds: Sequence[RoundRecord]) -> PersonalSummary | None:
+def _personal(rounds: Sequence[RoundRecord], metric: Metric) -> PersonalSummary | None:
     measured = {record.round: record for record in rounds if record.personal is not None}
     scores = {number: record.personal for number, record in measured.items() if record.personal is not None}
     if not scores:
         return None
     validated = {number: record.validation.overall for number, record in measured.items() if record.validation}
-    chosen = max(validated, key=validated.__getitem__) if validated else None
+    chosen = max(validated, key=lambda number: metric.merit(validated[number])) if validated else None
     trained = measured[max(measured)].clients
     before = [client.accuracy_before for client in trained if client.accuracy_before is not None]
     after = [client.accuracy_after for client in trained if client.accuracy_after is not None]
     return PersonalSummary(
-        overall=_accuracy({number: personal.overall for number, personal in scores.items()}),
-        average=_accuracy({number: personal.average for number, personal in scores.items()}),
-        worst=_accuracy({number: personal.worst for number, personal in scores.items()}),
+        overall=_accuracy({number: personal.overall for number, personal in scores.items()}, metric),
+        average=_accuracy({number: personal.average for number, personal in scores.items()}, metric),
+        worst=_accuracy({number: personal.worst for number, personal in scores.items()}, metric),
         last=scores[max(scores)],
         chosen_round=chosen,
         chosen=None if chosen is None else scores[chosen],
@@ -136,8 +139,8 @@ def _personal(rounds: Sequence[RoundRecord]) -> PersonalSummary | None:
     )
 
 
-def _accuracy(by_round: dict[int, float]) -> Accuracy:
-    best_round = max(by_round, key=by_round.__getitem__)
+def _accuracy(by_round: dict[int, float], metric: Metric) -> Accuracy:
+    best_round = max(by_round, key=lambda number: metric.merit(by_round[number]))
     last_round = max(by_round)
     latest = sorted(by_round)[-_LAST:]
     return Accuracy(

@@ -2,10 +2,12 @@
 
 from fedml_dapper.federation.announcement import Announcement, Measurement, read_announcement, read_measurement
 from fedml_dapper.federation.client import ClientSide
-from fedml_dapper.federation.experiment import Experiment, build_experiment, level_footprints
+from fedml_dapper.federation.experiment import Experiment, build_experiment, device_of, level_footprints
+from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
+from fedml_dapper.federation.metrics import metrics_of
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.rewind import Rewind
@@ -34,6 +36,7 @@ __all__ = [
     "ClientSide",
     "Codec",
     "Experiment",
+    "ExperimentData",
     "Identity",
     "LedgerWriter",
     "LevelFootprint",
@@ -47,10 +50,14 @@ __all__ = [
     "Server",
     "UploadCheck",
     "build_experiment",
+    "device_of",
     "framed",
     "is_finished",
     "level_footprints",
+    "load_data",
+    "metrics_of",
     "open_run_dir",
+    "passed_data",
     "read_announcement",
     "read_ledger",
     "read_measurement",

@@ -39,10 +39,9 @@ class Measurement(_Told):
     """How the model that a silo was sent does on its own test samples."""
 
     num_samples: _Count
-    accuracy: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """Percent."""
-    loss: Annotated[float, Field(ge=0)] = 0.0
-    """Nats."""
+    headline: float = 0.0
+    """The task's figure, such as Top-1 accuracy in percent."""
+    loss: float = 0.0
 
 
 def read_announcement(text: object, levels: int) -> Announcement:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from pydantic import JsonValue, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedml_dapper.config import Settings, check
@@ -76,6 +76,18 @@ def save_weights(weights: Tensors, path: Path, round_: int) -> None:
     _write(weights, {_ROUND: str(round_)}, path)
 
 
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """The global model that :func:`save_weights` wrote; raises :class:`DataError` where there is none."""
+    if not path.is_file():
+        raise DataError(
+            f"no global model at {path}; a run writes it with its first checkpoint, or when it is cut short"
+        )
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"global model {path} is damaged: {error}") from error
+
+
 def round_of_weights(path: Path) -> int | None:
     """The round after which :func:`save_weights` wrote ``path``; None where it did not."""
     try:
@@ -85,11 +97,16 @@ def round_of_weights(path: Path) -> int | None:
     return int(round_) if round_.isdecimal() else None
 
 
-def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> None:
-    """Write ``checkpoint`` of an experiment with ``settings``, as :func:`save_weights` does."""
+def save_checkpoint(
+    checkpoint: Checkpoint, settings: Settings, path: Path, named: Mapping[str, str] | None = None
+) -> None:
+    """Write ``checkpoint`` of an experiment with ``settings``, as :func:`save_weights` does.
+
+    ``named`` says what in them is not of this package, see :func:`shared_settings`.
+    """
     tensors = _named(checkpoint)
     header = _Header(
-        settings=shared_settings(settings),
+        settings=shared_settings(settings, named),
         last_record=checkpoint.last_record,
         standing=checkpoint.standing,
         best=checkpoint.best,
@@ -103,7 +120,9 @@ def save_checkpoint(checkpoint: Checkpoint, settings: Settings, path: Path) -> N
     _write(tensors, {_SCHEMA: SCHEMA, _HEADER: header, _DIGEST: _digest(header, tensors)}, path)
 
 
-def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Checkpoint:
+def load_checkpoint(
+    path: Path, settings: Settings, device: torch.device, named: Mapping[str, str] | None = None
+) -> Checkpoint:
     """Read a checkpoint, checked to its last bit.
 
     Raises :class:`DataError` naming ``path`` where it is damaged, or of other settings or another schema version.
@@ -120,7 +139,7 @@ def load_checkpoint(path: Path, settings: Settings, device: torch.device) -> Che
     if metadata.get(_DIGEST) != _digest(text, found):
         raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
     header = _parsed(text, path)
-    difference = settings_difference(_as_known_today(header.settings, path), shared_settings(settings))
+    difference = settings_difference(_as_known_today(header.settings, path), shared_settings(settings, named))
     if difference:
         raise DataError(f"checkpoint {path} is of another experiment: {difference}")
     groups: dict[str, dict[str, Tensor]] = {}
@@ -164,7 +183,7 @@ def _parsed(text: str, path: Path) -> _Header:
 def _as_known_today(shared: dict[str, Any], path: Path) -> dict[str, Any]:
     """Shared settings of an earlier version, with the defaults of what it did not know."""
     try:
-        return shared_settings(check(Settings, shared, where=str(path)))
+        return shared_settings(check(Settings, shared, where=str(path)), named={})  # they have its sources' names
     except ConfigError as error:
         raise DataError(f"checkpoint {path} is of another version: {error}") from error
 

@@ -19,18 +19,25 @@ class CheckpointFolder:
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self._path = path
         self._settings = experiment.settings
+        self._sources = experiment.sources
         self._device = experiment.device
+        self._metric = experiment.method.problem.task.headline
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
-        save_checkpoint(checkpoint, self._settings, self._path / f"round_{checkpoint.round:05d}.safetensors")
+        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round), self._sources)
         files = [path for path in self._newest_first() if _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
-        best = max(tested, key=tested.__getitem__, default=None)  # of equals the earliest
+        best = max(tested, key=lambda path: self._metric.merit(tested[path]), default=None)  # of equals the earliest
         for path in files[self._settings.dapper_args.checkpoints_kept :]:
             if path != best:
                 path.unlink()
+
+    def of_round(self, round_: int) -> Checkpoint | None:
+        """The checkpoint after ``round_``, if it was kept; raises :class:`DataError` where it is damaged."""
+        path = self._file(round_)
+        return load_checkpoint(path, self._settings, self._device) if path.is_file() else None
 
     def latest(self, finished_rounds: int) -> Checkpoint | None:
         """The latest checkpoint that can be used, after ``finished_rounds`` or fewer; None where there is none.
@@ -39,7 +46,7 @@ class CheckpointFolder:
         """
         for path in self._newest_first():
             try:
-                checkpoint = load_checkpoint(path, self._settings, self._device)
+                checkpoint = load_checkpoint(path, self._settings, self._device, self._sources)
             except DataError as error:
                 problem = str(error)
             else:
@@ -49,6 +56,9 @@ class CheckpointFolder:
             LOGGER.warning("%s; looking for an earlier one", problem)
             path.replace(path.with_name(f"{path.name}.refused"))
         return None
+
+    def _file(self, round_: int) -> Path:
+        return self._path / f"round_{round_:05d}.safetensors"
 
     def _newest_first(self) -> list[Path]:
         files = (path for path in self._path.glob("round_*") if re.fullmatch(r"round_\d+\.safetensors", path.name))

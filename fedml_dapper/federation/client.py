@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from fedml_dapper.datasets import ClientData
+from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring import evaluate
-from fedml_dapper.methods import ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
+from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
+from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""
@@ -37,13 +38,14 @@ class ClientSide:
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
             precision=self._experiment.settings.device_args.precision,
+            augment=self._augment(client_id),
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
         method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return as_received(method.local_update(context, downlink), method.problem.layout)
+            return as_received(self._local_update(context, downlink), method.problem.layout)
         before = self._own_accuracy(context, downlink)
-        upload = method.local_update(context, downlink)
+        upload = self._local_update(context, downlink)
         after = self._own_accuracy(context, self._as_downlink(upload))
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
@@ -70,8 +72,9 @@ class ClientSide:
         test = self._experiment.own_tests(client_id).test
         if not test.num_samples:
             return Measurement(num_samples=0)
-        accuracy, loss = evaluate(self._experiment.method.personal_model(context, downlink), test, context.device)
-        return Measurement(num_samples=test.num_samples, accuracy=accuracy, loss=loss)
+        method = self._experiment.method
+        figures = evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
+        return Measurement(num_samples=test.num_samples, headline=figures.headline, loss=figures.loss)
 
     def _profile(self, downlink: Downlink) -> ClientProfile:
         """The client as of this round, in which its level may be another than in the first."""
@@ -85,10 +88,27 @@ class ClientSide:
             raise ProtocolError(f"downlink asks for level {downlink.level}; there are {len(ratios)}")
         return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
 
+    def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
+        """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
+        seed = self._experiment.settings.common_args.random_seed
+        with seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
+            return self._experiment.method.local_update(context, downlink)
+
+    def _augment(self, client_id: int) -> Augment:
+        """What the task does with the client's training batches, from a stream of (client, round, epoch)."""
+        problem = self._experiment.method.problem
+
+        def augment(batches: Iterable[Batch], round_: int, epoch: int) -> Iterator[Batch]:
+            generator = torch_generator(problem.seed, Stream.AUGMENTATION, client_id, round_, epoch)
+            for inputs, targets in batches:
+                yield Batch(*problem.task.augment(inputs, targets, generator))
+
+        return augment
+
     def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
         model = self._experiment.method.personal_model(context, downlink)
         test = self._experiment.own_tests(context.profile.client_id).test
-        return evaluate(model, test, context.device)[0]
+        return evaluate(model, self._experiment.method.problem.task, test, context.device).headline
 
     def _as_downlink(self, upload: Upload) -> Downlink:
         """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""

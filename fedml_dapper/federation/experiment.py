@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Settings, sources
-from fedml_dapper.datasets import (
-    ClientData,
-    ClientTests,
-    Division,
-    Suite,
-    TestData,
-    divide,
-    load_server,
-    load_silo,
-    load_suite,
-    server_division,
-    silo_division,
-)
+from fedml_dapper.datasets import ClientData, ClientTests, Division, TestData
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
-from fedml_dapper.federation.unseen import UnseenDomain, leave_out
+from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
+from fedml_dapper.tasks import build_task
 
 
 @dataclass(frozen=True)
@@ -53,6 +46,13 @@ class Experiment:
     """By label; empty where targets are no classes."""
     device: torch.device
     notes: tuple[str, ...]
+    sources: Mapping[str, str]
+    """By setting, what is not of this package: what the setting names, or what a program passes in its place."""
+
+    @property
+    def division(self) -> Division:
+        """Everyone's data."""
+        return Division(self.clients, self.client_tests, self.tests, self.validations, self.notes)
 
     @property
     def num_classes(self) -> int:
@@ -89,8 +89,9 @@ class Experiment:
             classes=self.classes,
             unseen_domain=self.settings.dapper_args.evaluation.unseen_domain,
             method=self.method.name,
+            metric=self.method.problem.task.headline,
             settings=self.settings.model_dump(mode="json"),
-            sources=sources(self.settings),
+            sources=dict(self.sources),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
             cost_note=self.method.cost_note,
             clients=tuple(
@@ -104,28 +105,35 @@ class Experiment:
         )
 
 
-def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
+def build_experiment(
+    settings: Settings, model: nn.Module | None = None, data: ExperimentData | None = None, rank: int = 0
+) -> Experiment:
     """Load the data, deal it out, trace the model and check every level's budget.
 
-    ``rank`` counts where silos have data of their own: rank 0 is the server, rank N the silo of client N - 1. Raises
-    :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
+    ``model`` and ``data`` are what a program passes in place of what ``settings`` name. ``rank`` counts where silos
+    have data of their own: rank 0 is the server, rank N the silo of client N - 1.
+
+    Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
-    seed, training = settings.common_args.random_seed, settings.train_args
-    device = _device(settings)
-    suite, unseen, division = _data(settings, rank)
-    division = division.to(device)
-    clients = division.clients
+    seed, device = settings.common_args.random_seed, device_of(settings)
+    if data is None:
+        data = load_data(settings, device, rank)
+    division, unseen, clients = data.division, data.unseen, data.division.clients
+    args, asked = settings.model_args, (data.num_classes, seed, data.example)
+    backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     problem = Problem(
-        backbone=build_backbone(settings.model_args, suite.num_classes, seed, suite.example.shape[-1]).to(device),
-        example=suite.example,
-        training=training,
+        backbone=backbone.to(device),
+        example=data.example,
+        training=settings.train_args,
         pruning=settings.dapper_args.pruning,
         uniform_weights=settings.dapper_args.aggregation_weights == "uniform",
         seed=seed,
         ratios=settings.dapper_args.levels.ratios,
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
+        task=build_task(settings.train_args),
     )
+    _check_outputs(problem, data.num_classes)
     method = build_method(settings.dapper_args, problem)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
@@ -147,6 +155,8 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
         )
     for ratio in level_args.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
+    if method.slims:
+        method.problem.verify()
     known = (Device(client.client_id, client.domain, client.num_samples) for client in clients)
     roster = Roster(settings, method, known)
     return Experiment(
@@ -158,24 +168,31 @@ def build_experiment(settings: Settings, rank: int = 0) -> Experiment:
         validations=division.domain_validations,
         client_tests=division.client_tests,
         unseen=unseen,
-        suite_label=suite.label,
-        classes=suite.classes,
+        suite_label=data.label,
+        classes=data.classes,
         device=device,
-        notes=suite.notes + division.notes,
+        notes=(*data.notes, *division.notes, *(method.problem.layout.notes if method.slims else ())),
+        sources=_sources(settings, model, data),
     )
 
 
-def _data(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
-    """The suite, the domain left out, and who has what; of silos with data of their own what ``rank`` has."""
-    args, training, seed = settings.data_args, settings.train_args, settings.common_args.random_seed
-    if args.partition != "own":
-        suite, unseen = leave_out(load_suite(args), settings)
-        return suite, unseen, divide(suite, args, training.client_num_in_total, training.batch_size, seed)
-    if rank == 0:
-        suite = load_server(args)
-        return suite, None, server_division(suite)
-    suite = load_silo(args, settings.silo_args)
-    return suite, None, silo_division(suite, rank - 1, training.batch_size, seed)
+def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) -> dict[str, str]:
+    named = sources(settings)
+    if model is not None and settings.model_args.model is None:
+        named["model_args.model"] = describe(model)
+    if data.source is not None:
+        named["data_args.dataset"] = data.source
+    return named
+
+
+@torch.no_grad()
+def _check_outputs(problem: Problem, num_classes: int) -> None:
+    """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
+    model = copy.deepcopy(problem.backbone).eval()
+    outputs = model(problem.example.to(next(model.parameters()).device))
+    misfit = problem.task.misfit(outputs, num_classes)
+    if misfit:
+        raise ConfigError(f"{problem.backbone.label} does not fit task `{problem.task.name}`: {misfit}")
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:
@@ -187,7 +204,8 @@ def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootp
     return tuple(rows)
 
 
-def _device(settings: Settings) -> torch.device:
+def device_of(settings: Settings) -> torch.device:
+    """Where ``settings`` have models and data; raises :class:`ConfigError` where that is not there."""
     if not settings.device_args.using_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():

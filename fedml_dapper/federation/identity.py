@@ -44,8 +44,9 @@ class Identity(BaseModel):
     settings_digest: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Identity:
-        shared = shared_settings(settings)
+    def of(cls, settings: Settings, named: Mapping[str, str] | None = None) -> Identity:
+        """Of an experiment with ``settings``; for ``named`` see :func:`shared_settings`."""
+        shared = shared_settings(settings, named)
         digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
         return cls(wire_schema=WIRE_SCHEMA, method=shared["dapper_args"]["method"], settings_digest=digest)
 

@@ -1,6 +1,8 @@
 """The ledger's records: what a run is, and what happened in each of its rounds.
 
-Accuracies are percent Top-1, losses nats, sizes bytes, times seconds. Every wall-clock figure sits in a field named
+Fields named ``accuracy`` hold the figure that the task is judged by, which ``RunRecord.metric`` names: in
+classification Top-1 accuracy in percent. Losses are the task's, in nats where it is cross-entropy; sizes are bytes,
+times seconds. Every wall-clock figure sits in a field named
 ``seconds``; everything else repeats exactly when a run is repeated with the same seed on the same machine.
 """
 
@@ -9,6 +11,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
+
+from fedml_dapper.tasks import TOP_1, Metric
 
 
 class Record(BaseModel):
@@ -52,6 +56,8 @@ class RunRecord(Record):
     unseen_domain: str | None = None
     """A domain without clients, scored all the same."""
     method: str
+    metric: Metric = TOP_1
+    """By what models are judged."""
     settings: dict[str, Any]
     sources: dict[str, str] = {}
     """For settings that name something outside of the package: which object, and a digest of its source."""
@@ -99,10 +105,12 @@ class Scores(Record):
     weighted by their numbers."""
     domain_accuracy: dict[str, float]
     domain_loss: dict[str, float]
+    domain_figures: dict[str, dict[str, float]] = {}
+    """By domain and name, what the task measures besides."""
     best_global_accuracy: float
-    """Maximum of ``global_accuracy`` so far: the paper's statistic."""
+    """Best ``global_accuracy`` so far: the paper's statistic."""
     best_domain_accuracy: dict[str, float]
-    """Maximum per domain so far, each in its own round: the paper's domain columns."""
+    """Best per domain so far, each in its own round: the paper's domain columns."""
     unseen_accuracy: float | None = None
     """On the domain that was left out."""
 

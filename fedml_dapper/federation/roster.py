@@ -40,6 +40,11 @@ class Roster:
         """Ids of the clients that are known."""
         return frozenset(self._devices)
 
+    @property
+    def varies(self) -> bool:
+        """Whether a client may have another level in another round."""
+        return self._rule is not None
+
     def join(self, device: Device) -> bool:
         """A silo is there, or is back, perhaps with other data; whether it says anything new."""
         before = self._devices.get(device.client_id)

@@ -48,14 +48,17 @@ def run_rounds(
 
 
 def simulate(
-    experiment: Experiment, observers: Sequence[RunObserver] = (), run_dir: Path | None = None, resume: bool = False
+    experiment: Experiment,
+    observers: Sequence[RunObserver] = (),
+    run_dir: Path | str | None = None,
+    resume: bool = False,
 ) -> tuple[Server, list[RoundRecord]]:
     """The whole run without FedML: the server at its end, and every round's record.
 
     Nothing is written without a ``run_dir``; ``resume`` goes on with what it holds, if anything.
     """
     if run_dir is not None:
-        open_run_dir(experiment, run_dir, resume)
+        run_dir = open_run_dir(experiment, run_dir, resume)
     server = Server(experiment)
     clients = ClientSide(experiment, server.memories)
     collector = _Collector()

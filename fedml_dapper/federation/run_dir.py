@@ -20,14 +20,14 @@ SETTINGS_NAME = "settings.yaml"
 REPORT_NAME = "report.html"
 
 
-def open_run_dir(experiment: Experiment, path: Path | None = None, resume: bool = False) -> Path:
+def open_run_dir(experiment: Experiment, path: Path | str | None = None, resume: bool = False) -> Path:
     """Make the run's folder and put the effective settings into it; asking twice changes nothing.
 
     By default a new one below ``dapper_args.output_dir``, named after data, method, seed and time. With ``resume`` the
     folder may hold a run of the same experiment. Raises :class:`ConfigError` where ``path`` holds any other run, cannot
     be written, or the run cannot be resumed.
     """
-    settings = experiment.settings
+    settings, path = experiment.settings, None if path is None else Path(path)
     if resume:
         path = _resumable(experiment, path)
     elif path is None:

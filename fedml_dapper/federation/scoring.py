@@ -1,4 +1,7 @@
-"""What is measured after a round: the global model on every domain, clients' own models on their own."""
+"""What is measured after a round: the global model on every domain, clients' own models on their own.
+
+By which figures, the task says.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,33 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 import torch
-from torch.nn import functional as F
+from torch import Tensor
 
 from fedml_dapper.datasets import TestData
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import PersonalScores, Scores
 from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
-
-Figures = tuple[float, float]
-"""Top-1 accuracy in percent, and mean cross-entropy in nats."""
+from fedml_dapper.tasks import TOP_1, Metric, Task
 
 CPU_BATCH = 32
 """Images that a CPU takes through the model at once: their activations stay in its cache, which saves a fifth."""
 
 
 @dataclass(frozen=True)
+class Figures:
+    """A model's figures on some samples: the task's headline, its mean loss, and whatever else it measures."""
+
+    headline: float
+    loss: float
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measured:
-    """What a tested round's record says of accuracies; see :class:`RoundRecord` for when something is None."""
+    """What a tested round's record says of models' figures; see :class:`RoundRecord` for when something is None."""
 
     scores: Scores | None = None
     validation_scores: Scores | None = None
@@ -43,6 +54,8 @@ class Scoring:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._method = experiment.method
+        self._task = self._method.problem.task
+        self._metric = self._task.headline
         self.best, self.best_validation = Best(), Best()
 
     @part("evaluation")
@@ -58,21 +71,23 @@ class Scoring:
             return Measured()
         if method.has_global_model:
             model = method.global_model(state)
-            scores = self.best.update(self._by_domain(model, experiment.tests), self._unseen(state))
+            scores = self.best.update(self._by_domain(model, experiment.tests), self._metric, self._unseen(state))
             if experiment.validations:
-                validation_scores = self.best_validation.update(self._by_domain(model, experiment.validations))
+                validation_scores = self.best_validation.update(
+                    self._by_domain(model, experiment.validations), self._metric
+                )
         elif test:
-            scores = self.best.update(self._mean_by_domain(test), self._unseen(state))
+            scores = self.best.update(self._mean_by_domain(test), self._metric, self._unseen(state))
             if validation:
-                validation_scores = self.best_validation.update(self._mean_by_domain(validation))
+                validation_scores = self.best_validation.update(self._mean_by_domain(validation), self._metric)
         if not wants_personal:
             return Measured(scores, validation_scores)
         tests = experiment.client_tests
         return Measured(
             scores,
             validation_scores,
-            _over_clients(test, [own.test for own in tests]),
-            _over_clients(validation, [own.validation for own in tests if own.validation is not None]),
+            _over_clients(test, [own.test for own in tests], self._metric),
+            _over_clients(validation, [own.validation for own in tests if own.validation is not None], self._metric),
         )
 
     def of_silos(
@@ -84,7 +99,7 @@ class Scoring:
         for client_id, figures in sorted(own.items()):
             by_domain.setdefault(profiles[client_id].domain, {})[client_id] = figures
         means = {domain: _weighted(figures, num_tests) for domain, figures in sorted(by_domain.items())}
-        return self.best.update(means, overall=_weighted(own, num_tests)[0])
+        return self.best.update(means, self._task.headline, overall=_weighted(own, num_tests).headline)
 
     def _own_figures(
         self, state: ServerState, memories: dict[int, Memory]
@@ -99,49 +114,58 @@ class Scoring:
                 device=experiment.device,
             )
             model = self._method.personal_model(context, self._method.downlink(state, client_id))
-            test[client_id] = evaluate(model, own.test, experiment.device)
+            test[client_id] = evaluate(model, self._task, own.test, experiment.device)
             if own.validation is not None:
-                validation[client_id] = evaluate(model, own.validation, experiment.device)
+                validation[client_id] = evaluate(model, self._task, own.validation, experiment.device)
         return test, validation if len(validation) == len(test) else {}
 
     def _by_domain(self, model: Backbone, samples: Sequence[TestData]) -> dict[str, Figures]:
-        return {one.domain: evaluate(model, one, self._experiment.device) for one in samples}
+        return {one.domain: evaluate(model, self._task, one, self._experiment.device) for one in samples}
 
     def _mean_by_domain(self, own: Mapping[int, Figures]) -> dict[str, Figures]:
         means = {}
         for domain in (test.domain for test in self._experiment.tests):
             members = [own[profile.client_id] for profile in self._experiment.profiles if profile.domain == domain]
-            accuracies, losses = zip(*members, strict=True)
-            means[domain] = (fmean(accuracies), fmean(losses))
+            others = {name: fmean(member.others[name] for member in members) for name in members[0].others}
+            headlines, losses = [member.headline for member in members], [member.loss for member in members]
+            means[domain] = Figures(fmean(headlines), fmean(losses), others)
         return means
 
     def _unseen(self, state: ServerState) -> float | None:
-        """Accuracy on the domain that was left out, with the method's model for newcomers."""
+        """The headline on the domain that was left out, with the method's model for newcomers."""
         unseen, device = self._experiment.unseen, self._experiment.device
         if unseen is None:
             return None
-        return evaluate(self._method.adapted_model(state, unseen.data, device), unseen.test, device)[0]
+        model = self._method.adapted_model(state, unseen.data, device)
+        return evaluate(model, self._task, unseen.test, device).headline
 
 
 @dataclass
 class Best:
-    """The best accuracies so far, overall and per domain."""
+    """The best headlines so far, overall and per domain."""
 
-    overall: float = 0.0
+    overall: float | None = None
     domain: dict[str, float] = field(default_factory=dict)
 
     def update(
-        self, figures: Mapping[str, Figures], unseen: float | None = None, overall: float | None = None
+        self,
+        figures: Mapping[str, Figures],
+        metric: Metric,
+        unseen: float | None = None,
+        overall: float | None = None,
     ) -> Scores:
         """Take a round's ``figures`` in, and say how they compare; ``overall`` stands in for their mean."""
-        accuracy = {domain: value for domain, (value, _) in figures.items()}
-        mean = fmean(accuracy.values()) if overall is None else overall
-        self.overall = max(self.overall, mean)
-        self.domain = {domain: max(value, self.domain.get(domain, 0.0)) for domain, value in accuracy.items()}
+        headlines = {domain: value.headline for domain, value in figures.items()}
+        mean = fmean(headlines.values()) if overall is None else overall
+        self.overall = mean if self.overall is None else metric.best((self.overall, mean))
+        self.domain = {
+            domain: metric.best((self.domain.get(domain, value), value)) for domain, value in headlines.items()
+        }
         return Scores(
             global_accuracy=mean,
-            domain_accuracy=accuracy,
-            domain_loss={domain: loss for domain, (_, loss) in figures.items()},
+            domain_accuracy=headlines,
+            domain_loss={domain: value.loss for domain, value in figures.items()},
+            domain_figures={domain: dict(value.others) for domain, value in figures.items() if value.others},
             best_global_accuracy=self.overall,
             best_domain_accuracy=dict(self.domain),
             unseen_accuracy=unseen,
@@ -150,36 +174,47 @@ class Best:
 
 def _weighted(figures: Mapping[int, Figures], weights: Mapping[int, int]) -> Figures:
     counts = [weights[client_id] for client_id in figures]
-    accuracies, losses = zip(*figures.values(), strict=True)
-    return fmean(accuracies, weights=counts), fmean(losses, weights=counts)
+    headlines, losses = [value.headline for value in figures.values()], [value.loss for value in figures.values()]
+    return Figures(fmean(headlines, weights=counts), fmean(losses, weights=counts))
 
 
-def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData]) -> PersonalScores | None:
+def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData], metric: Metric) -> PersonalScores | None:
     if not own:
         return None
-    return summarise([accuracy for accuracy, _ in own.values()], [one.num_samples for one in samples])
+    return summarise([value.headline for value in own.values()], [one.num_samples for one in samples], metric)
 
 
-def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> PersonalScores:
+def summarise(headlines: Sequence[float], sizes: Sequence[int], metric: Metric = TOP_1) -> PersonalScores:
     """The statistics of FDSE and FedCMD over clients with ``sizes`` test samples."""
     return PersonalScores(
-        overall=fmean(accuracies, weights=sizes),
-        average=fmean(accuracies),
-        worst=min(accuracies),
-        deviation=pstdev(accuracies),
-        accuracy=tuple(accuracies),
+        overall=fmean(headlines, weights=sizes),
+        average=fmean(headlines),
+        worst=metric.worst(headlines),
+        deviation=pstdev(headlines),
+        accuracy=tuple(headlines),
     )
 
 
 @part("evaluation")
 @torch.no_grad()
-def evaluate(model: Backbone, test: TestData, device: torch.device) -> tuple[float, float]:
-    """Top-1 accuracy (percent) and mean cross-entropy of ``model``, in evaluation mode."""
+def evaluate(model: Backbone, task: Task, test: TestData, device: torch.device) -> Figures:
+    """The task's figures and mean loss of ``model``, in evaluation mode.
+
+    Raises :class:`ConfigError` where the task does not give the figure that it names as its headline.
+    """
     model.to(device).eval()
-    correct, loss = 0, 0.0
+    sums, loss = dict[str, Tensor](), 0.0
     for batch in test.batches(device):
         at_once = CPU_BATCH if device.type == "cpu" else len(batch.inputs)
-        logits = torch.cat([model(images) for images in torch.split(batch.inputs, at_once)])
-        correct += int((logits.argmax(dim=1) == batch.targets).sum())
-        loss += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
-    return 100 * correct / test.num_samples, loss / test.num_samples
+        outputs = torch.cat([model(inputs) for inputs in torch.split(batch.inputs, at_once)])
+        for name, value in task.sums(outputs, batch.targets).items():
+            summand = value.cpu().double()
+            sums[name] = sums[name] + summand if name in sums else summand
+        loss += float(task.total_loss(outputs, batch.targets))
+    figures = dict(task.figures(sums))
+    if task.headline.name not in figures:
+        raise ConfigError(
+            f"train_args.task: figures of task `{task.name}` lack its headline `{task.headline.name}`; they are"
+            f" {', '.join(figures) or 'none'}"
+        )
+    return Figures(figures.pop(task.headline.name), loss / test.num_samples, figures)

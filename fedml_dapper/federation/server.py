@@ -13,7 +13,7 @@ from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
-from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.federation.scoring import Figures, Measured, Scoring
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
@@ -91,7 +91,7 @@ class Server:
         """
         assert self.last_record is not None, "no round was closed"
         found = {
-            client_id: (measurement.accuracy, measurement.loss)
+            client_id: Figures(measurement.headline, measurement.loss)
             for client_id, measurement in measurements.items()
             if self._num_tests.get(client_id, 0) and measurement.num_samples == self._num_tests[client_id]
         }
@@ -107,7 +107,8 @@ class Server:
         """
         if self._aggregation is None:
             chosen, round_ = self._choose_clients(), self.state.round + 1
-            self.state.profiles = self._experiment.roster.profiles(round_)
+            if self._experiment.roster.varies:
+                self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._refused = {}

@@ -25,6 +25,7 @@ class UploadCheck:
     def __init__(self, experiment: Experiment) -> None:
         self._method = experiment.method
         self._layout = experiment.method.problem.layout
+        self._metric = experiment.method.problem.task.headline
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
         self._variances = [
             f"{name}.running_var"
@@ -45,12 +46,19 @@ class UploadCheck:
         expected = self._method.trained_samples(server.profiles[upload.client_id])
         if upload.num_samples != expected:
             raise ProtocolError(f"upload says {upload.num_samples} samples, its client trains on {expected}")
+        self._check_shares(upload)
         for name, tensor in upload.weights.items():
             if not tensor.is_floating_point() and not bool(((tensor >= 0) & (tensor < MAX_COUNT)).all()):
                 raise ProtocolError(f"upload's `{name}` counts outside 0..{MAX_COUNT - 1}")
         for name in self._variances:
             if name in upload.weights and bool((upload.weights[name] < 0).any()):
                 raise ProtocolError(f"upload's `{name}` holds negative variances")
+
+    def _check_shares(self, upload: Upload) -> None:
+        """Raises :class:`ProtocolError` where the headline is in percent and the upload's are not within 0..100."""
+        said = (upload.metrics.accuracy_before, upload.metrics.accuracy_after)
+        if self._metric.unit == "%" and any(value is not None and not 0 <= value <= 100 for value in said):
+            raise ProtocolError(f"upload's {self._metric.title} is outside 0..100: {said}")
 
     def check_change(self, server: ServerState, upload: Upload) -> None:
         """Raises :class:`ProtocolError` where the upload moved further than ``defence.max_change`` lets it."""

@@ -52,8 +52,8 @@ class _Metrics(BaseModel):
     loss: float
     steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
     seconds: float = Field(ge=0)
-    accuracy_before: float | None = Field(default=None, ge=0, le=100)
-    accuracy_after: float | None = Field(default=None, ge=0, le=100)
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
 
 
 class Header(BaseModel):

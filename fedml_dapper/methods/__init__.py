@@ -36,6 +36,7 @@ from fedml_dapper.methods.catalogue.pfedsim import PFedSim
 from fedml_dapper.methods.catalogue.scaffold import SCAFFOLD
 from fedml_dapper.methods.contract import (
     Aggregation,
+    Augment,
     ClientContext,
     ClientProfile,
     Downlink,
@@ -50,7 +51,6 @@ from fedml_dapper.methods.contract import (
     TrainingMetrics,
     Upload,
     as_received,
-    cross_entropy,
     payload_bytes,
 )
 from fedml_dapper.registry import Registry
@@ -77,6 +77,7 @@ METHODS: Registry[type[Method[Any]]] = Registry(
 __all__ = [
     "METHODS",
     "Aggregation",
+    "Augment",
     "ClientContext",
     "ClientProfile",
     "DapperFL",
@@ -94,7 +95,6 @@ __all__ = [
     "Upload",
     "as_received",
     "build_method",
-    "cross_entropy",
     "payload_bytes",
 ]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -12,10 +14,39 @@ class Backbone(nn.Module, ABC):
     """A network split into encoder (all but the last linear layer) and predictor (the last linear layer)."""
 
     predictor: nn.Linear
+    """The last linear layer; networks that are not built in may have none."""
 
     @abstractmethod
-    def encode(self, images: Tensor) -> Tensor:
-        """Representations z, shape (B, d), of normalised ``images``, shape (B, 3, S, S)."""
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Representations z, shape (B, d), of ``inputs``; of images, shape (B, 3, S, S), normalised."""
+
+    @property
+    def has_representations(self) -> bool:
+        """Whether z is one vector a sample under a linear predictor."""
+        return isinstance(self.predictor, nn.Linear)
+
+    @property
+    def label(self) -> str:
+        """What errors call the network."""
+        return type(self).__name__
+
+    @property
+    def predictor_name(self) -> str | None:
+        """The predictor's name among the modules; None where there is no predictor."""
+        return next((name for name, module in self.named_modules() if module is self.predictor), None)
+
+    @property
+    def head_tensors(self) -> frozenset[str]:
+        """State-dict entries of the predictor; none where there is no predictor."""
+        name, predictor = self.predictor_name, self.predictor
+        if name is None:
+            return frozenset()
+        return frozenset(f"{name}.{entry}" if name else entry for entry in predictor.state_dict())
+
+    @property
+    def module_order(self) -> Sequence[str]:
+        """Names of all modules, in the order in which a forward pass comes to them."""
+        return [name for name, _ in self.named_modules()]
 
     def conv_stages(self) -> list[nn.Sequential]:
         """What every convolutional stage ends in, in the order of the forward pass; empty where none are marked.
@@ -29,8 +60,14 @@ class Backbone(nn.Module, ABC):
         logits: Tensor = self.predictor(representations)
         return logits
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.predict(self.encode(images))
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.predict(self.encode(inputs))
+
+    def release_predictor(self) -> nn.Linear:
+        """Take the predictor off; what is left can only encode."""
+        predictor = self.predictor
+        del self.predictor
+        return predictor
 
 
 class ExtendedBackbone(Backbone):
@@ -39,5 +76,9 @@ class ExtendedBackbone(Backbone):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.encoder = copy.deepcopy(backbone)
-        self.predictor = self.encoder.predictor
-        del self.encoder.predictor  # else the state dict would hold it twice
+        self.predictor = self.encoder.release_predictor()  # else the state dict would hold it twice
+
+
+def example_image(size: int) -> Tensor:
+    """One image as backbones take it, of zeros: shape (1, 3, ``size``, ``size``)."""
+    return torch.zeros(1, 3, size, size)

@@ -6,8 +6,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # on the age of requests and pkg_resources, which FedML's pins decide
     from fedml.arguments import Arguments
 
+from fedml_dapper.federation import device_of, load_data
 from fedml_dapper.models import Backbone
-from fedml_dapper.platform.arguments import attach, experiment_of, init
+from fedml_dapper.platform.arguments import attach, experiment_of, init, keep_data, settings_of
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
@@ -26,7 +27,15 @@ __all__ = [
 ]
 
 
-def load(args: Arguments) -> tuple[FedMLDataset, Backbone]:
-    """FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around."""
+def load(args: Arguments) -> tuple[FedMLDataset, Backbone | None]:
+    """FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around.
+
+    The model is None where the experiment file names none: the program passes one of its own then.
+    """
+    settings = settings_of(args)
+    if settings.model_args.model is None:
+        data = load_data(settings, device_of(settings))
+        keep_data(args, data)
+        return fedml_dataset(data.division, data.num_classes), None
     experiment = experiment_of(args)
-    return fedml_dataset(experiment), experiment.method.problem.backbone
+    return fedml_dataset(experiment.division, experiment.num_classes), experiment.method.problem.backbone

@@ -130,7 +130,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
         header = self._codec.read_header(data)
-        ours = shared_settings(self._experiment.settings)
+        ours = shared_settings(self._experiment.settings, self._experiment.sources)
         if header.settings is not None and header.settings != ours:
             difference = settings_difference(header.settings, ours)
             raise ConfigError(f"rank {self.rank} and the server run different experiments: {difference}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -12,21 +13,26 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.arguments import experiment_of, note_model, refuse_protections
 
 
 class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is untyped
-    """FedML's hooks around a method's local update.
+    """FedML's hooks around a method's local update; ``model`` is the one that is trained.
 
     The payload of ``set_model_params`` is a :class:`Downlink`, that of ``get_model_params`` an :class:`Upload`.
     """
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
-        experiment = experiment_of(args)  # first: it refuses what FedML's base class would switch on
+        refuse_protections(args)  # first: FedML's base class would switch them on
+        note_model(args, model)
         super().__init__(model, args)
-        self.clients = ClientSide(experiment)
         self._downlink: Downlink | None = None
         self._upload: Upload | None = None
+
+    @cached_property
+    def clients(self) -> ClientSide:
+        """The clients that this process serves; asking for them builds the experiment, so data have to be known."""
+        return ClientSide(experiment_of(self.args))
 
     def set_model_params(self, model_parameters: Downlink) -> None:
         self._downlink = model_parameters

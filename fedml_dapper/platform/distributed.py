@@ -25,10 +25,10 @@ from fedml_dapper.federation import (
     shared_settings,
 )
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
-from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.arguments import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
-from fedml_dapper.platform.dataset import FedMLDataset
+from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.tracking import sinks_for
@@ -43,28 +43,33 @@ SERVER_FIRST_SECONDS = 5.0
 class DistributedRunner:
     """This process's part, by ``args.rank``: 0 serves, the others train. Hand it to ``FedMLRunner`` as
     ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into ``run_dir``; it goes on
-    with the run that is there if told to ``resume``."""
+    with the run that is there if told to ``resume``. For ``dataset`` and ``model`` see :class:`InProcessRunner`; the
+    trained global model is handed back on the server."""
 
     def __init__(
         self,
         args: Arguments,
         device: Any,
-        dataset: FedMLDataset,
+        dataset: FedMLDataset | Sequence[Any],
         model: nn.Module,
         client_trainer: DapperClientTrainer | None = None,
         server_aggregator: DapperServerAggregator | None = None,
-        run_dir: Path | None = None,
+        run_dir: Path | str | None = None,
         observers: Sequence[RunObserver] = (),
         resume: bool = False,
     ) -> None:
+        note_model(args, model)
+        note_data(args, dataset)
         self.experiment = experiment_of(args)
         self.run_dir = run_dir
-        self._args, self._device, self._dataset, self._model = args, device, dataset, model
+        self._args, self._device, self._model = args, device, model
+        self._dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
         self._trainer, self._aggregator = client_trainer, server_aggregator
         self._observers = observers
         self._resume = resume
-        settings = self.experiment.settings
-        self._codec = Codec(self.experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
+        settings, sources = self.experiment.settings, self.experiment.sources
+        identity, shared = Identity.of(settings, sources), shared_settings(settings, sources)
+        self._codec = Codec(self.experiment.method.problem.layout, identity, shared)
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
@@ -92,6 +97,7 @@ class DistributedRunner:
         num_processes = self._num_processes(comm)
         self._args.client_id_list = json.dumps(list(range(1, num_processes + 1)))
         DapperServerManager(self._args, aggregator, self.experiment, self._codec, journal, comm, num_processes).run()
+        hand_back(self._args, aggregator.server.state.weights)
 
     def _train(self, comm: Any) -> None:
         trainer = self._trainer or DapperClientTrainer(self._model, self._args)

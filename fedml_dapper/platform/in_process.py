@@ -11,15 +11,18 @@ from torch import nn
 
 from fedml_dapper.federation import RunObserver, open_run_dir, run_rounds
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.arguments import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
-from fedml_dapper.platform.dataset import FedMLDataset
+from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.tracking import sinks_for
 
 
 class InProcessRunner:
     """All clients one after another in this process; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+
+    ``dataset`` and ``model`` are what :func:`fedml_dapper.platform.load` gives, or the program's own: FedML's
+    eight-part tuple with any loaders, and any ``nn.Module``, which holds the trained global model in the end.
 
     Calls the same trainer hooks as FedML's cross-silo client. Uploads are folded in one by one and dropped, so memory
     does not grow with the number of clients. Writes settings, ledger, checkpoints and global model into ``run_dir`` (by
@@ -30,18 +33,20 @@ class InProcessRunner:
         self,
         args: Arguments,
         device: Any,
-        dataset: FedMLDataset,
+        dataset: FedMLDataset | Sequence[Any],
         model: nn.Module,
         client_trainer: DapperClientTrainer,
         server_aggregator: DapperServerAggregator,
-        run_dir: Path | None = None,
+        run_dir: Path | str | None = None,
         observers: Sequence[RunObserver] = (),
         resume: bool = False,
     ) -> None:
-        del model  # trainer and aggregator have it
+        note_model(args, model)
+        note_data(args, dataset)
         self.experiment = experiment_of(args)
         self.run_dir = run_dir
         self._args, self._device = args, device
+        dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
         self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
         self._trainer, self._aggregator = client_trainer, server_aggregator
         self._observers = list(observers)
@@ -58,7 +63,9 @@ class InProcessRunner:
 
         self._trainer.clients.on_step = report_step
         self._trainer.clients.memories = self._aggregator.server.memories
-        run_rounds(self.experiment, self._aggregator.server, self._update, observers, self.run_dir, self._resume)
+        server = self._aggregator.server
+        run_rounds(self.experiment, server, self._update, observers, self.run_dir, self._resume)
+        hand_back(self._args, server.state.weights)
 
     def _update(self, downlink: Downlink) -> Upload:
         trainer, client_id = self._trainer, downlink.client_id

@@ -34,7 +34,8 @@ def run_federation(
     command_line.role = "server" if rank == 0 else "client"
     args = start(experiment.settings, command_line)
     attach(args, experiment)
-    device, model, dataset = experiment.device, experiment.method.problem.backbone, fedml_dataset(experiment)
+    device, model = experiment.device, experiment.method.problem.backbone
+    dataset = fedml_dataset(experiment.division, experiment.num_classes)
     trainer: DapperClientTrainer | None = None
     aggregator: DapperServerAggregator | None = None
     flow: InProcessRunner | DistributedRunner

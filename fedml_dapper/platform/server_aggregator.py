@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -11,16 +12,22 @@ from torch import nn
 
 from fedml_dapper.federation import Server
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of
+from fedml_dapper.platform.arguments import experiment_of, note_model, refuse_protections
 
 
 class DapperServerAggregator(ServerAggregator):  # type: ignore[misc]  # fedml is untyped
-    """FedML's hooks around :class:`Server`; the model of record is ``server.state.weights``."""
+    """FedML's hooks around :class:`Server`; ``model`` is the initial global model, ``server.state.weights`` the one of
+    record."""
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
-        experiment = experiment_of(args)  # first: it refuses what FedML's base class would switch on
+        refuse_protections(args)  # first: FedML's base class would switch them on
+        note_model(args, model)
         super().__init__(model, args)
-        self.server = Server(experiment)
+
+    @cached_property
+    def server(self) -> Server:
+        """The server; asking for it builds the experiment, so data have to be known."""
+        return Server(experiment_of(self.args))
 
     def get_model_params(self) -> dict[int, Downlink]:
         """What each client of the open round starts from, by client id; asking twice changes nothing."""

@@ -3,7 +3,7 @@
 from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
-from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths, trace_layout
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, TensorSpec, Widths
 from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
 from fedml_dapper.pruning.plan import (
     DENSE,
@@ -16,7 +16,9 @@ from fedml_dapper.pruning.plan import (
 from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
-from fedml_dapper.pruning.slim import carry_momentum, slim_model, slim_tensors
+from fedml_dapper.pruning.slim import carry_optimizer_state, slim_model, slim_tensors
+from fedml_dapper.pruning.tracing import trace_layout
+from fedml_dapper.pruning.verification import verify_layout
 
 __all__ = [
     "DENSE",
@@ -26,6 +28,7 @@ __all__ = [
     "ChannelLayout",
     "ClippedMean",
     "Device",
+    "Entries",
     "Fleet",
     "Footprint",
     "LevelRule",
@@ -37,7 +40,7 @@ __all__ = [
     "Tensors",
     "Widths",
     "bitmap_bytes",
-    "carry_momentum",
+    "carry_optimizer_state",
     "check_fits",
     "footprint",
     "levels_by",
@@ -49,4 +52,5 @@ __all__ = [
     "slim_tensors",
     "solve_widths",
     "trace_layout",
+    "verify_layout",
 ]

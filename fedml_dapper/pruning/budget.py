@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import floor
 from typing import Literal
 
 from fedml_dapper.errors import ConfigError
@@ -14,6 +16,7 @@ RatioOf = Literal["parameters", "flops", "channels"]
 
 TOLERANCE = 0.01
 """How far a slim model may miss its budget, as a share of the dense model."""
+Count = Callable[[Widths], int]
 _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
     "parameters": count_parameters,
     "flops": count_macs,
@@ -29,34 +32,66 @@ def solve_widths(
 
     With ``ratio_of="channels"`` every group loses ``round(ratio * C)`` channels (half to even) and keeps at least one.
     Otherwise one common channel ratio is found by bisection such that the real count of parameters or MACs comes
-    closest to ``(1 - ratio)`` of the dense count. Raises :class:`ConfigError`, naming the ``setting`` that the ratio
-    comes from, where the closest is more than 1 % of the dense count away (not checked for ``round_to`` > 1, whose
-    coarser steps are the user's choice).
+    closest to ``(1 - ratio)`` of the dense count; where its steps are too coarse, groups go on one by one. Raises
+    :class:`ConfigError`, naming the ``setting`` that the ratio comes from and the range within reach, where the closest
+    is more than 1 % of the dense count away (not checked for ``round_to`` > 1, whose coarser steps are the user's
+    choice).
     """
     if ratio == 0 or not layout.groups:
         return {}
     if ratio_of == "channels":
         return _uniform_widths(layout, ratio, round_to)
-    count, dense = _COUNTERS[ratio_of], _COUNTERS[ratio_of](layout, {})
+    count = partial(_COUNTERS[ratio_of], layout)
+    dense = count({})
     target = (1 - ratio) * dense
-    low, high = 0.0, 1.0  # the count falls as the channel ratio grows, in steps
-    for _ in range(40):
-        middle = (low + high) / 2
-        if count(layout, _uniform_widths(layout, middle, round_to)) > target:
-            low = middle
-        else:
-            high = middle
-    candidates = [_uniform_widths(layout, channel_ratio, round_to) for channel_ratio in (low, high)]
-    best = min(candidates, key=lambda widths: abs(count(layout, widths) - target))
-    if round_to == 1 and abs(count(layout, best) - target) > TOLERANCE * dense:
-        smallest = count(layout, _uniform_widths(layout, 1.0, round_to)) / dense
-        shares = sorted({f"{100 * count(layout, widths) / dense:.1f} %" for widths in candidates})
+
+    def miss(widths: Widths) -> float:
+        return abs(count(widths) - target)
+
+    above, below = _neighbours(layout, round_to, count, target)
+    best = min((above, below), key=miss)
+    if round_to == 1 and miss(best) > TOLERANCE * dense:
+        best = min((best, *_in_between(layout, above, below, count, target)), key=miss)
+    if round_to == 1 and miss(best) > TOLERANCE * dense:
+        smallest = count(_uniform_widths(layout, 1.0, round_to)) / dense
+        shares = sorted({f"{100 * count(widths) / dense:.1f} %" for widths in (above, below, best)})
         raise ConfigError(
             f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of};"
-            f" closest within reach: {' or '.join(shares)}; smallest share of this scope: {100 * smallest:.1f} %."
+            f" closest within reach: {' or '.join(shares)}; smallest share of this scope: {100 * smallest:.1f} %,"
+            f" a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
             " Choose another ratio, scope, width or ratio_of"
         )
     return best
+
+
+def _neighbours(
+    layout: ChannelLayout, round_to: int, count: Count, target: float, pinned: Widths | None = None
+) -> tuple[Widths, Widths]:
+    """The smallest widths that are above the target and the largest below, of one channel ratio but for ``pinned``."""
+
+    def widths(channel_ratio: float) -> Widths:
+        return {**_uniform_widths(layout, channel_ratio, round_to), **(pinned or {})}
+
+    low, high = 0.0, 1.0  # the count falls as the channel ratio grows, in steps
+    for _ in range(40):
+        middle = (low + high) / 2
+        if count(widths(middle)) > target:
+            low = middle
+        else:
+            high = middle
+    return widths(low), widths(high)
+
+
+def _in_between(layout: ChannelLayout, above: Widths, below: Widths, count: Count, target: float) -> Iterator[Widths]:
+    """Widths from ``above`` to ``below``, group by group, where groups of few channels take too large steps together.
+
+    For each, besides, the groups that do not differ between the two make up for what is missed.
+    """
+    steps = [name for name in above if above[name] != below[name]]
+    for taken in range(len(steps) + 1):
+        mixed = {**above, **{name: below[name] for name in steps[:taken]}}
+        yield mixed
+        yield from _neighbours(layout, 1, count, target, {name: mixed[name] for name in steps})
 
 
 def _uniform_widths(layout: ChannelLayout, channel_ratio: float, round_to: int) -> Widths:

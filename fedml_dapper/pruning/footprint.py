@@ -15,8 +15,8 @@ from fedml_dapper.pruning.uplink import travelling_bytes
 class Footprint:
     """Cost of one client model.
 
-    ``macs`` are multiply-accumulates of one image's forward pass (the papers print them as FLOPs), counting 2 per
-    BatchNorm output. ``bytes_up`` is what the client sends: its state dict and one bit per prunable channel;
+    ``macs`` are multiply-accumulates of one example's forward pass (the papers print them as FLOPs), counting 2 per
+    output of a norm. ``bytes_up`` is what the client sends: its state dict and one bit per prunable channel;
     ``bytes_down`` what it receives.
     """
 
@@ -59,8 +59,8 @@ def count_parameters(layout: ChannelLayout, widths: Widths, skipped: Collection[
 
 
 def count_macs(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
-    """Multiply-accumulates of one image's forward pass, without the tensors named in ``skipped``."""
-    present = (spec for name, spec in layout.tensors.items() if name not in skipped)
+    """Multiply-accumulates of one example's forward pass, without the tensors named in ``skipped``."""
+    present = (spec for name, spec in (*layout.tensors.items(), *layout.products.items()) if name not in skipped)
     return sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in present)
 
 

@@ -1,24 +1,20 @@
-"""Which channels of a network may go together, found once per architecture with torch-pruning's dependency graph.
+"""Which channels of a network go together, as plain data: groups of channels, and where each tensor holds them.
 
-The graph is traced on the dense model and boiled down to plain data: groups of channels, and for every tensor the axes
-along which a group cuts it. Everything else in this room (plans, slim models, recovery, footprints) reads only that.
+``tracing`` finds it once per network. Everything else in this room (plans, slim models, recovery, footprints) reads
+only this.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
-import torch_pruning
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedml_dapper.config import Uplink
-from fedml_dapper.errors import ConfigError
-from fedml_dapper.models import Backbone
-from fedml_dapper.profiling import part
 
 Scope = Literal["internal", "grouped", "official_mask"]
 Widths = Mapping[str, int]
@@ -27,21 +23,60 @@ Widths = Mapping[str, int]
 
 @dataclass(frozen=True)
 class ChannelGroup:
-    """Channels that can only be removed together, named after the first layer that produces them."""
+    """Channels that are cut alike in the same tensors, named after the first layer that produces them."""
 
     name: str
     channels: int
     producers: tuple[str, ...]
-    """Weights whose filters (rows) produce the channels; several where outputs are added together."""
+    """Weights whose filters produce the channels; several where outputs are added together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """Which entries of an axis belong to which channel: int64 of shape (channels, entries of each), equal by value."""
+
+    index: Tensor
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return self.index.numpy().tobytes()
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.index.shape, self._bytes))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entries):
+            return NotImplemented
+        return self is other or (self.index.shape == other.index.shape and self._bytes == other._bytes)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One prunable axis of a tensor: ``repeat`` consecutive entries belong to one channel of ``group``."""
+    """The channels of one ``group`` along one axis of a tensor, each with as many entries.
+
+    Without ``entries`` these fill the axis, and ``repeat`` consecutive ones belong to one channel. Otherwise
+    ``entries`` says where they are, and what it leaves out belongs to no channel of the group: to another's, where
+    several groups stand side by side (concatenation), or to none.
+    """
 
     dim: int
     group: str
     repeat: int = 1
+    entries: Entries | None = None
+
+    def channels(self, size: int) -> int:
+        """How many channels lie along the axis, which has ``size`` entries."""
+        return size // self.repeat if self.entries is None else len(self.entries.index)
+
+    def of(self, channels: Tensor) -> Tensor:
+        """The entries of ``channels``: int64 of shape (len(channels), repeat)."""
+        if self.entries is None:
+            return channels[:, None] * self.repeat + torch.arange(self.repeat)
+        return self.entries.index[channels]
 
 
 @dataclass(frozen=True)
@@ -51,9 +86,10 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     trainable: bool
+    """Whether it is a parameter; of one with several names, the first."""
     macs_per_element: int
-    """Multiply-accumulates per entry and image: output positions for conv and linear weights, 2 x positions for
-    BatchNorm weights, 0 for the rest."""
+    """Multiply-accumulates per entry and example: positions for the weights of convolutions and linear layers,
+    2 x positions for those of norms, 0 for the rest."""
     axes: tuple[Axis, ...] = ()
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:
@@ -61,7 +97,8 @@ class TensorSpec:
         shape = list(self.shape)
         for axis in self.axes:
             if axis.group in widths:
-                shape[axis.dim] = widths[axis.group] * axis.repeat
+                dropped = axis.channels(self.shape[axis.dim]) - widths[axis.group]
+                shape[axis.dim] -= dropped * axis.repeat
         return tuple(shape)
 
 
@@ -73,111 +110,12 @@ class ChannelLayout:
     tensors: Mapping[str, TensorSpec]
     uplink: Uplink = "fp32"
     """In what the tensors travel to the server."""
+    products: Mapping[str, TensorSpec] = field(default_factory=dict)
+    """Activations multiplied with each other (attention), as if by a weight of that shape; by layer and count."""
+    notes: tuple[str, ...] = ()
+    """Which layers keep all their channels because these cannot be followed, and why: a line each."""
 
     @property
     def trainable(self) -> list[str]:
         """Names of the parameters, i.e. of all tensors but the buffers."""
         return [name for name, spec in self.tensors.items() if spec.trainable]
-
-
-@part("pruning")
-def trace_layout(model: Backbone, input_size: int, scope: Scope | None) -> ChannelLayout:
-    """Trace ``model`` on one image of ``input_size`` x ``input_size`` and keep the groups that ``scope`` allows.
-
-    ``internal``: groups with one producer that do not reach the predictor; in a residual network these
-    are the channels inside each block, so z and every residual stream keep their width. ``grouped``: every group, the
-    residual streams too. ``official_mask`` and None: none, since nothing is removed. The predictor's outputs and the
-    input image are never prunable. Raises :class:`ConfigError` for layers whose channels cannot be followed.
-    """
-    probe = copy.deepcopy(model).eval()  # tracing runs the network and may change its mode and statistics
-    groups, axes = _allowed_groups(probe, input_size, scope)
-    macs = _macs_per_element(probe, input_size)
-    trainable = {name for name, _ in model.named_parameters()}
-    tensors = {
-        name: TensorSpec(
-            shape=tuple(tensor.shape),
-            dtype=tensor.dtype,
-            trainable=name in trainable,
-            macs_per_element=macs.get(name, 0),
-            axes=tuple(sorted(axes.get(name, []), key=lambda axis: axis.dim)),
-        )
-        for name, tensor in model.state_dict().items()
-    }
-    return ChannelLayout(groups, tensors)
-
-
-def _allowed_groups(
-    model: Backbone, input_size: int, scope: Scope | None
-) -> tuple[dict[str, ChannelGroup], dict[str, list[Axis]]]:
-    groups: dict[str, ChannelGroup] = {}
-    axes: dict[str, list[Axis]] = {}
-    if scope is None or scope == "official_mask":
-        return groups, axes
-    names = {module: name for name, module in model.named_modules()}
-    order = {name: position for position, name in enumerate(names.values())}
-    images = _example_images(model, input_size)
-    graph = torch_pruning.DependencyGraph().build_dependency(model, images, verbose=False)  # it warns of every scalar
-    for traced in graph.get_all_groups(ignored_layers=[model.predictor], root_module_types=[nn.Conv2d, nn.Linear]):
-        members = [
-            _Member.of(item, names[item.dep.target.module]) for item in traced if item.dep.target.module in names
-        ]
-        producers = sorted((m.module for m in members if m.produces), key=order.__getitem__)
-        reaches_predictor = any(m.layer is model.predictor for m in members)
-        if scope == "internal" and (len(producers) > 1 or reaches_predictor):
-            continue
-        group = ChannelGroup(producers[0], members[0].size, tuple(f"{module}.weight" for module in producers))
-        groups[group.name] = group
-        for member in members:
-            for tensor, dim in member.cut_tensors():
-                axes.setdefault(tensor, []).append(Axis(dim, group.name, member.size // group.channels))
-    return dict(sorted(groups.items(), key=lambda item: order[item[0]])), axes
-
-
-@dataclass(frozen=True)
-class _Member:
-    module: str
-    layer: nn.Module
-    consumes: bool
-    size: int
-
-    @classmethod
-    def of(cls, item: torch_pruning.pruner.function.GroupItem, module: str) -> _Member:
-        layer = item.dep.target.module
-        if not isinstance(layer, nn.Conv2d | nn.Linear | nn.BatchNorm2d | nn.BatchNorm1d):
-            raise ConfigError(f"cannot prune through layer `{module}` ({type(layer).__name__}); use another backbone")
-        consumes = "in_channels" in item.dep.handler.__name__
-        return cls(module, layer, consumes, len(item.idxs))
-
-    @property
-    def produces(self) -> bool:
-        return not self.consumes and isinstance(self.layer, nn.Conv2d | nn.Linear)
-
-    def cut_tensors(self) -> list[tuple[str, int]]:
-        if self.consumes:
-            return [(f"{self.module}.weight", 1)]
-        per_channel = [name for name, tensor in self.layer.state_dict().items() if tensor.dim() > 0]
-        return [(f"{self.module}.{name}", 0) for name in per_channel]
-
-
-def _macs_per_element(model: Backbone, input_size: int) -> dict[str, int]:
-    positions: dict[str, int] = {}
-    hooks = []
-    for name, layer in model.named_modules():
-        factor = 2 if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm1d) else 1
-        if factor == 2 or isinstance(layer, nn.Conv2d | nn.Linear):
-
-            def note(
-                _layer: nn.Module, _inputs: object, output: Tensor, key: str = f"{name}.weight", factor: int = factor
-            ) -> None:
-                positions[key] = factor * output[0, 0].numel()
-
-            hooks.append(layer.register_forward_hook(note))
-    with torch.no_grad():
-        model(_example_images(model, input_size))
-    for hook in hooks:
-        hook.remove()
-    return positions
-
-
-def _example_images(model: Backbone, input_size: int) -> Tensor:
-    return torch.zeros(1, 3, input_size, input_size, device=next(model.parameters()).device)

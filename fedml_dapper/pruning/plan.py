@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.profiling import part
-from fedml_dapper.pruning.layout import ChannelGroup, ChannelLayout, Widths
+from fedml_dapper.pruning.layout import ChannelLayout, Widths
 
 Tensors = Mapping[str, Tensor]
 """State-dict entries by name."""
@@ -57,7 +57,7 @@ DENSE = PruningPlan({})
 def plan_by_importance(layout: ChannelLayout, weights: Tensors, widths: Widths) -> PruningPlan:
     """Keep the channels with the largest l1 norm of the filters that produce them."""
     return PruningPlan(
-        {name: keep_largest(l1_importance(layout.groups[name], weights), width) for name, width in widths.items()}
+        {name: keep_largest(l1_importance(layout, name, weights), width) for name, width in widths.items()}
     )
 
 
@@ -80,12 +80,14 @@ def plan_window(layout: ChannelLayout, widths: Widths, start: int = 0) -> Prunin
     return PruningPlan(kept)
 
 
-def l1_importance(group: ChannelGroup, weights: Tensors) -> Tensor:
+def l1_importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
     """Per channel, the sum of absolute weights over all filters that produce it: shape (channels,), float64, CPU."""
-    scores = torch.zeros(group.channels, dtype=torch.float64)
-    for producer in group.producers:
-        filters = weights[producer].detach().abs().double()
-        scores += filters.flatten(start_dim=1).sum(dim=1).cpu()
+    channels = torch.arange(layout.groups[group].channels)
+    scores = torch.zeros(len(channels), dtype=torch.float64)
+    for producer in layout.groups[group].producers:
+        axis = next(axis for axis in layout.tensors[producer].axes if axis.group == group)
+        filters = weights[producer].detach().abs().double().movedim(axis.dim, 0)
+        scores += filters.flatten(start_dim=1).sum(dim=1).cpu()[axis.of(channels)].sum(dim=1)
     return scores
 
 

@@ -9,12 +9,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
-from fedml_dapper.pruning.layout import ChannelLayout, TensorSpec
+from fedml_dapper.pruning.layer_sizes import match_attributes
+from fedml_dapper.pruning.layout import Axis, ChannelLayout, TensorSpec
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 
-BackboneT = TypeVar("BackboneT", bound=Backbone)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class KeptIndices:
@@ -22,17 +22,30 @@ class KeptIndices:
 
     def __init__(self, plan: PruningPlan) -> None:
         self._plan = plan
-        self._found: dict[tuple[str, int], Tensor] = {}
+        self._found: dict[tuple[object, ...], Tensor] = {}
 
     def of(self, spec: TensorSpec) -> dict[int, Tensor]:
-        """The axes of a tensor that the plan cuts."""
-        return {axis.dim: self._entries(axis.group, axis.repeat) for axis in spec.axes if axis.group in self._plan.kept}
+        """The axes of a tensor that the plan cuts, and their kept entries, sorted."""
+        cut: dict[int, tuple[Axis, ...]] = {}
+        for axis in spec.axes:
+            if axis.group in self._plan.kept:
+                cut[axis.dim] = (*cut.get(axis.dim, ()), axis)
+        return {dim: self._entries(spec.shape[dim], axes) for dim, axes in cut.items()}
 
-    def _entries(self, group: str, repeat: int) -> Tensor:
-        if (group, repeat) not in self._found:
-            channels = self._plan.kept[group]
-            self._found[group, repeat] = (channels[:, None] * repeat + torch.arange(repeat)).flatten()
-        return self._found[group, repeat]
+    def _entries(self, size: int, axes: tuple[Axis, ...]) -> Tensor:
+        key = (size, *((axis.group, axis.repeat, axis.entries) for axis in axes))
+        if key not in self._found:
+            self._found[key] = self._find(size, axes)
+        return self._found[key]
+
+    def _find(self, size: int, axes: tuple[Axis, ...]) -> Tensor:
+        if len(axes) == 1 and axes[0].entries is None:
+            return axes[0].of(self._plan.kept[axes[0].group]).flatten()
+        stays = torch.ones(size, dtype=torch.bool)
+        for axis in axes:  # several groups side by side, with entries between them that belong to none
+            stays[axis.of(torch.arange(axis.channels(size)))] = False
+            stays[axis.of(self._plan.kept[axis.group])] = True
+        return stays.nonzero().flatten()
 
 
 def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
@@ -55,41 +68,48 @@ def slim_tensors(
 
 
 @part("pruning")
-def slim_model(model: BackboneT, layout: ChannelLayout, plan: PruningPlan) -> BackboneT:
-    """A new, smaller model that holds only the kept channels of ``model``, in the same training mode."""
+def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> ModuleT:
+    """A new, smaller model that holds only the kept channels of ``model``, in the same training mode.
+
+    Tensors that ``model`` has under several names are one in the new model too.
+    """
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
-    kept = KeptIndices(plan)
+    kept, replaced = KeptIndices(plan), dict[int, Tensor]()
+
+    def cut(tensor: Tensor, name: str) -> Tensor:
+        if id(tensor) not in replaced:
+            spec = layout.tensors.get(name)  # None for a buffer that the state dict leaves out
+            dense = tensor.detach()
+            values = dense if spec is None else slim_tensor(dense, spec, kept)
+            values = values.clone() if values is dense else values
+            is_parameter = isinstance(tensor, nn.Parameter)
+            replaced[id(tensor)] = nn.Parameter(values, tensor.requires_grad) if is_parameter else values
+        return replaced[id(tensor)]
+
     for module_name, module in slim.named_modules():
         prefix = f"{module_name}." if module_name else ""
-        for name, parameter in module.named_parameters(recurse=False):
-            cut = slim_tensor(parameter.detach(), layout.tensors[prefix + name], kept)
-            setattr(module, name, nn.Parameter(cut.clone(), parameter.requires_grad))
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, slim_tensor(buffer, layout.tensors[prefix + name], kept).clone())
-        _match_attributes(module)
+        own = (
+            *module.named_parameters(recurse=False, remove_duplicate=False),
+            *module.named_buffers(recurse=False, remove_duplicate=False),
+        )
+        for name, tensor in own:
+            setattr(module, name, cut(tensor, prefix + name))
+        match_attributes(module)
     return slim
 
 
 @part("pruning")
-def carry_momentum(
-    dense: torch.optim.SGD, dense_model: nn.Module, slim: torch.optim.SGD, slim_model: nn.Module,
+def carry_optimizer_state(
+    dense: torch.optim.Optimizer, dense_model: nn.Module, slim: torch.optim.Optimizer, slim_model: nn.Module,
     layout: ChannelLayout, plan: PruningPlan,
 ) -> None:  # fmt: skip
-    """Give ``slim`` the momentum buffers of ``dense``, cut to the kept channels."""
+    """Give ``slim`` what ``dense`` remembers of every parameter: momenta and means of squares, of its shape, cut
+    to the kept channels, and the number of steps as it is."""
     kept, slim_parameters = KeptIndices(plan), dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
-        buffer = dense.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            cut = slim_tensor(buffer, layout.tensors[name], kept).clone()
-            slim.state[slim_parameters[name]]["momentum_buffer"] = cut
-
-
-def _match_attributes(module: nn.Module) -> None:
-    """Make a layer's declared sizes agree with its tensors, so that it prints and serialises as what it is."""
-    if isinstance(module, nn.Conv2d):
-        module.out_channels, module.in_channels = module.weight.shape[0], module.weight.shape[1] * module.groups
-    elif isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
-        module.num_features = len(module.weight)
+        for key, value in dense.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                is_cut = value.shape == parameter.shape
+                carried = slim_tensor(value, layout.tensors[name], kept) if is_cut else value
+                slim.state[slim_parameters[name]][key] = carried.clone()

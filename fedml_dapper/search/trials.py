@@ -42,6 +42,7 @@ from fedml_dapper.federation.records import Record
 from fedml_dapper.methods import METHODS
 from fedml_dapper.search.space import Params, Range, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.tasks import TOP_1
 
 SamplerName = Literal["gp", "tpe"]
 
@@ -196,6 +197,8 @@ def plan_search(
     settings = experiment.settings
     if settings.comm_args.backend != "sp":
         raise ConfigError("a search runs in one process; take `--set training_type=simulation --set backend=sp`")
+    if (headline := experiment.method.problem.task.headline) != TOP_1:
+        raise ConfigError(f"a search goes for {TOP_1.title}, and the task of this experiment for {headline.title}")
     if experiment.method.has_global_model:
         validates = bool(experiment.validations)
     else:

@@ -163,4 +163,8 @@ def test_mistakes(write_bench: WriteBench) -> None:
         cells(load_bench(write_bench()), "paper")
     with pytest.raises(ConfigError, match=r"bench mine, FedAvg: unknown key `comm_rounds` in train_args"):
         cells(load_bench(write_bench()), "small", overrides={"train_args": {"comm_rounds": 3}})
+    with pytest.raises(
+        ConfigError, match=r"mine, FedAvg: benches compare Top-1 accuracy \(%\), and its task goes for mean"
+    ):
+        cells(load_bench(write_bench()), "small", overrides={"train_args": {"task": "segmentation"}})
     assert SHIPPED.is_dir()

@@ -64,7 +64,7 @@ def checkpoint(**changes: Any) -> Checkpoint:
         memory=Memory({"z/sum": numbers[1], "a/sum": numbers[1]}, {"votes": [[1, 2], [0, 3]]}),
         memories={3: Memory({"personal/b": torch.tensor([float("nan"), -0.0])}, {"loss": 0.1}), 0: Memory()},
         best=Best(60.5, {"photos": 70.25, "art": 1 / 3}),
-        best_validation=Best(),
+        best_validation=Best(float("inf"), {"photos": 2.0}),
         last_record=record(),
     )
     return replace(plain, **changes)
@@ -159,7 +159,7 @@ def test_settings_of_the_machine_may_differ(tiny_settings: SettingsFactory, tmp_
 def test_what_an_earlier_version_had_no_setting_for_counts_as_the_default(
     tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of_before(values: Settings) -> dict[str, Any]:
+    def of_before(values: Settings, named: object = None) -> dict[str, Any]:
         shared = shared_settings(values)
         del shared["dapper_args"]["defence"]
         return shared

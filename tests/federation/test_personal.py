@@ -8,13 +8,19 @@ from statistics import fmean, pstdev
 import pytest
 
 from fedml_dapper.config import Settings
+from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.scoring import evaluate, summarise
+from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import slim_model, slim_tensors
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
+
+
+def scored(experiment: Experiment, model: Backbone, test: TestData) -> float:
+    return evaluate(model, experiment.method.problem.task, test, experiment.device).headline
 
 
 def test_statistics_by_hand() -> None:
@@ -29,7 +35,7 @@ def test_of_fedavg_it_is_the_global_model_at_every_client(tiny_settings: Setting
     server, records = simulate(experiment)
     model, last = experiment.method.global_model(server.state), records[-1]
     assert last.personal is not None
-    expected = [evaluate(model, own.test, experiment.device)[0] for own in experiment.client_tests]
+    expected = [scored(experiment, model, own.test) for own in experiment.client_tests]
     assert list(last.personal.accuracy) == expected
     assert len(last.clients) == 2
     assert last.validation is None
@@ -50,10 +56,9 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     whole = {name: upload.weights[name] for name in upload.unsliced}
     own = clients.memories[client_id].recall("slim_statistics")
     model.load_state_dict({**upload.weights, **slim_tensors(whole, layout, upload.plan), **own})
-    expected = evaluate(model, experiment.client_tests[client_id].test, experiment.device)[0]
+    expected = scored(experiment, model, experiment.client_tests[client_id].test)
     assert upload.metrics.accuracy_after == expected
-    untrained = experiment.method.problem.backbone
-    initial = evaluate(untrained, experiment.client_tests[client_id].test, experiment.device)[0]
+    initial = scored(experiment, experiment.method.problem.backbone, experiment.client_tests[client_id].test)
     assert upload.metrics.accuracy_before == initial
     assert method != "fedavg" or initial != expected
 
@@ -91,7 +96,7 @@ def test_nobody_trains_on_the_unseen_domain_and_it_is_scored_apart(tiny_settings
     assert left_out not in scores.domain_accuracy
     assert scores.global_accuracy == pytest.approx(fmean(scores.domain_accuracy.values()))
     model = experiment.method.global_model(server.state)
-    assert scores.unseen_accuracy == evaluate(model, whole.tests[1], experiment.device)[0]
+    assert scores.unseen_accuracy == scored(experiment, model, whole.tests[1])
     record = experiment.record()
     assert record.unseen_domain == left_out
     assert left_out not in record.domains

@@ -92,7 +92,9 @@ def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> 
     assert record.validation_scores.domain_accuracy.keys() == record.scores.domain_accuracy.keys()
     for samples in experiment.validations:
         assert record.validation_scores.domain_accuracy[samples.domain] == pytest.approx(
-            evaluate(experiment.method.global_model(server.state), samples, experiment.device)[0]
+            evaluate(
+                experiment.method.global_model(server.state), experiment.method.problem.task, samples, experiment.device
+            ).headline
         )
     [plain] = simulate(build_experiment(tiny_settings("comm_round=1")))[1]
     assert plain.validation_scores is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ BAD: dict[str, tuple[Change, str]] = {
         "not those of its client's capability level",
     ),
     "the whole model": (lambda upload, e: recut(upload, e, DENSE), "not those of its client's capability level"),
+    "an accuracy beyond 100 %": (
+        lambda upload, e: replace(upload, metrics=replace(upload.metrics, accuracy_after=100.5)),
+        r"Top-1 accuracy \(%\) is outside 0..100",
+    ),
+    "an accuracy that is no number": (
+        lambda upload, e: replace(upload, metrics=replace(upload.metrics, accuracy_before=nan)),
+        r"Top-1 accuracy \(%\) is outside 0..100",
+    ),
     "a tensor left out": (
         lambda upload, e: replace(upload, plan=PruningPlan(upload.plan.kept, frozenset({"predictor.bias"}))),
         "not those of its client's capability level",

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.parts.decomposition import Activation, DecomposedLayer, decompose, decomposed_layers, roles_of
-from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.pruning import trace_layout
 from fedml_dapper.pruning.footprint import count_bytes, count_macs, count_parameters
 
@@ -22,12 +22,16 @@ def black(side: int) -> torch.Tensor:
 
 
 def network(name: str, width: int, side: int = 32) -> Backbone:
-    return build_backbone(ModelArgs(model=name, width=width), 10, 1, side)
+    return build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(side))
 
 
 def test_counts_of_alexnet_are_the_published_ones() -> None:
     """FDSE, Table 4: 0.65e7 parameters, 24.87 MB, 2.24e10 multiply-accumulates for 50 images of 256 x 256."""
-    layout = trace_layout(decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, 256), black(256)), 256, None)
+    layout = trace_layout(
+        decompose(build_backbone(ModelArgs(model="alexnet"), 10, 1, example_image(256)), example_image(256)),
+        example_image(256),
+        None,
+    )
     assert count_parameters(layout, {}) == 6_508_010
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.86, abs=0.005)
     assert count_bytes(layout, {}) / 2**20 == pytest.approx(24.87, rel=0.01)
@@ -57,7 +61,7 @@ def test_a_5x5_layer_of_64_channels_by_hand() -> None:
 def test_every_layer_before_a_batchnorm_is_decomposed_and_no_other(name: str, layers: int) -> None:
     plain = network(name, 3, 64)
     before = {key: tensor.clone() for key, tensor in plain.state_dict().items()}
-    model = decompose(plain, black(64))
+    model = decompose(plain, example_image(64))
     assert len(decomposed_layers(model)) == layers
     inside = [part for layer in decomposed_layers(model).values() for part in layer.modules()]
     outside = [layer for layer in model.modules() if not any(layer is part for part in inside)]
@@ -132,7 +136,7 @@ def test_activation_stands_before_the_eraser_and_not_in_the_shortcut(
 
 @pytest.mark.parametrize("name", ["alexnet", "lenet5", "resnet10"])
 def test_every_tensor_has_exactly_one_role(name: str) -> None:
-    model = decompose(network(name, 3, 64), black(64))
+    model = decompose(network(name, 3, 64), example_image(64))
     roles = roles_of(model)
     groups = [*roles.consensus, *roles.similarity, roles.statistics, tuple(roles.local)]
     assert sorted(key for group in groups for key in group) == sorted(model.state_dict())
@@ -141,7 +145,7 @@ def test_every_tensor_has_exactly_one_role(name: str) -> None:
 
 
 def test_roles_of_lenet_by_hand() -> None:
-    roles = roles_of(decompose(network("lenet5", 6), black(32)))
+    roles = roles_of(decompose(network("lenet5", 6), example_image(32)))
     assert roles.consensus == (
         ("conv1.dfe.weight", "conv1.dfe.bias", "conv1.bias", "conv1.bn_dfe.weight", "conv1.bn_dfe.bias"),
         ("conv2.dfe.weight", "conv2.dfe.bias", "conv2.bias", "conv2.bn_dfe.weight", "conv2.bn_dfe.bias"),
@@ -152,7 +156,7 @@ def test_roles_of_lenet_by_hand() -> None:
     assert roles.similarity[0] == ("conv1.bn_dse.weight", "conv1.bn_dse.bias", "conv1.dse.weight")
     assert roles.statistics[1] == "conv1.bn_dfe.running_var"
     assert "conv2.bn_dse.num_batches_tracked" in roles.local
-    single = roles_of(decompose(network("lenet5", 6), black(32)), "per_tensor")
+    single = roles_of(decompose(network("lenet5", 6), example_image(32)), "per_tensor")
     assert (len(single.consensus), len(single.similarity)) == (16, 6)
     assert single.local == roles.local
 
@@ -170,4 +174,4 @@ class Odd(Backbone):
 
 def test_a_network_without_a_layer_to_decompose_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"model_args\.model: .* the network has none"):
-        decompose(Odd(), black(32))
+        decompose(Odd(), example_image(32))

@@ -16,7 +16,6 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, Downlink, Upload, payload_bytes
 from fedml_dapper.methods.catalogue.fdse import FDSE, FDSEParams
-from fedml_dapper.methods.contract.local_training import cross_entropy
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
 from fedml_dapper.methods.parts.decomposition import decomposed_layers
 from fedml_dapper.methods.parts.min_norm import consensus_step
@@ -116,7 +115,10 @@ def gradients(experiment: Experiment, downlink: Downlink, batches: int, plain: b
     """Of the objective, or of cross-entropy alone, at the last of a client's first batches; no step is made."""
     client = ClientContext(experiment.profiles[0], experiment.clients[0])
     method = experiment.method
-    model, loss = method.load(client, downlink), cross_entropy if plain else method.objective(client, downlink)
+    model, loss = (
+        method.load(client, downlink),
+        method.problem.task_loss if plain else method.objective(client, downlink),
+    )
     for batch in list(client.data.batches(1, 1))[:batches]:
         model.zero_grad()
         loss(model, batch).backward()
@@ -128,7 +130,9 @@ def test_without_consistency_and_in_round_1_gradients_are_of_cross_entropy(fedav
     downlink, off = server.downlink(0), fdse(fedavg, lambda_=0)
     plain = gradients(experiment, downlink, 2, plain=True)
     assert all(map(torch.equal, gradients(off, downlink, 2), plain))
-    assert off.method.objective(ClientContext(off.profiles[0], off.clients[0]), downlink) is cross_entropy
+    assert (
+        off.method.objective(ClientContext(off.profiles[0], off.clients[0]), downlink) == off.method.problem.task_loss
+    )
     assert all(map(torch.equal, gradients(experiment, replace(downlink, round=1), 2), plain))
     assert not all(map(torch.equal, gradients(experiment, downlink, 2), plain))
 

@@ -15,7 +15,7 @@ from fedml_dapper.federation import ClientSide, Experiment, Server, build_experi
 from fedml_dapper.methods import ClientContext, FedAvg, Method, Problem
 from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
 from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 
 SettingsFactory = Callable[..., Settings]
 
@@ -37,7 +37,7 @@ def trained(fedavg: Experiment) -> tuple[Experiment, Server, ClientSide]:
 
 @pytest.mark.parametrize(("name", "norms"), [("resnet10", 12), ("alexnet", 7), ("lenet5", 2)])
 def test_batchnorm_is_found_by_layer_type(fedavg: Experiment, name: str, norms: int) -> None:
-    model = build_backbone(ModelArgs(model=name, width=2), 10, 1, 64)
+    model = build_backbone(ModelArgs(model=name, width=2), 10, 1, example_image(64))
     personal = FedBN(FedBNParams(), replace(fedavg.method.problem, backbone=model)).personal
     of_norms = {f"{name}.running_var" for name, layer in model.named_modules() if "BatchNorm" in type(layer).__name__}
     assert {key for key in personal if key.endswith("running_var")} == of_norms

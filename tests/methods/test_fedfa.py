@@ -16,7 +16,7 @@ from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, FedAvg, Upload
 from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
 from fedml_dapper.methods.catalogue.fedfa import FeatureAugmentation, FedFA, FedFAParams, augmentations, client_gamma
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import trace_layout
 
 from .sample_counts import say_that_clients_hold
@@ -30,8 +30,8 @@ def fedfa(fedavg: Experiment, **values: Any) -> Experiment:
 
 
 def on_backbone(fedavg: Experiment, name: str, width: int, input_size: int = 32) -> Experiment:
-    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size)
-    problem = replace(fedavg.method.problem, backbone=model, example=torch.zeros(1, 3, input_size, input_size))
+    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(input_size))
+    problem = replace(fedavg.method.problem, backbone=model, example=example_image(input_size))
     return replace(fedavg, method=FedAvg(FedAvgParams(), problem))
 
 
@@ -132,7 +132,7 @@ def test_layers_stand_behind_every_stage_and_rename_nothing(
 @pytest.mark.parametrize("scope", ["internal", "grouped"])
 def test_tracing_sees_the_plain_network(fedavg: Experiment, scope: Any) -> None:
     method = fedfa(fedavg).method
-    ours, theirs = (trace_layout(m.problem.backbone, 32, scope) for m in (method, fedavg.method))
+    ours, theirs = (trace_layout(m.problem.backbone, m.problem.example, scope) for m in (method, fedavg.method))
     assert ours.groups == theirs.groups
     assert {name: ours.tensors[name] for name in theirs.tensors} == theirs.tensors
     assert method.footprint(0.8).parameters == fedavg.method.footprint(0.8).parameters

@@ -16,8 +16,9 @@ from fedml_dapper.federation.identity import Identity, shared_settings
 from fedml_dapper.federation.wire import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
 from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
-from fedml_dapper.methods.contract.local_training import Loss, cross_entropy
+from fedml_dapper.methods.contract.local_training import Loss
 from fedml_dapper.methods.contract.messages import Downlink
+from fedml_dapper.models import example_image
 from fedml_dapper.pruning import trace_layout
 
 PERSONAL = {"references.mean", "references.scale", "references.k"}
@@ -73,7 +74,7 @@ class OnWidenedNet(FedSR):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         del client, downlink
-        return cross_entropy
+        return self.problem.task_loss
 
 
 def test_without_terms_and_spread_it_is_fedavg_on_the_widened_net(fedavg: Experiment) -> None:
@@ -176,7 +177,7 @@ def test_widened_net_is_traced_in_every_scope(fedavg: Experiment) -> None:
     head, references = 64 * 128 + 128, 2 * 10 * 64 + 1
     parameters = sum(tensor.numel() for tensor in backbone.parameters()) + head + references
     assert experiment.method.footprint(0.8).parameters == parameters
-    groups = trace_layout(widened(experiment), 32, "grouped").groups
+    groups = trace_layout(widened(experiment), example_image(32), "grouped").groups
     assert "encoder.stem.0" in groups
     encoder = widened(experiment).encoder.eval()
     images = torch.randn(2, 3, 32, 32)

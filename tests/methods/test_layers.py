@@ -6,13 +6,13 @@ from torch import nn
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.methods.parts.layers import head_of, layers_of, modules_of, tensors_of, train_only
-from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models import Backbone, build_backbone, example_image
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 def backbone(name: str, width: int = 2) -> Backbone:
-    return build_backbone(ModelArgs(model=name, width=width), 5, seed=1, input_size=64)
+    return build_backbone(ModelArgs(model=name, width=width), 5, seed=1, example=example_image(64))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from fedml_dapper.federation import ClientSide, Experiment, Server, build_experi
 from fedml_dapper.methods import FedAvg
 from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
 from fedml_dapper.methods.catalogue.lg_fedavg import LGFedAvg, LGFedAvgParams
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 
 SettingsFactory = Callable[..., Settings]
 
 
 def on_backbone(fedavg: Experiment, name: str, width: int | None = None, input_size: int = 32) -> Experiment:
-    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size)
+    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(input_size))
     return replace(fedavg, method=FedAvg(FedAvgParams(), replace(fedavg.method.problem, backbone=model)))
 
 

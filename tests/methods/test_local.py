@@ -16,7 +16,6 @@ from fedml_dapper.federation import ClientSide, Experiment, Server, build_experi
 from fedml_dapper.federation.scoring import evaluate
 from fedml_dapper.methods import ClientContext, LocalTraining, payload_bytes
 from fedml_dapper.methods.catalogue.local import Local, LocalParams
-from fedml_dapper.methods.contract.local_training import cross_entropy
 
 SettingsFactory = Callable[..., Settings]
 ROUNDS = 2
@@ -60,7 +59,7 @@ def test_kept_momentum_makes_the_rounds_one_run_of_sgd(fedavg: Experiment) -> No
     model = method.load(client, Server(fedavg).downlink(0))
     optimizer = LocalTraining(client, 1, method.problem.training).optimizer(model)
     for round_ in range(1, ROUNDS + 1):
-        LocalTraining(client, round_, method.problem.training).epoch(model, optimizer, cross_entropy)
+        LocalTraining(client, round_, method.problem.training).epoch(model, optimizer, method.problem.task_loss)
     kept = own_models(local(fedavg, keep_momentum=True))[0]
     assert same(kept, model.state_dict())
     assert not same(kept, own_models(local(fedavg))[0])
@@ -72,7 +71,7 @@ def test_without_momentum_there_is_none_to_keep(fedavg: Experiment) -> None:
     experiment = replace(fedavg, method=Local(LocalParams(keep_momentum=True), plain))
     clients = ClientSide(experiment)
     clients.update(Server(experiment).downlink(0), experiment.clients[0])
-    assert clients.memories[0].recall("momentum") == {}
+    assert clients.memories[0].recall("optimizer") == {}
 
 
 def test_nothing_travels(fedavg: Experiment) -> None:
@@ -98,7 +97,7 @@ def test_scores_are_those_of_the_clients_own_models(tiny_settings: SettingsFacto
     for client_id, test in enumerate(own.test for own in experiment.client_tests):
         model = experiment.method.local_model(server.downlink(client_id).plan)
         model.load_state_dict(server.memories[client_id].recall("personal"))
-        accuracy.append(evaluate(model, test, experiment.device)[0])
+        accuracy.append(evaluate(model, experiment.method.problem.task, test, experiment.device).headline)
     personal, scores = records[0].personal, records[0].scores
     assert personal is not None
     assert scores is not None

@@ -11,7 +11,6 @@ from torch import nn
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Experiment, build_experiment
 from fedml_dapper.methods import ClientContext, LocalTraining
-from fedml_dapper.methods.contract.local_training import cross_entropy
 from fedml_dapper.models import Backbone
 
 SettingsFactory = Callable[..., Settings]
@@ -32,17 +31,19 @@ def test_learning_rate_decays_from_round_to_round(tiny_settings: SettingsFactory
 
 
 def test_only_the_chosen_parameters_are_stepped_and_momentum_may_differ(tiny_settings: SettingsFactory) -> None:
-    _, model, training = prepared(tiny_settings(*FEW))
+    experiment, model, training = prepared(tiny_settings(*FEW))
     before = {name: tensor.clone() for name, tensor in model.named_parameters()}
     optimizer = training.optimizer(model, momentum=0.0, parameters=model.predictor.parameters())
     assert optimizer.param_groups[0]["momentum"] == 0.0
-    training.epoch(model, optimizer, cross_entropy)
+    training.epoch(model, optimizer, experiment.method.problem.task_loss)
     moved = {name for name, tensor in model.named_parameters() if not tensor.equal(before[name])}
     assert moved == {"predictor.weight", "predictor.bias"}
 
 
 def test_gradients_may_be_changed_and_are_clipped_after_that(tiny_settings: SettingsFactory) -> None:
-    _, model, training = prepared(tiny_settings(*FEW, "max_grad_norm=0.5", "weight_decay=0", "learning_rate=1.0"))
+    experiment, model, training = prepared(
+        tiny_settings(*FEW, "max_grad_norm=0.5", "weight_decay=0", "learning_rate=1.0")
+    )
     norms: list[float] = []
 
     def enlarge() -> None:
@@ -53,16 +54,16 @@ def test_gradients_may_be_changed_and_are_clipped_after_that(tiny_settings: Sett
     def note() -> None:
         norms.append(float(torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()))
 
-    training.epoch(model, training.optimizer(model), cross_entropy, note, before_step=enlarge)
+    training.epoch(model, training.optimizer(model), experiment.method.problem.task_loss, note, before_step=enlarge)
     assert norms == pytest.approx([0.5] * len(norms), rel=1e-4)
 
 
 def test_mode_decides_which_layers_train(tiny_settings: SettingsFactory) -> None:
-    _, model, training = prepared(tiny_settings(*FEW))
+    experiment, model, training = prepared(tiny_settings(*FEW))
     norm = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
     assert norm.running_mean is not None
     before = norm.running_mean.clone()
-    training.epoch(model, training.optimizer(model), cross_entropy, mode=nn.Module.eval)
+    training.epoch(model, training.optimizer(model), experiment.method.problem.task_loss, mode=nn.Module.eval)
     assert norm.running_mean.equal(before)
-    training.epoch(model, training.optimizer(model), cross_entropy)
+    training.epoch(model, training.optimizer(model), experiment.method.problem.task_loss)
     assert not norm.running_mean.equal(before)

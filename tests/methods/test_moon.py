@@ -15,6 +15,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.methods.catalogue.moon import MOON, MOONParams, contrast
+from fedml_dapper.models import example_image
 from fedml_dapper.pruning import trace_layout
 
 
@@ -102,7 +103,7 @@ def test_projection_head_is_part_of_the_model(fedavg: Experiment) -> None:
     assert experiment.method.footprint(0.0).parameters == sum(p.numel() for p in plain.parameters()) + 2 * (
         64 * 64 + 64
     )
-    assert "projection.0" in trace_layout(model, 32, "grouped").groups
+    assert "projection.0" in trace_layout(model, example_image(32), "grouped").groups
     again = moon(fedavg, projection_head=True).method.problem.backbone.state_dict()
     assert same(model.state_dict(), again)
     trained = ClientSide(experiment).update(Server(experiment).downlink(0), experiment.clients[0]).weights

@@ -29,7 +29,7 @@ from fedml_dapper.methods import (
     payload_bytes,
 )
 from fedml_dapper.methods.catalogue.nefl import NeFL, NeFLParams, leading_widths
-from fedml_dapper.models import Backbone
+from fedml_dapper.models import Backbone, example_image
 from fedml_dapper.models.resnet import BasicBlock, ResNet
 from fedml_dapper.pruning import DENSE, ChannelGroup, ChannelLayout, Tensors, trace_layout
 from fedml_dapper.pruning.layout import Scope
@@ -52,15 +52,8 @@ def build(*overrides: str) -> Experiment:
 def nefl(backbone: Backbone, scope: Scope = "grouped", **values: Any) -> NeFL:
     """The method on a backbone of the test's own; five levels, so that the default sizes fit."""
     ratios = (0.0, 0.2, 0.4, 0.6, 0.8)
-    example = torch.zeros(1, 3, 16, 16)
     problem = Problem(
-        backbone,
-        example,
-        TrainArgs(),
-        PruningArgs(scope=scope),
-        uniform_weights=False,
-        seed=0,
-        ratios=ratios,
+        backbone, example_image(16), TrainArgs(), PruningArgs(scope=scope), uniform_weights=False, seed=0, ratios=ratios
     )
     return NeFL(NeFLParams(**values), problem)
 
@@ -127,7 +120,7 @@ def test_steps_leave_groups_and_axes_as_they_are(scope: Scope) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layout = nefl(plain, scope).problem.layout
-    expected = trace_layout(plain, 16, scope)
+    expected = trace_layout(plain, torch.zeros(1, 3, 16, 16), scope)
     assert layout.groups == expected.groups
     assert {name: layout.tensors[name] for name in expected.tensors} == dict(expected.tensors)
     added = {name: layout.tensors[name].shape for name in layout.tensors.keys() - expected.tensors.keys()}

@@ -19,7 +19,7 @@ from fedml_dapper.methods import ClientContext, FedAvg, Memory
 from fedml_dapper.methods.catalogue.fedavg import FedAvgParams
 from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
 from fedml_dapper.methods.catalogue.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 
@@ -54,7 +54,7 @@ def test_kinds_of_layers(lenet: Experiment) -> None:
     model = lenet.method.problem.backbone
     kinds = [kind_of(model, name) for name in ("conv1", "bn2", "hidden.0", "hidden.2", "predictor")]
     assert kinds == ["convolution", "batchnorm", "hidden_linear", "hidden_linear", "classifier"]
-    alexnet = build_backbone(ModelArgs(model="alexnet", width=2), 10, 1, 64)
+    alexnet = build_backbone(ModelArgs(model="alexnet", width=2), 10, 1, example_image(64))
     assert kind_of(alexnet, "hidden.0.bn") == "batchnorm"
     names = {layer.name for layer in partialfed(lenet).method.candidates}
     assert names == {"bn1", "bn2", "predictor"}

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
 NETWORK_GUARD = """
 import ipaddress, os, socket
 
@@ -48,7 +50,7 @@ class OfflineProcess:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDML")}
         return kept | {
             "HOME": str(self.folder),
-            "PYTHONPATH": str(self.folder),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(ROOT)]),
             "NETWORK_LOG": str(self._log),
             "OMP_NUM_THREADS": "1",
         }

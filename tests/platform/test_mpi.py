@@ -61,7 +61,7 @@ args = dapper.init()
 dataset, model = dapper.load(args)
 if args.rank == 2:
     time.sleep(12)
-dapper.DistributedRunner(args, None, dataset, model, run_dir=Path("run"), resume=True).run()
+dapper.DistributedRunner(args, None, dataset, model, run_dir="run", resume=True).run()
 """
 
 

@@ -18,7 +18,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    [code] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    [code] = re.findall(r"## From your own FedML program\n\n```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 20
     file = tmp_path / "my_program.py"
     file.write_text(code)

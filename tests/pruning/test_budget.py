@@ -4,14 +4,14 @@ import pytest
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import ChannelLayout, solve_widths, trace_layout
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
 
 
 def layout_of(width: int, scope: Scope = "internal") -> ChannelLayout:
-    return trace_layout(build_backbone(ModelArgs(model="resnet10", width=width), 10, seed=1), 32, scope)
+    return trace_layout(build_backbone(ModelArgs(model="resnet10", width=width), 10, seed=1), example_image(32), scope)
 
 
 def test_channel_rule_rounds_half_to_even_and_keeps_one() -> None:
@@ -47,7 +47,13 @@ def test_unreachable_budget_says_the_smallest_share() -> None:
 
 def test_steps_too_coarse_for_the_budget_name_the_neighbours() -> None:
     with pytest.raises(ConfigError, match=r"closest within reach: \d+\.\d % or \d+\.\d %"):
-        solve_widths(layout_of(2), 0.65, "parameters")
+        solve_widths(layout_of(1), 0.4, "parameters")
+
+
+def test_groups_go_on_one_by_one_where_they_take_too_large_steps_together() -> None:
+    layout = layout_of(2)
+    widths = solve_widths(layout, 0.65, "parameters")
+    assert count_parameters(layout, widths) / count_parameters(layout, {}) == pytest.approx(0.35, abs=0.01)
 
 
 def test_widths_round_to_multiples() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import ChannelLayout, footprint, solve_widths, trace_layout
 from fedml_dapper.pruning.layout import Scope
 
@@ -47,7 +47,11 @@ TABLE_6 = {0.2: (8.94, 366.13), 0.4: (6.70, 274.60), 0.6: (4.47, 183.06), 0.8: (
 
 
 def layout_of(name: str, input_size: int, scope: Scope, width: int | None = None) -> ChannelLayout:
-    return trace_layout(build_backbone(ModelArgs(model=name, width=width), 10, 1, input_size), input_size, scope)
+    return trace_layout(
+        build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(input_size)),
+        example_image(input_size),
+        scope,
+    )
 
 
 @pytest.mark.parametrize(("name", "input_size", "scope"), INTEGERS)
@@ -71,7 +75,7 @@ def test_parameter_ratios_meet_the_papers_tables_within_one_percent(
 
 def test_bytes_count_the_state_dict_and_one_bit_per_channel() -> None:
     model = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed=1)
-    layout = trace_layout(model, 32, "internal")
+    layout = trace_layout(model, example_image(32), "internal")
     state_bytes = sum(tensor.nbytes for tensor in model.state_dict().values())
     assert footprint(layout, {}).bytes_up == footprint(layout, {}).bytes_down == state_bytes
     widths = {"stages.0.0.conv1": 3}  # of 8: five rows of conv1, five columns of conv2, 5 x 4 BatchNorm entries

@@ -6,11 +6,13 @@ import torch
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import (
+    Axis,
     ChannelGroup,
     ChannelLayout,
     PruningPlan,
+    TensorSpec,
     plan_at_random,
     plan_by_importance,
     plan_window,
@@ -32,13 +34,15 @@ def test_ties_keep_the_lower_index() -> None:
 
 def test_importance_sums_absolute_weights_over_all_producers() -> None:
     weights = {"a.weight": torch.tensor([[1.0, -2.0], [0.5, 0.0]]), "b.weight": torch.tensor([[[-1.0]], [[4.0]]])}
+    spec = TensorSpec((2, 2), torch.float32, True, 0, (Axis(0, "a"),))
     group = ChannelGroup("a", 2, ("a.weight", "b.weight"))
-    assert l1_importance(group, weights).tolist() == [4.0, 4.5]
+    layout = ChannelLayout({"a": group}, dict.fromkeys(group.producers, spec))
+    assert l1_importance(layout, "a", weights).tolist() == [4.0, 4.5]
 
 
 def test_plan_keeps_the_strong_filters_of_each_group() -> None:
     model = build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1)
-    layout = trace_layout(model, 32, "internal")
+    layout = trace_layout(model, example_image(32), "internal")
     with torch.no_grad():
         model.get_parameter("stages.0.0.conv1.weight")[2] *= 0.001
     plan = plan_by_importance(layout, model.state_dict(), {"stages.0.0.conv1": 3})
@@ -91,6 +95,8 @@ def test_windows_wrap_around_within_each_group() -> None:
     ],
 )
 def test_plans_that_do_not_fit_are_refused(group: str, indices: torch.Tensor) -> None:
-    layout = trace_layout(build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1), 32, "internal")
+    layout = trace_layout(
+        build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1), example_image(32), "internal"
+    )
     with pytest.raises(ProtocolError):
         PruningPlan({group: indices}).check(layout)

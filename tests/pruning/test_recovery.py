@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import (
     DENSE,
     Axis,
@@ -75,7 +75,7 @@ def test_tensors_cut_both_ways_recover_by_row_and_column() -> None:
 @pytest.mark.parametrize("recovery", ["global", "zero", "holders"])
 def test_full_uploads_give_the_plain_weighted_mean_bit_for_bit(recovery: Recovery) -> None:
     model = build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1)
-    layout = trace_layout(model, 16, "internal")
+    layout = trace_layout(model, example_image(16), "internal")
     uploads = [build_backbone(ModelArgs(model="resnet10", width=4), 10, seed).state_dict() for seed in (2, 3, 4)]
     counts = [25, 153, 47]
     mean = RecoveringMean(model.state_dict(), layout, recovery)
@@ -89,7 +89,7 @@ def test_full_uploads_give_the_plain_weighted_mean_bit_for_bit(recovery: Recover
 
 def test_untrained_slim_uploads_give_the_previous_model_back_exactly() -> None:
     model = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed=1)
-    layout = trace_layout(model, 16, "grouped")
+    layout = trace_layout(model, example_image(16), "grouped")
     weights = model.state_dict()
     mean = RecoveringMean(weights, layout)
     for ratio, count in ((0.2, 179), (0.5, 25), (0.8, 47)):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.models import build_backbone
+from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import (
     DENSE,
     Axis,
@@ -117,7 +117,7 @@ def test_tensors_that_a_plan_omits_are_not_held() -> None:
 def test_equal_uploads_of_a_real_model_come_back_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedml_dapper.pruning.robust._BLOCK_ENTRIES", 50)
     model = build_backbone(ModelArgs(model="resnet10", width=4), 10, seed=1)
-    layout, weights = trace_layout(model, 16, "grouped"), model.state_dict()
+    layout, weights = trace_layout(model, example_image(16), "grouped"), model.state_dict()
     mean = RobustMean(weights, layout, "global", 0.2, 3)
     for ratio, count in ((0.2, 179), (0.5, 25), (0.8, 47), (0.0, 3)):
         plan = plan_by_importance(layout, weights, solve_widths(layout, ratio, "channels"))

@@ -9,11 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.pruning import (
     ChannelLayout,
     PruningPlan,
-    carry_momentum,
+    carry_optimizer_state,
     footprint,
     plan_by_importance,
     slim_model,
@@ -41,7 +41,7 @@ def images_for(name: str) -> torch.Tensor:
 
 def prepared(scope: Scope, name: str = "resnet18") -> tuple[Backbone, ChannelLayout, PruningPlan]:
     (width, size), images = SIZES[name], images_for(name)
-    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, size)
+    model = build_backbone(ModelArgs(model=name, width=width), 10, 1, example_image(size))
     model.train()
     for _ in range(2):  # statistics, affine weights and biases away from their initial values
         F.cross_entropy(model(images), LABELS).backward()  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ def prepared(scope: Scope, name: str = "resnet18") -> tuple[Backbone, ChannelLay
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(parameter.grad, alpha=0.1)
-    layout = trace_layout(model, size, scope)
+    layout = trace_layout(model, example_image(size), scope)
     return model, layout, plan_by_importance(layout, model.state_dict(), solve_widths(layout, 0.5, "channels"))
 
 
@@ -123,8 +123,36 @@ def test_momentum_follows_the_kept_channels() -> None:
     dense_optimizer.step()
     slim = slim_model(model, layout, plan)
     slim_optimizer = torch.optim.SGD(slim.parameters(), 0.1, momentum=0.9)
-    carry_momentum(dense_optimizer, model, slim_optimizer, slim, layout, plan)
+    carry_optimizer_state(dense_optimizer, model, slim_optimizer, slim, layout, plan)
     name = "stages.0.0.conv1.weight"
     buffer = dense_optimizer.state[model.get_parameter(name)]["momentum_buffer"]
     carried = slim_optimizer.state[slim.get_parameter(name)]["momentum_buffer"]
     assert torch.equal(carried, buffer[plan.kept["stages.0.0.conv1"]])
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+def test_training_goes_on_after_slimming_as_it_would_on_the_masked_model(kind: type[torch.optim.Optimizer]) -> None:
+    model, layout, plan = prepared("grouped", "lenet5")
+    model, images = model.double(), images_for("lenet5").double()
+    settings = {"lr": 0.01, "weight_decay": 0.1} | ({"momentum": 0.9} if kind is torch.optim.SGD else {})
+
+    def step(network: Backbone, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(network(images), LABELS).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    dense_optimizer = kind(model.parameters(), **settings)  # type: ignore[call-arg]
+    for _ in range(3):
+        step(model, dense_optimizer)
+    slim = slim_model(model, layout, plan)
+    slim_optimizer = kind(slim.parameters(), **settings)  # type: ignore[call-arg]
+    carry_optimizer_state(dense_optimizer, model, slim_optimizer, slim, layout, plan)
+    masks = masked(model, layout, plan)[1]
+    for _ in range(3):
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.mul_(masks[name])
+        step(model, dense_optimizer)
+        step(slim, slim_optimizer)
+    for name, tensor in slim_tensors(dict(model.named_parameters()), layout, plan).items():
+        torch.testing.assert_close(slim.get_parameter(name), tensor, atol=1e-9, rtol=1e-9)

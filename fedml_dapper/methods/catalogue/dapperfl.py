@@ -18,7 +18,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError, ProtocolError
@@ -34,7 +33,6 @@ from fedml_dapper.methods.contract import (
     RecoverAndAverage,
     ServerState,
     Upload,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.batchnorm import recalibrate, running_statistics
 from fedml_dapper.models import Backbone
@@ -45,7 +43,7 @@ from fedml_dapper.pruning import (
     Recovery,
     Tensors,
     Widths,
-    carry_momentum,
+    carry_optimizer_state,
     footprint,
     plan_by_importance,
     slim_model,
@@ -85,7 +83,7 @@ class DapperFLParams(MethodParams):
     """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
     received model's, measured on the client's images before training."""
     carry_momentum: bool = True
-    """Take the kept channels' momentum over from the dense epoch."""
+    """Take the kept channels' momentum, or whatever the optimizer remembers, over from the dense epoch."""
 
 
 class DapperFL(Method[DapperFLParams]):
@@ -100,7 +98,10 @@ class DapperFL(Method[DapperFLParams]):
         " therefore not reduced; the savings are the uplink and the compute of the later epochs."
     )
 
+    way_out = "set dapper_args.params.dapperfl.gamma to 0, which leaves DAR out"
+
     def __init__(self, params: DapperFLParams, problem: Problem) -> None:
+        self.needs_representations = params.gamma > 0 or problem.pruning.scope == "official_mask"
         super().__init__(params, problem)
         if problem.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
             raise ConfigError(
@@ -125,7 +126,7 @@ class DapperFL(Method[DapperFLParams]):
         training = LocalTraining(client, downlink.round, self.problem.training)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
-        training.epoch(model, optimizer, loss if params.dar_in_finetune else cross_entropy)
+        training.epoch(model, optimizer, loss if params.dar_in_finetune else self.problem.task_loss)
         after_step = None
         self._fuse(model, downlink)
         plan = self._plan(model, client.profile.ratio)
@@ -140,7 +141,7 @@ class DapperFL(Method[DapperFLParams]):
             model = slim_model(dense, layout, plan)
             optimizer = training.optimizer(model)
             if params.carry_momentum:
-                carry_momentum(dense_optimizer, dense, optimizer, model, layout, plan)
+                carry_optimizer_state(dense_optimizer, dense, optimizer, model, layout, plan)
         for _ in range(self.problem.training.epochs - 1):
             training.epoch(model, optimizer, loss, after_step)
         if plan is not DENSE:
@@ -155,6 +156,14 @@ class DapperFL(Method[DapperFLParams]):
             unsliced=frozenset(statistics),
         )
 
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The server's model without the channels of least l1 norm, as a client would cut it before it trains on."""
+        model, ratio = self.global_model(server), self.problem.ratios[level - 1]
+        if self.problem.pruning.scope == "official_mask":
+            apply_masks(model, official_masks(model, ratio))
+            return model
+        return slim_model(model, self.problem.layout, self._plan(model, ratio))
+
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """A slim model normalises by its own running statistics; those that were sent fit the dense one."""
         model = self.load(client, downlink)
@@ -163,15 +172,15 @@ class DapperFL(Method[DapperFLParams]):
         return model
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """L_CE + gamma * L_DAR (Eq. 5)."""
+        """The task's loss + gamma * L_DAR (Eq. 5)."""
         del client, downlink
         params = self.params
         if params.gamma == 0:
-            return cross_entropy
+            return self.problem.task_loss
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             representations = model.encode(batch.inputs)
-            task_loss = F.cross_entropy(model.predict(representations), batch.targets)
+            task_loss = self.problem.task.loss(model.predict(representations), batch.targets)
             return task_loss + params.gamma * dar(representations, params.dar_norm)
 
         return loss

@@ -24,7 +24,6 @@ from fedml_dapper.methods.contract import (
     MethodParams,
     TrainingMetrics,
     Upload,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.proximal import proximal
 from fedml_dapper.models import Backbone
@@ -70,11 +69,11 @@ class Ditto(Method[DittoParams]):
         """L_CE + (mu / 2) ||v - W||^2 over trainable parameters, W as received."""
         mu = self.params.mu
         if mu == 0:
-            return cross_entropy
+            return self.problem.task_loss
         received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return cross_entropy(model, batch) + proximal(dict(model.named_parameters()), received, mu)
+            return self.problem.task_loss(model, batch) + proximal(dict(model.named_parameters()), received, mu)
 
         return loss
 

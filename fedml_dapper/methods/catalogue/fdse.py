@@ -24,7 +24,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.methods.contract import (
@@ -35,7 +34,6 @@ from fedml_dapper.methods.contract import (
     Method,
     MethodParams,
     ServerState,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.consensus_and_similarity import ConsensusAndSimilarity, eraser_of
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
@@ -105,13 +103,13 @@ class FDSE(Method[FDSEParams]):
         """L_CE + lambda L_Con; in round 1, when nothing is agreed on yet, L_CE."""
         strength = self.params.lambda_
         if strength == 0 or downlink.round == 1:
-            return cross_entropy
+            return self.problem.task_loss
         consistency = self._consistency(downlink.weights, client.device)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             with entering(_shared_norms(model)) as features:
                 logits = model(batch.inputs)
-            return F.cross_entropy(logits, batch.targets) + strength * consistency(features)
+            return self.problem.task.loss(logits, batch.targets) + strength * consistency(features)
 
         return loss
 

@@ -41,7 +41,6 @@ from fedml_dapper.methods.contract import (
     ServerState,
     Upload,
     Value,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.activations import observed
 from fedml_dapper.methods.parts.averaging import check_like
@@ -86,6 +85,8 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     name = "fedcmd"
     Params = FedCMDParams
+    needs_representations = True
+    needs_labels = True
     cost_note = (
         "every client trains the full model and sends all of it, the personal layer too; in phase 1 it runs its images"
         " through the model once more. The server's memory grows with the clients: it holds the personal layer of each"
@@ -120,14 +121,14 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """Mean cross-entropy; with ``per_batch`` every batch of phase 1 also votes."""
         if self.params.metric_data == "local_data" or downlink.round > self.first_rounds:
-            return cross_entropy
+            return self.problem.task_loss
         votes: list[Value] = [0] * len(self.candidates)
         client.memory.values[_BATCH_VOTES] = votes  # until the upload
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             metric = LayerMetric(self.candidates, client.device)
             with observed(model, self.candidates) as seen:
-                value = cross_entropy(model, batch)
+                value = self.problem.task_loss(model, batch)
                 metric.add(*batch, seen)
             choice = favourite(metric.scores())[0]
             votes[choice] = cast("int", votes[choice]) + 1

@@ -25,7 +25,6 @@ from fedml_dapper.methods.contract import (
     MethodParams,
     ServerState,
     Upload,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.proximal import proximal
@@ -54,7 +53,8 @@ class FedDyn(Method[FedDynParams]):
         gradient = {name: tensor.to(client.device) for name, tensor in client.memory.recall("gradient").items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return cross_entropy(model, batch) + dynamic(dict(model.named_parameters()), gradient, received, alpha)
+            task_loss = self.problem.task_loss(model, batch)
+            return task_loss + dynamic(dict(model.named_parameters()), gradient, received, alpha)
 
         return loss
 

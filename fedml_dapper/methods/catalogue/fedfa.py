@@ -99,13 +99,13 @@ class FedFA(Method[FedFAParams]):
         if not backbone.conv_stages():
             raise ConfigError(
                 "model_args.model: method `fedfa` augments what comes out of convolutional stages, and"
-                f" {type(backbone).__name__} marks none; implement its conv_stages or choose another backbone"
+                f" {backbone.label} marks none; implement its conv_stages or choose another backbone"
             )
         augmented, params = copy.deepcopy(backbone), self.params
         channels = stage_channels(backbone, self.problem.example)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):
             stage.append(FeatureAugmentation(width, params.probability, params.momentum))
-        return augmented.to(backbone.predictor.weight.device)
+        return augmented.to(next(backbone.parameters()).device)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The received model, its augmentation drawing from the stream of (client, round)."""
@@ -158,7 +158,7 @@ def stage_channels(backbone: Backbone, example: Tensor) -> list[int]:
     probe, channels = copy.deepcopy(backbone).eval(), list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
-    probe(example.to(backbone.predictor.weight.device))
+    probe(example.to(next(backbone.parameters()).device))
     return channels
 
 

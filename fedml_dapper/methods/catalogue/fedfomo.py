@@ -19,7 +19,6 @@ from functools import cached_property
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
@@ -38,6 +37,7 @@ from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.tasks import Task
 
 
 class FedFomoParams(MethodParams):
@@ -116,11 +116,12 @@ class FedFomo(Method[FedFomoParams]):
     ) -> Tensor:
         """w_j of every model offered, float64 (J,); those are tried out with the statistics of ``own``."""
         before = {name: tensor.clone() for name, tensor in own.state_dict().items()}
-        own_loss, gains = validation_loss(own, validation, device), []
+        task = self.problem.task
+        own_loss, gains = validation_loss(own, task, validation, device), []
         for parameters in offered:
             own.load_state_dict({**before, **parameters})
             distance = torch.stack([(parameters[n] - before[n]).double().square().sum() for n in parameters]).sum()
-            gains.append(benefit(own_loss, validation_loss(own, validation, device), float(distance.sqrt())))
+            gains.append(benefit(own_loss, validation_loss(own, task, validation, device), float(distance.sqrt())))
         own.load_state_dict(before)
         return torch.tensor(gains, dtype=torch.float64).nan_to_num(0.0, 0.0, 0.0)  # diverged: of unknown use
 
@@ -167,12 +168,10 @@ def mixture(own: Mapping[str, Tensor], offered: Sequence[Tensors], benefits: Ten
 
 
 @torch.no_grad()
-def validation_loss(model: Backbone, data: ClientData, device: torch.device) -> float:
-    """Mean cross-entropy of ``model``, in evaluation mode, over ``data``."""
+def validation_loss(model: Backbone, task: Task, data: ClientData, device: torch.device) -> float:
+    """Mean loss of ``model``, in evaluation mode, over ``data``."""
     model.eval()
-    loss = sum(
-        float(F.cross_entropy(model(images.to(device)), labels.to(device), reduction="sum")) for images, labels in data
-    )
+    loss = sum(float(task.total_loss(model(inputs.to(device)), targets.to(device))) for inputs, targets in data)
     return loss / data.num_samples
 
 

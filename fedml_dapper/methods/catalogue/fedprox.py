@@ -18,7 +18,6 @@ from fedml_dapper.methods.contract import (
     Loss,
     Method,
     MethodParams,
-    cross_entropy,
 )
 from fedml_dapper.methods.parts.proximal import proximal
 from fedml_dapper.models import Backbone
@@ -47,10 +46,11 @@ class FedProx(Method[FedProxParams]):
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + (mu / 2) ||w - W||^2 over trainable parameters, W as received."""
         if self.params.mu == 0:
-            return cross_entropy
+            return self.problem.task_loss
         received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return cross_entropy(model, batch) + proximal(dict(model.named_parameters()), received, self.params.mu)
+            task_loss = self.problem.task_loss(model, batch)
+            return task_loss + proximal(dict(model.named_parameters()), received, self.params.mu)
 
         return loss

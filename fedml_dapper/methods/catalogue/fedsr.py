@@ -94,6 +94,7 @@ class FedSR(Method[FedSRParams]):
     name = "fedsr"
     Params = FedSRParams
     needs_labels = True
+    needs_representations = True
     cost_note = (
         "every client trains the full model, with one linear layer more; testing runs the predictor once per draw."
     )
@@ -121,7 +122,7 @@ class FedSR(Method[FedSRParams]):
             mean, std = model.distribution(batch.inputs)
             noise = torch.randn(mean.shape, generator=generator).to(mean.device)  # on the CPU: alike on every device
             representations = mean + std * noise
-            total = F.cross_entropy(model.predict(representations), batch.targets)
+            total = self.problem.task.loss(model.predict(representations), batch.targets)
             total = total + params.alpha_l2r * length(representations, params.l2r_norm)
             if params.alpha_cmi > 0:  # the divergence of a point, s = 0, is infinite
                 total = total + params.alpha_cmi * model.references.divergence(mean, std, batch.targets)

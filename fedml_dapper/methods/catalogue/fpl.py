@@ -58,6 +58,7 @@ class FPL(Method[FPLParams]):
     name = "fpl"
     Params = FPLParams
     needs_labels = True
+    needs_representations = True
     cost_note = "every client trains the full model; the prototypes that it receives are not in its bytes down."
 
     def check_clients(self, clients: Sequence[ClientData]) -> None:
@@ -92,7 +93,7 @@ class FPL(Method[FPLParams]):
             representations = model.encode(batch.inputs)
             if means is not None:
                 means.add(representations, batch.targets)
-            total = F.cross_entropy(model.predict(representations), batch.targets)
+            total = self.problem.task.loss(model.predict(representations), batch.targets)
             if shared and params.contrast:
                 total = total + contrast(
                     representations, batch.targets, shared["clusters"], shared["cluster_classes"], params.tau

@@ -2,12 +2,14 @@
 
 Each client trains a model of its own from the common initial one; nothing travels. It trains E epochs in every round it
 takes part in, T E in a run of T rounds, the budget of the methods it is compared with. As with them the optimiser
-starts anew every round; ``keep_momentum`` makes a client's rounds one uninterrupted run of SGD.
+starts anew every round; ``keep_momentum`` makes a client's rounds one uninterrupted run of it.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+
+from torch import Tensor
 
 from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Method, MethodParams, Upload
 
@@ -16,7 +18,7 @@ class LocalParams(MethodParams):
     """Settings of stand-alone training."""
 
     keep_momentum: bool = False
-    """Momentum goes on from one round to the next instead of starting at zero."""
+    """Momentum, or whatever the optimizer remembers, goes on from one round to the next instead of starting at zero."""
 
 
 class Local(Method[LocalParams]):
@@ -33,16 +35,24 @@ class Local(Method[LocalParams]):
         return frozenset(self.problem.backbone.state_dict())
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """E epochs of SGD on cross-entropy, from where the client's last round ended."""
+        """E epochs, from where the client's last round ended."""
         model, epochs = self.load(client, downlink), self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         parameters = dict(model.named_parameters())
-        for name, buffer in client.memory.recall("momentum").items():
-            optimizer.state[parameters[name]]["momentum_buffer"] = buffer.to(client.device, copy=True)
+        for name, tensor in client.memory.recall("optimizer").items():
+            owner, _, key = name.rpartition("/")
+            parameter = parameters[owner]
+            device = parameter.device if tensor.shape == parameter.shape else tensor.device
+            optimizer.state[parameter][key] = tensor.to(device, copy=True)
         for _ in range(epochs):
             training.epoch(model, optimizer, self.objective(client, downlink))
-        if self.params.keep_momentum and self.problem.training.momentum > 0:
-            buffers = {name: optimizer.state[parameter]["momentum_buffer"] for name, parameter in parameters.items()}
-            client.memory.keep("momentum", buffers)
+        if self.params.keep_momentum:
+            state = {
+                f"{name}/{key}": value
+                for name, parameter in parameters.items()
+                for key, value in optimizer.state[parameter].items()
+                if isinstance(value, Tensor)
+            }
+            client.memory.keep("optimizer", state)
         return self.upload(client, downlink, model, training)

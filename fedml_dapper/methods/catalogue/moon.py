@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
-from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Method, MethodParams, Upload, cross_entropy
+from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Method, MethodParams, Upload
 from fedml_dapper.models import Backbone, ExtendedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers
 
@@ -50,6 +50,7 @@ class MOON(Method[MOONParams]):
 
     name = "moon"
     Params = MOONParams
+    needs_representations = True
     cost_note = (
         "every client trains the full model, runs each training image through two frozen models besides, and keeps its"
         " last model between rounds."
@@ -59,13 +60,13 @@ class MOON(Method[MOONParams]):
         if not self.params.projection_head:
             return backbone
         with seeded_layers(self.problem.seed, Stream.METHOD):
-            return ProjectedBackbone(backbone).to(backbone.predictor.weight.device)
+            return ProjectedBackbone(backbone).to(next(backbone.parameters()).device)
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + mu * contrast(z, z of the received model, z of the model last uploaded)."""
         params, last = self.params, client.memory.recall("last_model")
         if not last:
-            return cross_entropy
+            return self.problem.task_loss
         received = self.load(client, downlink).eval()
         previous = self.local_model(downlink.plan).to(client.device).eval()
         previous.load_state_dict(last)
@@ -74,7 +75,7 @@ class MOON(Method[MOONParams]):
             representations = model.encode(batch.inputs)
             with torch.no_grad():
                 towards, away = received.encode(batch.inputs), previous.encode(batch.inputs)
-            task_loss = F.cross_entropy(model.predict(representations), batch.targets)
+            task_loss = self.problem.task.loss(model.predict(representations), batch.targets)
             return task_loss + params.mu * contrast(representations, towards, away, params.tau)
 
         return loss

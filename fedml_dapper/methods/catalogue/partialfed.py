@@ -96,7 +96,7 @@ class PartialFed(Method[PartialFedParams]):
         """The client's logits after one pass over its images: shape (layers, 2), columns load and keep."""
         model = super().load(client, downlink)
         last = {name: tensor.to(client.device) for name, tensor in client.memory.recall("last_model").items()}
-        logits = nn.Parameter(self._logits(client).to(client.device))
+        logits = nn.Parameter(self._logits(client).to(client.device, copy=True))  # learnt in place
         unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the weights
         training = LocalTraining(unheard, downlink.round, self.problem.training, epochs=1)
         loss = self._strategy_loss(logits, model, last, client, downlink)
@@ -119,7 +119,7 @@ class PartialFed(Method[PartialFedParams]):
                 for name in layer.tensors
                 if name in weights
             }
-            return F.cross_entropy(functional_call(model, mixed, (batch.inputs,)), batch.targets)
+            return self.problem.task.loss(functional_call(model, mixed, (batch.inputs,)), batch.targets)
 
         return loss
 

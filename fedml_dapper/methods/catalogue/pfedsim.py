@@ -41,6 +41,7 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
 
     name = "pfedsim"
     Params = PFedSimParams
+    needs_representations = True
     cost_note = (
         "every client trains the full model and sends all of it, the personal classifier too. The server's memory grows"
         " with the clients: it holds the latest model of each and their similarities."
@@ -62,19 +63,23 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
         return dict(enumerate(weights_of(_similarities(server)[client_id]).tolist()))
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        return super().aggregation(server) if server.round < self.first_rounds else KeepAndCompare(server)
+        if server.round < self.first_rounds:
+            return super().aggregation(server)
+        return KeepAndCompare(server, f"{self.problem.backbone.predictor_name}.weight")
 
 
 class KeepAndCompare(KeepLatest):
-    """Every client's latest model, and the similarities of the round's clients, into the server's memory."""
+    """Every client's latest model, and the similarities of the round's clients, by the weights named ``classifier``,
+    into the server's memory."""
 
-    def __init__(self, server: ServerState) -> None:
+    def __init__(self, server: ServerState, classifier: str) -> None:
         super().__init__(server, server.weights)
+        self._classifier = classifier
 
     def close(self) -> None:
         super().close()
         similarities, models = _similarities(self._server), ClientModels(self._server)
-        rows = {client_id: models.tensor(client_id, "predictor.weight") for client_id in self._received}
+        rows = {client_id: models.tensor(client_id, self._classifier) for client_id in self._received}
         for left, right in combinations(rows, 2):
             value = classifier_similarity(rows[left], rows[right])
             similarities[left, right] = similarities[right, left] = value

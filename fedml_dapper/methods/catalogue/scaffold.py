@@ -52,6 +52,7 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
 
     name = "scaffold"
     Params = SCAFFOLDParams
+    needs_sgd = True
     cost_note = (
         "besides the model, one control variate per parameter travels each way, and every client keeps one between"
         " rounds."

@@ -1,12 +1,13 @@
 """The contract of a method, and all that it is written with."""
 
 from fedml_dapper.methods.contract.base import Aggregation, Method, MethodParams, P, Problem, RecoverAndAverage
-from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
+from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
 
 __all__ = [
     "Aggregation",
+    "Augment",
     "ClientContext",
     "ClientProfile",
     "Downlink",
@@ -23,6 +24,5 @@ __all__ = [
     "Upload",
     "Value",
     "as_received",
-    "cross_entropy",
     "payload_bytes",
 ]

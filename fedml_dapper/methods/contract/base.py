@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
-from fedml_dapper.datasets import ClientData
+from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, cross_entropy
+from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
@@ -33,9 +33,11 @@ from fedml_dapper.pruning import (
     slim_tensors,
     solve_widths,
     trace_layout,
+    verify_layout,
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
+from fedml_dapper.tasks import Classification, Task
 
 
 class MethodParams(Section):
@@ -49,7 +51,7 @@ class Problem:
     backbone: Backbone
     """The initial global model; never trained itself."""
     example: Tensor
-    """A batch of one input, on the CPU."""
+    """A batch of one input, on the CPU: its shape and dtype are those of all others."""
     training: TrainArgs
     pruning: PruningArgs
     uniform_weights: bool
@@ -62,11 +64,17 @@ class Problem:
     """In what uploads travel."""
     defence: DefenceArgs = field(default_factory=DefenceArgs)
     """What the server takes over the clients that hold a coordinate."""
+    task: Task = field(default_factory=Classification)
+    """By what models are trained and judged."""
+
+    def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
+        """The plain local objective: the task's mean loss over the batch."""
+        return self.task.loss(model(batch.inputs), batch.targets)
 
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.example.shape[-1], self.pruning.scope if self.slims else None)
+        layout = trace_layout(self.backbone, self.example, self.pruning.scope if self.slims else None)
         return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
@@ -78,6 +86,13 @@ class Problem:
             pruning = self.pruning
             self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
         return self._solved[ratio]
+
+    def verify(self) -> None:
+        """Run the slim network of every ratio that was asked for once.
+
+        Raises ``ConfigError`` where one is not the dense network without the channels that it lost.
+        """
+        verify_layout(self.backbone, self.layout, self._solved, self.example)
 
     @cached_property
     def _solved(self) -> dict[float, Widths]:
@@ -114,12 +129,18 @@ class Method(Generic[P]):
     """Whether the server's model is meant to be used; otherwise only the clients' own are."""
     serves_newcomers: ClassVar[bool] = True
     """Whether there is a model for a client that never trained (:meth:`adapted_model`)."""
-    needs_labels: ClassVar[bool] = False
-    """Whether every sample has to have a class."""
     scopes: ClassVar[tuple[Scope, ...]] = ("internal", "grouped")
     """Values of ``dapper_args.pruning.scope`` that the method can slim under."""
     cost_note: ClassVar[str] = ""
     """For reports: what the method costs beyond, or does not save of, what footprints show."""
+    needs_sgd: ClassVar[bool] = False
+    """Whether its derivation holds for ``client_optimizer: sgd`` alone."""
+    needs_representations: bool = False
+    """Whether it does something with representations z or the linear predictor on them, which not every model has."""
+    needs_labels: bool = False
+    """Whether it needs one class a sample, which not every task has."""
+    way_out: ClassVar[str] = "choose another dapper_args.method"
+    """What to do where a task or model lacks what the method needs."""
 
     def __init__(self, params: P, problem: Problem) -> None:
         if self.slims and problem.pruning.scope not in self.scopes:
@@ -127,8 +148,28 @@ class Method(Generic[P]):
                 f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
                 f" choose {' or '.join(self.scopes)}"
             )
+        self._check_needs(problem)
         self.params, self.problem = params, problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
+
+    def _check_needs(self, problem: Problem) -> None:
+        """Raises ``ConfigError`` where task, model or optimizer lack what the method needs."""
+        optimizer, model, task = problem.training.client_optimizer, problem.backbone, problem.task
+        if self.needs_sgd and optimizer != "sgd":
+            raise ConfigError(
+                f"train_args.client_optimizer: method `{self.name}` is derived for sgd, not {optimizer}; set it to sgd,"
+                f" or {self.way_out}"
+            )
+        if self.needs_representations and not model.has_representations:
+            raise ConfigError(
+                f"dapper_args.method: `{self.name}` works on representations under a linear predictor, which"
+                f" {model.label} does not have; {self.way_out}"
+            )
+        if self.needs_labels and not task.has_labels:
+            raise ConfigError(
+                f"dapper_args.method: `{self.name}` needs one class a sample, which task `{task.name}` does not have;"
+                f" {self.way_out}"
+            )
 
     @classmethod
     def check_params(cls, values: Mapping[str, Any]) -> P:
@@ -199,9 +240,9 @@ class Method(Generic[P]):
         return model
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """The client's local objective in this round: mean cross-entropy."""
+        """The client's local objective in this round: the task's loss."""
         del client, downlink
-        return cross_entropy
+        return self.problem.task_loss
 
     def epochs(self, profile: ClientProfile) -> int:
         """Local epochs of a client."""
@@ -209,7 +250,7 @@ class Method(Generic[P]):
         return self.problem.training.epochs
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """A client's round: E epochs of SGD on :meth:`objective` from the received model."""
+        """A client's round: E epochs of :meth:`objective` from the received model."""
         model = self.load(client, downlink)
         epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
@@ -270,6 +311,17 @@ class Method(Generic[P]):
         """The server's model."""
         model = copy.deepcopy(self.problem.backbone)
         model.load_state_dict(server.weights)
+        return model
+
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The server's model as a device of capability ``level`` can carry it, cut by the method's own rule: what such
+        a device would be sent in the coming round; whole where the method does not slim."""
+        if not self.slims:
+            return self.global_model(server)
+        anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
+        downlink = self.downlink(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
+        model = self.local_model(downlink.plan)
+        model.load_state_dict({**model.state_dict(), **downlink.weights})
         return model
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:

@@ -1,4 +1,4 @@
-"""Local epochs of SGD on a client, with the counting that every method needs."""
+"""Local epochs on a client, with the counting that every method needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
@@ -20,6 +19,8 @@ from fedml_dapper.profiling import fetching, part
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""
 _AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Augment = Callable[[Iterable[Batch], int, int], Iterable[Batch]]
+"""From the batches of one epoch, its round and its number, to these batches as they are trained on."""
 StepListener = Callable[[int, int], None]
 """Called after each optimizer step with (steps done, steps in all)."""
 
@@ -33,11 +34,13 @@ class ClientContext:
     memory: Memory = field(default_factory=Memory)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
+    augment: Augment = lambda batches, round_, epoch: batches
+    """The task's own augmentation, beside the data's."""
     on_step: StepListener = lambda done, total: None
 
 
 class LocalTraining:
-    """The local epochs of one client in one round, by SGD as ``train_args`` says (DapperFL, Table 4).
+    """The local epochs of one client in one round, by the optimizer of ``train_args`` (DapperFL, Table 4: SGD).
 
     Batches depend on (seed, client, round, epoch) only, so all methods see the same ones.
     """
@@ -61,16 +64,19 @@ class LocalTraining:
     @part("optimizer")
     def optimizer(
         self, model: nn.Module, momentum: float | None = None, parameters: Iterable[nn.Parameter] | None = None
-    ) -> torch.optim.SGD:
+    ) -> torch.optim.Optimizer:
         """A fresh optimizer: momentum starts at zero in every round. It steps ``parameters``, by default all of the
-        model's; ``momentum`` replaces the setting's for methods whose derivation asks for another."""
-        args = self._args
-        return torch.optim.SGD(
-            model.parameters() if parameters is None else parameters,
-            self.learning_rate,
-            args.momentum if momentum is None else momentum,
-            weight_decay=args.weight_decay,
-        )
+        model's; ``momentum`` replaces the setting's for methods that need SGD with another."""
+        args, rate = self._args, self.learning_rate
+        stepped = model.parameters() if parameters is None else parameters
+        match args.client_optimizer:
+            case "sgd":
+                momentum = args.momentum if momentum is None else momentum
+                return torch.optim.SGD(stepped, rate, momentum, weight_decay=args.weight_decay)
+            case "adam":
+                return torch.optim.Adam(stepped, rate, weight_decay=args.weight_decay)
+            case "adamw":
+                return torch.optim.AdamW(stepped, rate, weight_decay=args.weight_decay)
 
     def epoch(
         self,
@@ -92,7 +98,8 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
-        for batch in fetching("data", self._client.data.batches(self._round, self._epoch, self._client.device)):
+        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
+        for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
             optimizer.zero_grad(set_to_none=True)
             with part("forward/backward"):
                 with torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32"):
@@ -118,8 +125,3 @@ class LocalTraining:
     def metrics(self) -> TrainingMetrics:
         """What to report of the epochs so far."""
         return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
-
-
-def cross_entropy(model: Backbone, batch: Batch) -> Tensor:
-    """Mean cross-entropy over the batch."""
-    return F.cross_entropy(model(batch.inputs), batch.targets)

@@ -27,7 +27,8 @@ class Downlink:
 @dataclass(frozen=True)
 class TrainingMetrics:
     """How local training went: mean loss per sample over the last local epoch, optimizer steps, wall-clock seconds, and
-    accuracy (percent) of the client's own model on its own test samples before and after, where that is measured."""
+    the task's headline (in classification accuracy in percent) of the client's own model on its own test samples before
+    and after, where that is measured."""
 
     loss: float
     steps: int

@@ -19,7 +19,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.contract import (
@@ -30,6 +29,7 @@ from fedml_dapper.methods.contract import (
     Loss,
     Method,
     MethodParams,
+    Problem,
     RecoverAndAverage,
     ServerState,
     Upload,
@@ -53,9 +53,13 @@ class WindowMethod(Method[WindowParams]):
     """Sub-models of consecutive channels, averaged over their holders; subclasses say where the window starts."""
 
     Params = WindowParams
-    needs_labels = True
     slims = True
     slim_downlink = True
+    way_out = "switch masked_loss off in dapper_args.params"
+
+    def __init__(self, params: WindowParams, problem: Problem) -> None:
+        self.needs_labels = self.needs_representations = params.masked_loss
+        super().__init__(params, problem)
 
     def window_start(self, round_: int) -> int:
         """First channel that is kept in ``round_``, from 0; taken modulo each group's number of channels."""
@@ -66,17 +70,19 @@ class WindowMethod(Method[WindowParams]):
         return plan_window(self.problem.layout, widths, self.window_start(server.round + 1))
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """Mean cross-entropy, over the client's own classes if so set."""
+        """The task's loss, over the client's own classes if so set."""
+        if not self.params.masked_loss:
+            return super().objective(client, downlink)
         labels = client.data.labels
         assert labels is not None, "check_clients sees to that"
         absent = torch.ones(self.problem.backbone.predictor.out_features, dtype=torch.bool)
         absent[labels.cpu()] = False
-        if not self.params.masked_loss or not absent.any():
+        if not absent.any():
             return super().objective(client, downlink)
         absent = absent.to(client.device)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return masked_cross_entropy(model(batch.inputs), batch.targets, absent)
+            return self.problem.task.loss(zeroed(model(batch.inputs), absent), batch.targets)
 
         return loss
 
@@ -97,6 +103,6 @@ class WindowMethod(Method[WindowParams]):
         return RecoverAndAverage(server, self.problem, "holders")
 
 
-def masked_cross_entropy(logits: Tensor, labels: Tensor, absent: Tensor) -> Tensor:
-    """Mean cross-entropy of (B, C) ``logits`` in which the columns marked in ``absent``, bool (C,), are zeroed."""
-    return F.cross_entropy(logits.masked_fill(absent, 0), labels)
+def zeroed(logits: Tensor, absent: Tensor) -> Tensor:
+    """(B, C) ``logits`` in which the columns marked in ``absent``, bool (C,), are zeroed."""
+    return logits.masked_fill(absent, 0)

@@ -162,5 +162,5 @@ def _normalised_layers(model: Backbone, example: Tensor) -> dict[str, str]:
             layer.register_forward_hook(note_output(name))
         elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
             layer.register_forward_pre_hook(note_input(name))
-    probe(example.to(model.predictor.weight.device))
+    probe(example.to(next(model.parameters()).device))
     return pairs

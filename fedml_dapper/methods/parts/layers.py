@@ -1,7 +1,6 @@
 """The layers of a model and the names of their tensors, for methods that treat layers differently.
 
-Layers come in the order in which a model registers them, which for every backbone here is that of its forward pass;
-within a residual block the shortcut comes last.
+Layers come in the order of the forward pass; in the residual blocks of built-in backbones the shortcut comes last.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import Backbone
 
 
@@ -27,7 +27,10 @@ def modules_of(model: nn.Module) -> list[Layer]:
     owned: dict[str, list[str]] = {}
     for tensor in model.state_dict():
         owned.setdefault(tensor.rpartition(".")[0], []).append(tensor)
-    return [Layer(name, tuple(tensors)) for name, tensors in owned.items()]
+    order = model.module_order if isinstance(model, Backbone) else [name for name, _ in model.named_modules()]
+    position = {name: place for place, name in enumerate(order)}
+    names = sorted(owned, key=lambda name: position.get(name, len(order)))  # a shared layer has a name in the order
+    return [Layer(name, tuple(owned[name])) for name in names]
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
@@ -48,8 +51,16 @@ def tensors_of(model: nn.Module, *kinds: type[nn.Module]) -> frozenset[str]:
 
 
 def head_of(model: Backbone) -> frozenset[str]:
-    """State-dict entries of the head, the last linear layer; all others are the body."""
-    return frozenset(f"predictor.{name}" for name in model.predictor.state_dict())
+    """State-dict entries of the head, the last linear layer; all others are the body.
+
+    Raises :class:`ConfigError` where the model has no such layer.
+    """
+    if not model.head_tensors:
+        raise ConfigError(
+            "dapper_args.method: the method treats the last linear layer apart, and in front of the network's output"
+            " there is none; choose another method, or name the layer in model_args.predictor"
+        )
+    return model.head_tensors
 
 
 def train_only(model: nn.Module, names: Collection[str]) -> None:

@@ -13,8 +13,7 @@ from fedml.core.mlops import MLOpsStore, ServerConstants
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
-from fedml_dapper.platform.tracking.metrics import metrics_of
+from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord, metrics_of
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import RoundRecord, RunObserver
-from fedml_dapper.platform.tracking.metrics import metrics_of
+from fedml_dapper.federation import RoundRecord, RunObserver, metrics_of
 
 FOLDER = "tensorboard"
 

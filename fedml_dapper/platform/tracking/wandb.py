@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedml_dapper.config import TrackingArgs
-from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
-from fedml_dapper.platform.tracking.metrics import metrics_of
+from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord, metrics_of
 
 UPLOAD_TIMEOUT_S = 60.0
 

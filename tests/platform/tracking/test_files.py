@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from fedml_dapper.federation import metrics_of
+
 tracking = pytest.importorskip("fedml_dapper.platform.tracking", reason="fedml is not installed")
 event_files = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 wandb_sink = importlib.import_module("fedml_dapper.platform.tracking.wandb")
@@ -39,7 +41,7 @@ def test_both_hold_the_ledgers_metrics_and_nothing_is_sent(tracked_run: Callable
     assert run.network_attempts == ""
     assert "failed" not in run.output
     assert not re.search(r"^wandb:", run.output, re.MULTILINE)
-    expected = [tracking.metrics_of(record) for record in run.rounds]
+    expected = [metrics_of(record) for record in run.rounds]
     assert len(expected) == 2
 
     found = scalars(run.folder / "tensorboard")

@@ -8,9 +8,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedml_dapper.commands import console
-from fedml_dapper.commands.console import LiveProgress, LogProgress
 from fedml_dapper.config import Settings
+from fedml_dapper.evaluation import progress as shown
+from fedml_dapper.evaluation.progress import LiveProgress, LogProgress
 from fedml_dapper.federation import RoundRecord, build_experiment
 from fedml_dapper.federation.records import RoundSeconds
 
@@ -40,7 +40,7 @@ def test_a_resumed_run_counts_from_where_it_goes_on(
     tiny_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, kind: type[LogProgress]
 ) -> None:
     lines, now = StringIO(), [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(shown.time, "monotonic", lambda: now[0])
     experiment = build_experiment(tiny_settings("method=fedavg", "comm_round=12"))
     seconds = RoundSeconds(total=100.0, evaluation=0.0)
     rounds = [RoundRecord(round=number, scores=None, clients=(), seconds=seconds) for number in range(1, 7)]

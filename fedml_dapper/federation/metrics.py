@@ -1,14 +1,14 @@
-"""The one set of metric names, the same in every sink (docs/tracking.md has the table)."""
+"""The one set of metric names, the same in every sink and in Python (docs/tracking.md has the table)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from fedml_dapper.federation import ClientRecord, RoundRecord
+from fedml_dapper.federation.records import ClientRecord, RoundRecord
 
 
 def metrics_of(record: RoundRecord) -> dict[str, float]:
-    """Everything that is tracked of a round. Accuracies are missing from rounds without a test."""
+    """Everything that is tracked of a round. Accuracies, the task's headline, are missing where a round had no test."""
     metrics: dict[str, float] = {}
     scores = record.scores
     if scores is not None:
@@ -17,6 +17,8 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
         metrics |= {f"accuracy/{domain}": value for domain, value in scores.domain_accuracy.items()}
         metrics |= {f"best_accuracy/{domain}": value for domain, value in scores.best_domain_accuracy.items()}
         metrics |= {f"loss/{domain}": value for domain, value in scores.domain_loss.items()}
+        for domain, figures in scores.domain_figures.items():
+            metrics |= {f"figures/{name.replace(' ', '_')}/{domain}": value for name, value in figures.items()}
         if scores.unseen_accuracy is not None:
             metrics["accuracy/unseen"] = scores.unseen_accuracy
     if record.personal is not None:

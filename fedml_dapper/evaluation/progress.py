@@ -1,10 +1,11 @@
-"""How a run shows itself while it goes: a live line on a terminal, plain log lines elsewhere."""
+"""How a run shows itself while it goes: a live line on a terminal and in notebooks, plain log lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -14,8 +15,9 @@ from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRec
 
 
 def progress_for(console: Console, experiment: Experiment) -> RunObserver:
-    """The observer that suits ``console``."""
-    return LiveProgress(console, experiment) if console.is_terminal else LogProgress(console, experiment)
+    """The observer that suits ``console``: live on a terminal, and in a notebook that has widgets."""
+    is_live = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
+    return LiveProgress(console, experiment) if is_live else LogProgress(console, experiment)
 
 
 class LogProgress(RunObserver):
@@ -24,6 +26,7 @@ class LogProgress(RunObserver):
     def __init__(self, console: Console, experiment: Experiment) -> None:
         self._console = console
         self._rounds = experiment.settings.train_args.comm_round
+        self._metric = experiment.method.problem.task.headline
         self._resumed_after = 0
         self._started = time.monotonic()
 
@@ -40,13 +43,16 @@ class LogProgress(RunObserver):
         self._console.print(self._line(record), highlight=False, soft_wrap=True)
 
     def _line(self, record: RoundRecord) -> str:
-        text = f"round {record.round}/{self._rounds}"
+        metric, text = self._metric, f"round {record.round}/{self._rounds}"
         if record.scores is not None:
-            domains = "  ".join(f"{name} {value:.1f}" for name, value in record.scores.domain_accuracy.items())
-            best = record.scores.best_global_accuracy
-            text += f"  global {record.scores.global_accuracy:.1f} % (best {best:.1f})  {domains}"
-        if record.personal is not None:
-            text += f"  clients' own {record.personal.overall:.1f} % (worst {record.personal.worst:.1f})"
+            domains = "  ".join(
+                f"{name} {metric.number(value)}" for name, value in record.scores.domain_accuracy.items()
+            )
+            best = metric.number(record.scores.best_global_accuracy)
+            text += f"  global {metric.text(record.scores.global_accuracy)} (best {best})  {domains}"
+        own = record.personal
+        if own is not None:
+            text += f"  clients' own {metric.text(own.overall)} (worst {metric.number(own.worst)})"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"

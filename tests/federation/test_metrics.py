@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
-from fedml_dapper.federation import ClientRecord, RoundRecord, Scores
+from fedml_dapper.federation import ClientRecord, RoundRecord, Scores, metrics_of
 from fedml_dapper.federation.records import RoundSeconds
-
-metrics_of = pytest.importorskip("fedml_dapper.platform.tracking", reason="fedml is not installed").metrics_of
 
 
 def client(number: int, level: int, num_samples: int, loss: float) -> ClientRecord:

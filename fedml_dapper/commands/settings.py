@@ -1,0 +1,68 @@
+"""``fedml-dapper settings``: every key of an experiment file, its type, default and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from fedml_dapper.config import Settings, did_you_mean
+from fedml_dapper.config.keys import Key, heading_of, is_section, keys_of
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.methods import METHODS
+
+_PARAMS = "dapper_args.params"
+
+
+@click.command()
+@click.argument("word", required=False)
+def settings(word: str | None) -> None:
+    """Say which keys an experiment file has, what they may be, their defaults and meanings.
+
+    WORD: a section (train_args), a key (comm_round, dapper_args.levels.ratios), or a method (dapperfl) for its own
+    settings; without it, all keys but the methods'.
+    """
+    console = Console(highlight=False)
+    found = {place: [key for key in keys if _is_meant(word, place, key)] for place, keys in _places()}
+    if word is None:
+        found = {place: keys for place, keys in found.items() if not place.startswith(_PARAMS)}
+    if not any(found.values()):
+        known = {part for place, keys in _places() for part in (place, *(key.path for key in keys))}
+        raise ConfigError(f"no section, key or method `{word}`{did_you_mean(str(word), known)}")
+    for place, keys in found.items():
+        if keys:
+            console.print(Text(_heading(place), style="bold"))
+            for key in keys:
+                console.print(Text.assemble("  ", (key.path, "cyan"), key.headline.removeprefix(key.path)))
+                console.print(Padding(Text(key.meaning), (0, 0, 0, 6)))
+    if word is None:
+        console.print(f"\nA method's own settings: fedml-dapper settings NAME, of {', '.join(sorted(METHODS))}.")
+
+
+def _places() -> Iterator[tuple[str, list[Key]]]:
+    """Every section and every method's settings: where they stand, and their keys."""
+    for section, field in Settings.model_fields.items():
+        assert is_section(field.annotation)
+        yield section, list(keys_of(field.annotation))
+    for name in METHODS:
+        yield f"{_PARAMS}.{name}", list(keys_of(METHODS[name].Params))
+
+
+def _heading(place: str) -> str:
+    if place.startswith(_PARAMS):
+        return f"{place}: {heading_of(METHODS[place.rpartition('.')[2]].Params)}"
+    annotation = Settings.model_fields[place].annotation
+    assert is_section(annotation)
+    return heading_of(annotation)
+
+
+def _is_meant(word: str | None, place: str, key: Key) -> bool:
+    """Whether ``word`` is the place, a key of it, or a section that the key stands in."""
+    if word is None or word in (place, place.rpartition(".")[2]):
+        return True
+    if place.startswith(_PARAMS):
+        return word in (key.path, f"{place}.{key.path}")
+    return f".{word}." in f".{place}.{key.path}."

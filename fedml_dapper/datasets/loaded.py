@@ -1,0 +1,224 @@
+"""Data that a program passes as loaders, used as they are: FedML's eight-part dataset tuple.
+
+A loader is a ``DataLoader``, a list of (inputs, targets) batches, or whatever else gives such batches whenever it is
+iterated over. It makes, shuffles and augments batches as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
+from fedml_dapper.datasets.division import Division
+from fedml_dapper.datasets.samples import Batch
+from fedml_dapper.errors import DataError
+
+Loader: TypeAlias = Iterable[Any]
+
+DOMAIN = "all"
+"""FedML's tuple says nothing of domains."""
+_PARTS = (
+    "train samples", "test samples", "training data", "test data", "samples per client", "training data per client",
+    "test data per client", "classes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedClient(ClientData):
+    """The training samples of one client, as a loader gives them, whatever the round and the epoch.
+
+    A last batch of exactly one sample is dropped, as BatchNorm cannot train on it. What a loader draws from torch's
+    global generator follows from the experiment's seed; a generator of its own goes on from one epoch to the next.
+    """
+
+    client_id: int
+    loader: Loader
+    num_samples: int
+    domain: str = DOMAIN
+
+    @cached_property
+    def labels(self) -> Tensor | None:
+        """The classes of all samples, int64 (N,), in any order; None where a target is something else than one class.
+
+        The loader runs once for it.
+        """
+        targets = [batch.targets for batch in _undisturbed(self)]
+        return torch.cat(targets) if all(_are_classes(one) for one in targets) else None
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Number of batches that :meth:`batches` yields."""
+        sizes = _sizes(self)
+        return len(sizes) - (bool(sizes) and sizes[-1] == 1 and max(sizes) > 1)
+
+    @cached_property
+    def example(self) -> Tensor:
+        """A batch of one input."""
+        return next(_undisturbed(self)).inputs[:1].cpu()
+
+    def take(self, indices: Tensor) -> LoadedClient:
+        """Refused: a loader cannot be asked for single samples."""
+        raise DataError(f"{self}: the method asks for single samples, which a loader does not give; choose another")
+
+    def to(self, device: torch.device | str) -> LoadedClient:
+        """The same: batches are moved one by one."""
+        del device
+        return self
+
+    def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """The loader's batches, on ``device``."""
+        del round, epoch
+        larger, waiting = False, None
+        for batch in self:
+            if waiting is not None:
+                yield _on(device, waiting)
+            larger, waiting = larger or len(batch.targets) > 1, batch
+        if waiting is not None and not (larger and len(waiting.targets) == 1):
+            yield _on(device, waiting)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (_batch(given, str(self)) for given in self.loader)
+
+    def __len__(self) -> int:
+        return _length(self.loader, str(self))
+
+    def __str__(self) -> str:
+        return f"client {self.client_id}"
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedTest(TestData):
+    """Test samples, as a loader gives them."""
+
+    loader: Loader
+    domain: str = DOMAIN
+
+    @cached_property
+    def num_samples(self) -> int:
+        return sum(_sizes(self))
+
+    def take(self, indices: Tensor) -> LoadedTest:
+        """Refused: a loader cannot be asked for single samples."""
+        raise DataError(f"{self}: single samples are asked for, which a loader does not give")
+
+    def to(self, device: torch.device | str) -> LoadedTest:
+        """The same: batches are moved one by one."""
+        del device
+        return self
+
+    def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Every sample once, on ``device``."""
+        return (_on(device, batch) for batch in self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (_batch(given, str(self)) for given in self.loader)
+
+    def __len__(self) -> int:
+        return _length(self.loader, str(self))
+
+    def __str__(self) -> str:
+        return "the test data"
+
+
+@dataclass(frozen=True)
+class _Chained:
+    """Several loaders one after another."""
+
+    loaders: tuple[Loader, ...]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch for loader in self.loaders for batch in loader)
+
+    def __len__(self) -> int:
+        return sum(_length(loader, "the test data") for loader in self.loaders)
+
+
+def loaded_division(dataset: object) -> tuple[Division, Tensor, int]:
+    """FedML's eight-part tuple as everyone's data, a batch of one input, and the number of classes.
+
+    The global model is tested on the global test data or, where there are none, on those of all clients; a client
+    without test data of its own is tested on the global ones. Raises :class:`DataError` where it is no such tuple, or
+    somebody has no samples.
+    """
+    if not isinstance(dataset, Sequence) or len(dataset) != len(_PARTS):
+        found = f"{len(dataset)} parts" if isinstance(dataset, Sequence) else type(dataset).__name__
+        raise DataError(f"the program passes {found} as its dataset, expected FedML's eight: {', '.join(_PARTS)}")
+    _, _, _, test_global, counts, train_local, test_local, num_classes = dataset
+    if not isinstance(train_local, Mapping) or sorted(train_local) != list(range(len(train_local))) or not train_local:
+        raise DataError("the program's training data per client should be a dict with keys 0 to N - 1")
+    clients = tuple(_client(number, train_local[number], counts) for number in range(len(train_local)))
+    own = [(test_local or {}).get(client.client_id) for client in clients]
+    given = [loader for loader in own if loader is not None]
+    if test_global is None and not given:
+        raise DataError("the program passes no test data, neither global nor of any client")
+    test = _test(_Chained(tuple(given)) if test_global is None else test_global)
+    tests = tuple(ClientTests(test if loader is None else _test(loader)) for loader in own)
+    division = Division(clients, tests, (test,))
+    return division, clients[0].example, int(num_classes)
+
+
+def _client(number: int, loader: Loader, counts: Mapping[int, int]) -> LoadedClient:
+    _length(loader, f"client {number}")  # what has no length may have no end either
+    count = counts.get(number) if isinstance(counts, Mapping) else None
+    count = LoadedTest(loader).num_samples if count is None else int(count)
+    if count < 2:
+        raise DataError(f"client {number} has {count} training samples; training needs 2 or more")
+    return LoadedClient(number, loader, count)
+
+
+def _test(loader: Loader) -> LoadedTest:
+    test = LoadedTest(loader)
+    len(test)
+    if test.num_samples == 0:
+        raise DataError("a client or the server has test data without samples; leave them out (None), or fill them")
+    return test
+
+
+def _batch(given: Any, whose: str) -> Batch:
+    if not isinstance(given, list | tuple) or len(given) != 2:
+        parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
+        raise DataError(f"{whose}: a batch of {parts}, expected (inputs, targets)")
+    inputs, targets = (torch.as_tensor(part) for part in given)
+    if not targets.is_floating_point():
+        targets = targets.long()
+    return Batch(inputs, targets)
+
+
+def _on(device: torch.device | str, batch: Batch) -> Batch:
+    return Batch(batch.inputs.to(device), batch.targets.to(device))
+
+
+def _are_classes(targets: Tensor) -> bool:
+    return targets.dtype == torch.int64 and targets.dim() == 1
+
+
+def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
+    """The sizes of the batches; the loader runs only where nothing else tells."""
+    loader = data.loader
+    if not isinstance(loader, DataLoader) or loader.batch_size is None:
+        return [len(batch.targets) for batch in _undisturbed(data)]
+    count, size = len(loader.sampler), loader.batch_size  # type: ignore[arg-type]  # those with an end have a length
+    rest = 0 if loader.drop_last else count % size
+    return [size] * (count // size) + [rest] * (rest > 0)
+
+
+def _length(loader: Loader, whose: str) -> int:
+    try:
+        return len(loader)  # type: ignore[arg-type]  # that is the question
+    except TypeError as error:
+        raise DataError(
+            f"{whose}: data without length ({error}); pass a list of batches, or a DataLoader of a map-style dataset"
+        ) from error
+
+
+def _undisturbed(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """All batches, whatever making them draws from torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        yield from batches

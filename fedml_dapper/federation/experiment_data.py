@@ -1,0 +1,98 @@
+"""The data of an experiment: what its settings name, dealt out, or what a program passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import DataArgs, Settings, digest_of
+from fedml_dapper.datasets import (
+    Division,
+    Suite,
+    divide,
+    load_server,
+    load_silo,
+    load_suite,
+    loaded_division,
+    server_division,
+    silo_division,
+)
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.unseen import UnseenDomain, leave_out
+
+
+@dataclass(frozen=True)
+class ExperimentData:
+    """Everyone's data, and what all of them have in common."""
+
+    division: Division
+    unseen: UnseenDomain | None
+    label: str
+    """Printed beside results."""
+    classes: tuple[str, ...]
+    """Their names, by label."""
+    example: Tensor
+    """A batch of one input, on the CPU."""
+    source: str | None = None
+    """What a program passes, in words that are the same in every process of one run; None for data that settings
+    name."""
+    notes: tuple[str, ...] = ()
+    """What reading them had to do, to be logged."""
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+
+def load_data(settings: Settings, device: torch.device, rank: int = 0) -> ExperimentData:
+    """The data that ``settings`` name; of silos with data of their own what ``rank`` has, 0 being the server.
+
+    Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
+    """
+    suite, unseen, division = _dealt_out(settings, rank)
+    return ExperimentData(
+        division.to(device), unseen, suite.label, suite.classes, suite.example, notes=tuple(suite.notes)
+    )
+
+
+def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
+    args, training, seed = settings.data_args, settings.train_args, settings.common_args.random_seed
+    if args.partition != "own":
+        suite, unseen = leave_out(load_suite(args), settings)
+        return suite, unseen, divide(suite, args, training.client_num_in_total, training.batch_size, seed)
+    if rank == 0:
+        suite = load_server(args)
+        return suite, None, server_division(suite)
+    suite = load_silo(args, settings.silo_args)
+    return suite, None, silo_division(suite, rank - 1, training.batch_size, seed)
+
+
+def passed_data(settings: Settings, dataset: object) -> ExperimentData:
+    """FedML's eight-part tuple that a program passes, used as it is.
+
+    Raises :class:`ConfigError` where ``settings`` say something else, :class:`~fedml_dapper.errors.DataError` where it
+    is no such tuple.
+    """
+    division, example, num_classes = loaded_division(dataset)
+    sizes = [client.num_samples for client in division.clients]
+    source = f"{len(sizes)} clients of {sum(sizes)} samples (sizes {digest_of(repr(sizes).encode())})"
+    if settings.data_args.dataset is not None:
+        raise ConfigError(
+            f"data_args.dataset: the experiment names `{settings.data_args.dataset}`, and the program passes other data"
+            f" ({source}); leave data_args out, or pass what dapper.load gives"
+        )
+    for key, value in settings.data_args:
+        if value != DataArgs.model_fields[key].default:
+            raise ConfigError(f"data_args.{key}: belongs to data that data_args.dataset names; leave it out")
+    if settings.dapper_args.evaluation.unseen_domain is not None:
+        raise ConfigError("dapper_args.evaluation.unseen_domain: the data that the program passes have no domains")
+    expected = settings.train_args.client_num_in_total
+    if len(sizes) != expected:
+        raise ConfigError(
+            f"train_args.client_num_in_total: is {expected}, and the program passes data of {len(sizes)} clients; make"
+            " them agree"
+        )
+    classes = tuple(str(label) for label in range(num_classes))
+    return ExperimentData(division, None, "the program's data", classes, example, source)

@@ -1,0 +1,265 @@
+"""Anybody's ``nn.Module`` as a :class:`Backbone`: its own forward pass, its own names, no subclass needed.
+
+The predictor is the last linear layer on the way to the output, found by running the network once, or named. What it
+is given in a forward pass is z.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from fedml_dapper.config import did_you_mean
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.backbone import Backbone
+
+Tail: TypeAlias = Callable[[Tensor], Tensor]
+"""What a network does with its predictor's output."""
+
+_PROBED = 4
+"""Inputs that a network is tried out on."""
+
+
+class AdoptedBackbone(Backbone):
+    """A backbone around another module, with which it shares all layers and tensors under that one's names.
+
+    So state dicts fit either, and what replaces a layer or a tensor in one replaces it in the other. ``calls`` are the
+    modules in the order of a forward pass. Without a ``tail`` nobody knows how to go on from z.
+    """
+
+    def __init__(
+        self, module: nn.Module, calls: Sequence[str], predictor: str | None, tail: Tail | None = None
+    ) -> None:
+        super().__init__()
+        own = self.__dict__  # past nn.Module, which would put a name of ours in front of all of the module's
+        own["_module"], own["_calls"], own["_predictor_name"], own["_tail"] = module, tuple(calls), predictor, tail
+        for register in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            own[register] = module.__dict__[register]
+        self.training = module.training
+
+    @property
+    def module(self) -> nn.Module:
+        """The module itself."""
+        module: nn.Module = self.__dict__["_module"]
+        return module
+
+    @property
+    def label(self) -> str:
+        return type(self.module).__name__
+
+    @property
+    def predictor(self) -> nn.Linear | None:  # type: ignore[override]  # built-in backbones have one as a layer
+        if self.predictor_name is None:
+            return None
+        layer = self.get_submodule(self.predictor_name)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    @property
+    def predictor_name(self) -> str | None:
+        name: str | None = self.__dict__["_predictor_name"]
+        return name
+
+    @property
+    def has_representations(self) -> bool:
+        return self.__dict__["_tail"] is not None
+
+    @property
+    def module_order(self) -> Sequence[str]:
+        rank = {name: position for position, name in enumerate(self.__dict__["_calls"])}
+
+        def rank_of(name: str) -> int:
+            """Its own or, of what is never called itself, that of what it belongs to."""
+            while name not in rank and name:
+                name = name.rpartition(".")[0]
+            return rank.get(name, 0)
+
+        return sorted((name for name, _ in self.named_modules()), key=rank_of)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.module(inputs)
+        return outputs
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        return self.both(inputs)[0]
+
+    def both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """z and outputs of one forward pass."""
+        caught: list[Tensor] = []
+
+        def catch(_layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+            caught.append(args[0] if args else named["input"])
+
+        assert self.predictor_name is not None, "a network without predictor has no representations"
+        hook = self.get_submodule(self.predictor_name).register_forward_pre_hook(catch, with_kwargs=True)
+        try:
+            outputs = self(inputs)
+        finally:
+            hook.remove()
+        return caught[-1], outputs
+
+    def predict(self, representations: Tensor) -> Tensor:
+        tail: Tail | None = self.__dict__["_tail"]
+        assert tail is not None, "nobody knows how this network goes on from its representations"
+        return tail(super().predict(representations))
+
+    def release_predictor(self) -> nn.Linear:
+        predictor, name = self.predictor, self.predictor_name
+        assert predictor is not None
+        assert name
+        self.set_submodule(name, nn.Identity())  # whose input is z as before
+        return predictor
+
+    def train(self, mode: bool = True) -> AdoptedBackbone:
+        self.module.train(mode)  # which may have its own way with it
+        self.training = mode
+        return self
+
+    # Names that the module gives to layers may be attributes here, so layers are looked up in the module.
+
+    def get_submodule(self, target: str) -> nn.Module:
+        return self.module.get_submodule(target)
+
+    def set_submodule(self, target: str, module: nn.Module, strict: bool = False) -> None:
+        self.module.set_submodule(target, module, strict)
+
+
+def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, label: str = "") -> AdoptedBackbone:
+    """``module``, the same object, as a backbone, tried out on inputs like ``example`` (a batch of one, on the CPU).
+
+    ``predictor`` names its last linear layer where it is not to be looked for; ``label`` is what errors call the
+    network. Raises :class:`ConfigError` where it cannot run on such inputs, in evaluation or in training, where it
+    returns anything but a tensor with a row an input, and where it has no linear layer of that name.
+    """
+    label = label or f"the network {type(module).__name__}"
+    if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
+        _run(module.eval(), example, label)  # which draws their tensors, so not below
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        inputs = _inputs_like(example)
+        probe = _copied(module, label)
+        trained, _ = _run(_copied(module, label).train(), inputs, label)
+        outputs, calls = _run(probe.eval(), inputs, label)
+        if trained.shape != outputs.shape:
+            raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
+        name = _found(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
+        tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
+    return AdoptedBackbone(module, calls, name, tail)
+
+
+def _inputs_like(example: Tensor) -> Tensor:
+    inputs = example.repeat(_PROBED, *[1] * (example.dim() - 1))
+    return inputs + torch.randn_like(inputs) if inputs.is_floating_point() else inputs
+
+
+def _copied(module: nn.Module, label: str) -> nn.Module:
+    """A copy whose linear layers all get gradients, so that what depends on them can be told."""
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:  # whatever the user's objects raise
+        raise ConfigError(f"{label} cannot be copied: {_reason(error)}") from error
+    for layer in copied.modules():
+        if isinstance(layer, nn.Linear):
+            layer.requires_grad_(True)
+    return copied
+
+
+def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[str]]:
+    """The output for ``inputs``, and the names of the modules that were called, each where it was first."""
+    calls: dict[str, None] = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _layer, _args, name=name: calls.setdefault(name))
+        for name, layer in module.named_modules()
+    ]
+    doing = "be trained" if module.training else "run"
+    try:
+        outputs: Any = module(inputs)
+    except Exception as error:  # whatever the user's network raises
+        raise ConfigError(
+            f"{label} cannot {doing} on inputs of shape {_shape(inputs)}"
+            f" {str(inputs.dtype).removeprefix('torch.')}: {_reason(error)}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(outputs, Tensor):
+        when = "in training" if module.training else "in evaluation"
+        raise ConfigError(
+            f"{label} returns {type(outputs).__name__} {when}, expected one tensor with a row an input; leave auxiliary"
+            " outputs out"
+        )
+    if outputs.dim() == 0 or len(outputs) != len(inputs):
+        raise ConfigError(
+            f"{label} gives {tuple(outputs.shape)} for {len(inputs)} inputs, expected one tensor with a row an input"
+        )
+    return outputs, list(calls)
+
+
+def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | None:
+    """The last linear layer of C outputs that ``outputs``, shape (B, C), depend on; None if there is none."""
+    if outputs.dim() != 2 or not outputs.requires_grad:
+        return None
+    for name in reversed(calls):
+        layer = module.get_submodule(name)
+        if isinstance(layer, nn.Linear) and layer.out_features == outputs.shape[1]:
+            weight = next(layer.parameters())
+            if torch.autograd.grad(outputs.sum(), weight, retain_graph=True, allow_unused=True)[0] is not None:
+                return name
+    return None
+
+
+def _named(module: nn.Module, name: str, calls: Sequence[str], label: str) -> str:
+    layers = dict(module.named_modules())
+    linear = [other for other, layer in layers.items() if isinstance(layer, nn.Linear)]
+    if name not in layers:
+        raise ConfigError(f"model_args.predictor: {label} has no layer `{name}`{did_you_mean(name, linear)}")
+    if name not in linear:
+        kind = type(layers[name]).__name__
+        raise ConfigError(
+            f"model_args.predictor: `{name}` of {label} is {kind}, no nn.Linear{did_you_mean(name, linear)}"
+        )
+    if name not in calls:
+        raise ConfigError(f"model_args.predictor: `{name}` of {label} has no part in its forward pass; name another")
+    return name
+
+
+@torch.no_grad()
+def _tail_of(probe: AdoptedBackbone, inputs: Tensor) -> Tail | None:
+    """What makes ``predict(encode(inputs))`` the probe's output; None where nothing known does, or z is no vector."""
+    predictor = probe.predictor
+    assert predictor is not None
+    for parameter in predictor.parameters():
+        parameter.normal_()  # heads that start with zeros would hide what comes behind them
+    representations, outputs = probe.both(inputs)
+    if representations.dim() != 2 or outputs.dim() != 2:
+        return None
+    logits = predictor(representations)
+    for tail in (_nothing, _log_softmax):
+        if logits.shape == outputs.shape and torch.allclose(tail(logits), outputs, rtol=1e-5, atol=1e-6):
+            return tail
+    return None
+
+
+def _nothing(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Which cross-entropy does not notice."""
+    return F.log_softmax(logits, dim=1)
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"({', '.join(['B', *map(str, tensor.shape[1:])])})"
+
+
+def _reason(error: Exception) -> str:
+    """Its first line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,97 @@
+"""From ``model_args`` to the initial global model."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+from fedml_dapper.config import ModelArgs
+from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.models.adopt import adopt
+from fedml_dapper.models.backbone import Backbone, example_image
+from fedml_dapper.models.catalogue import MODELS, Architecture, Factory
+from fedml_dapper.models.library import library_factory
+from fedml_dapper.models.weights import load_weights
+from fedml_dapper.seeding import Stream, seeded_layers
+
+_SMALL_IMAGE = example_image(32)
+
+
+def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Tensor = _SMALL_IMAGE) -> Backbone:
+    """The initial global model for inputs like ``example``, a batch of one.
+
+    Its weights are drawn from the initialisation stream of ``seed`` (by PyTorch's default rules, or the network's own)
+    or read from ``args.weights``. Raises :class:`ConfigError` where no such network can be had, or where it does not go
+    with the inputs or the classes.
+    """
+    if args.model is None:
+        raise ConfigError(
+            "model_args.model: neither the experiment file nor the program says which network; name one, or pass one to"
+            " trainer, aggregator or runner"
+        )
+    kind = library_factory(args.model) or MODELS.find(args.model)
+    with seeded_layers(seed, Stream.INITIALISATION):
+        backbone = (
+            _built_in(kind, args, num_classes, example)
+            if isinstance(kind, Architecture)
+            else _own(kind, args, num_classes, example)
+        )
+    if args.weights is not None:
+        load_weights(backbone, args.weights)
+    return backbone
+
+
+def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, example: Tensor) -> Backbone:
+    for key, is_set in (("arguments", bool(args.arguments)), ("predictor", args.predictor is not None)):
+        if is_set:
+            raise ConfigError(f"model_args.{key}: belongs to networks of your own, not to `{args.model}`; leave it out")
+    side = example.shape[-1]
+    if example.shape != (1, 3, side, side):
+        raise ConfigError(
+            f"model_args.model: `{args.model}` takes square colour images, (3, S, S), and the data are"
+            f" {tuple(example.shape[1:])}; name a network for these (docs/own_model.md)"
+        )
+    return architecture.build(args.width or architecture.width, num_classes, side)
+
+
+def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Tensor) -> Backbone:
+    assert args.model is not None
+    if args.width is not None:
+        raise ConfigError(
+            f"model_args.width: belongs to built-in backbones, not to `{args.model}`; put what it is made with into"
+            " model_args.arguments"
+        )
+    label = f"model_args.model: `{args.model}`"
+    module = _made(factory, args, num_classes, label)
+    if isinstance(module, Backbone):
+        backbone: Backbone = module
+        if args.predictor is not None:
+            raise ConfigError(f"model_args.predictor: {label} is a Backbone, which names its own; leave it out")
+    else:
+        backbone = adopt(module, example, args.predictor, label=label)
+    return backbone
+
+
+def _made(factory: Factory, args: ModelArgs, num_classes: int, label: str) -> nn.Module:
+    arguments = dict(args.arguments)
+    if _takes_num_classes(factory):
+        arguments.setdefault("num_classes", num_classes)
+    try:
+        module = factory(**arguments)
+    except DapperError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{label} cannot be made from ({given}): {type(error).__name__}: {reason}") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{label} gives a {type(module).__name__}, expected a torch.nn.Module")
+    return module
+
+
+def _takes_num_classes(factory: Factory) -> bool:
+    try:
+        return "num_classes" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some written in C have none
+        return False

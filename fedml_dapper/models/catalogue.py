@@ -1,0 +1,46 @@
+"""Which networks ``model_args.model`` may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import nn
+
+from fedml_dapper.models import alexnet, lenet, resnet, unet
+from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.registry import Registry
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A kind of built-in backbone: how one is built, and its width as published."""
+
+    build: Callable[[int, int, int], Backbone]
+    """From (channels of the first layer, number of classes, side of the images in pixels)."""
+    width: int
+
+
+Factory: TypeAlias = Callable[..., nn.Module]
+"""A class of networks, or a function that makes one."""
+
+BACKBONES: Mapping[str, Architecture] = {
+    "alexnet": Architecture(alexnet.alexnet, alexnet.WIDTH),
+    "lenet5": Architecture(lenet.lenet5, lenet.WIDTH),
+    "lenet5_one_fc": Architecture(lenet.lenet5_one_fc, lenet.WIDTH),
+    "lenet5_three_fc": Architecture(lenet.lenet5_three_fc, lenet.WIDTH),
+    "resnet10": Architecture(resnet.resnet10, resnet.WIDTH),
+    "resnet18": Architecture(resnet.resnet18, resnet.WIDTH),
+    "unet_small": Architecture(unet.unet_small, unet.WIDTH),
+}
+"""The built-in ones."""
+
+
+def _fits(found: object) -> str:
+    """What keeps ``found`` from making a network; see :class:`Registry`."""
+    return "" if callable(found) else "neither a class nor a function; name one that gives a torch.nn.Module"
+
+
+MODELS: Registry[Architecture | Factory] = Registry("model_args.model", "network", BACKBONES, _fits)
+"""What ``model_args.model`` may name, but for libraries' networks (``library.py``)."""

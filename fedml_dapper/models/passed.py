@@ -1,0 +1,88 @@
+"""Networks that a program passes as objects instead of naming them in its settings."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+
+from torch import Tensor, nn
+
+from fedml_dapper.config import ModelArgs, digest_of
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.adopt import AdoptedBackbone, adopt
+from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.building import build_backbone
+
+
+def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> Backbone:
+    """The initial global model where a program passes one: a copy with its present weights, on the CPU.
+
+    Where ``args`` name a network too, it has to be that one. Otherwise as :func:`build_backbone`.
+    """
+    if args.model is not None:
+        backbone = build_backbone(args, num_classes, seed, example)
+        check_same_network(passed, backbone, args.model)
+        backbone.load_state_dict(passed.state_dict())
+        return backbone
+    for key in ("width", "arguments", "weights"):
+        if getattr(args, key) != ModelArgs.model_fields[key].get_default(call_default_factory=True):
+            raise ConfigError(
+                f"model_args.{key}: belongs to a network that model_args.model names, and the program passes one; leave"
+                " it out"
+            )
+    return _adopted(passed, example, args.predictor)
+
+
+def _adopted(module: nn.Module, example: Tensor, predictor: str | None) -> Backbone:
+    label = f"the network that the program passes ({_class_of(module).__name__})"
+    copied = copy.deepcopy(module).cpu()
+    return copied if isinstance(copied, Backbone) else adopt(copied, example, predictor, label=label)
+
+
+def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
+    """Raises :class:`ConfigError` unless ``passed`` is of the class, and has the tensors, of ``named``, which settings
+    call ``name``."""
+    theirs, ours = _shapes(passed), _shapes(named)
+    if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and theirs == ours:
+        return
+    differing = sorted(
+        (key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)),
+        key=lambda key: (key not in theirs or key not in ours, key),
+    )
+    where = f", e.g. in `{differing[0]}`" if differing else ""
+    raise ConfigError(
+        f"model_args.model: the experiment names `{name}` ({_class_of(named).__name__}), and the program passes another"
+        f" network ({_class_of(passed).__name__}){where}; leave model_args out, or pass what it names"
+    )
+
+
+def describe(module: nn.Module) -> str:
+    """Which network ``module`` is, the same in every process that runs the same code; its weights do not count.
+
+    Counted are the source of its class, of its layers' classes as far as they are not torch's, and all tensors' names
+    and shapes.
+    """
+    kinds = {type(layer) for layer in _bare(module).modules() if not type(layer).__module__.startswith("torch.")}
+    sources = "\n".join(sorted(_source_of(kind) for kind in kinds))
+    tensors = "\n".join(f"{name} {shape}" for name, shape in _shapes(module).items())
+    name = _class_of(module).__qualname__
+    return f"{name} (source {digest_of(sources.encode())}, tensors {digest_of(tensors.encode())})"
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    return module.module if isinstance(module, AdoptedBackbone) else module
+
+
+def _class_of(module: nn.Module) -> type[nn.Module]:
+    return type(_bare(module))
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def _source_of(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed in, or made while running
+        return kind.__qualname__

@@ -1,0 +1,48 @@
+"""The sizes that layers declare, beside those of their tensors."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from fedml_dapper.pruning.attention import SlimAttention
+
+
+def match_attributes(module: nn.Module) -> None:
+    """Make a layer's declared sizes agree with its cut tensors, so that it runs, prints and serialises as what it is.
+
+    Grouped convolutions and group norms have lost whole groups, attention whole heads.
+    """
+    match module:
+        case _ConvNd():
+            _match_convolution(module)
+        case nn.Linear():
+            module.out_features, module.in_features = module.weight.shape
+        case _NormBase():
+            sized = module.weight if module.weight is not None else module.running_mean
+            module.num_features = module.num_features if sized is None else len(sized)
+        case nn.GroupNorm() if module.affine:
+            module.num_groups = module.num_groups * len(module.weight) // module.num_channels
+            module.num_channels = len(module.weight)
+        case nn.LayerNorm() | nn.RMSNorm() if module.weight is not None:
+            module.normalized_shape = tuple(module.weight.shape)
+        case nn.PReLU():
+            module.num_parameters = len(module.weight)
+        case nn.Embedding():
+            module.num_embeddings, module.embedding_dim = module.weight.shape
+        case nn.MultiheadAttention() if module.in_proj_weight is not None:
+            if module.in_proj_weight.shape != (3 * module.embed_dim, module.embed_dim):
+                SlimAttention.take_over(module)
+
+
+def _match_convolution(module: _ConvNd) -> None:
+    rows, columns = module.weight.shape[:2]
+    if module.transposed:
+        if module.groups > 1:
+            module.groups = rows * module.groups // module.in_channels
+        module.in_channels, module.out_channels = rows, columns * module.groups
+    else:
+        if module.groups > 1:
+            module.groups = rows * module.groups // module.out_channels
+        module.in_channels, module.out_channels = columns * module.groups, rows

@@ -1,0 +1,45 @@
+"""Runs a network without a trace, and knows which of its layers runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+_SEED = 17
+
+
+@contextmanager
+def undisturbed(example: Tensor) -> Iterator[None]:
+    """Without gradients, from the same random numbers every time; torch's global generators are left as they were."""
+    with torch.random.fork_rng([example.device.index] if example.is_cuda else []), torch.no_grad():
+        torch.manual_seed(_SEED)
+        yield
+
+
+@contextmanager
+def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep the names of the layers that run on ``stack``, the innermost last; where one fails, it stays there."""
+
+    def enter(name: str) -> Callable[..., None]:
+        return lambda *_: stack.append(name)
+
+    def leave(*_: object) -> None:
+        stack.pop()
+
+    hooks = []
+    for name, layer in model.named_modules():
+        hooks += [layer.register_forward_pre_hook(enter(name)), layer.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def first_line(error: Exception) -> str:
+    """What an exception is and says, in one line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

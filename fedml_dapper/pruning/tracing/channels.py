@@ -1,0 +1,97 @@
+"""Channels as numbers: which of them have to be kept or dropped together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NONE = -1
+"""Stands for an entry that belongs to no channel, and so is never cut."""
+
+
+RANGE = "a fixed range of channels is taken"
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """Why some channels are always kept."""
+
+    ids: Tensor
+    layer: str
+    why: str
+
+
+class Channels:
+    """A union-find over channels. Channels that were joined have the same root, the lowest of their numbers."""
+
+    def __init__(self) -> None:
+        self._parent = torch.empty(0, dtype=torch.int64)
+        self.held: list[Hold] = []
+        self._added: list[Tensor] = []
+        self._parts: list[tuple[Sequence[Tensor], str]] = []
+
+    def __len__(self) -> int:
+        return len(self._parent)
+
+    def fresh(self, count: int) -> Tensor:
+        """``count`` new channels: int64, rising."""
+        ids = torch.arange(len(self), len(self) + count)
+        self._parent = torch.cat([self._parent, ids])
+        return ids
+
+    def roots(self, ids: Tensor) -> Tensor:
+        """What stands for each of ``ids`` and all that it was joined with; NONE stays."""
+        return torch.where(ids >= 0, self._parent[ids.clamp(min=0)], ids) if len(self) else ids
+
+    def hold(self, ids: Tensor, layer: str, why: str) -> None:
+        """Never drop these channels."""
+        if bool((ids >= 0).any()):
+            self.held.append(Hold(ids[ids >= 0], layer, why))
+
+    def join(self, left: Tensor, right: Tensor, layer: str, why: str, *, added: bool = False) -> None:
+        """Keep or drop channels together, pair by pair; one that is paired with NONE is held.
+
+        ``added`` says that values of the two are added to each other.
+        """
+        both = (left >= 0) & (right >= 0)
+        self.hold(torch.cat([left[~both], right[~both]]), layer, why)
+        left, right = left[both], right[both]
+        if added:
+            self._added.append(left[self.roots(left) != self.roots(right)])
+        while True:
+            a, b = self.roots(left), self.roots(right)
+            if torch.equal(a, b):
+                return
+            self._parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+            while not torch.equal(self._parent, grand := self._parent[self._parent]):
+                self._parent = grand
+
+    def split(self, parts: Sequence[Tensor], layer: str) -> None:
+        """Parts of equal size are told apart by their place, so they have to lose the same channels."""
+        self._parts.append((parts, layer))
+
+    def settle(self) -> None:
+        """Hold the channels of parts that do not turn out alike; once, when all is joined."""
+        for parts, layer in self._parts:
+            first = self.roots(parts[0])
+            if not all(torch.equal(first, self.roots(part)) for part in parts[1:]):
+                self.hold(torch.cat(list(parts)), layer, RANGE)
+
+    @property
+    def free(self) -> Tensor:
+        """Whether each channel may be dropped: bool by root."""
+        free = torch.ones(len(self), dtype=torch.bool)
+        for hold in self.held:
+            free[self.roots(hold.ids)] = False
+        return free
+
+    @property
+    def added(self) -> Tensor:
+        """Whether each channel was added to one of another layer: bool by root."""
+        added = torch.zeros(len(self), dtype=torch.bool)
+        for ids in self._added:
+            added[self.roots(ids)] = True
+        return added

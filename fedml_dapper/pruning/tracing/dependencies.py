@@ -1,0 +1,95 @@
+"""Groups of plain networks, as torch-pruning's dependency graph finds them.
+
+Plain are networks of ordinary convolutions, linear layers and BatchNorm whose channels stay in order, each as many
+consecutive entries as any other: all of the papers'. For others the graph's own indices do not say where channels go
+(a second copy with its sign changed, a flattening with the channels last), so they are followed (``follower``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch_pruning
+from torch import Tensor, nn
+
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout
+
+_PLAIN = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d)
+
+
+def plain_layout(
+    whole: ChannelLayout, model: nn.Module, example: Tensor, predictor: nn.Module | None, internal: bool
+) -> ChannelLayout | None:
+    """``whole`` with the groups that may be cut; None where the network is not plain.
+
+    ``internal``: groups of one producer alone that do not reach the predictor. ``model`` is run, and its mode and
+    statistics may change.
+    """
+    if predictor is None or not _is_plain(model):
+        return None
+    names = {module: name for name, module in model.named_modules()}
+    order = {name: position for position, name in enumerate(names.values())}
+    graph = torch_pruning.DependencyGraph().build_dependency(model, example, verbose=False)  # it warns of every scalar
+    groups: dict[str, ChannelGroup] = {}
+    axes: dict[str, list[Axis]] = defaultdict(list)
+    for traced in graph.get_all_groups(ignored_layers=[predictor], root_module_types=[nn.Conv2d, nn.Linear]):
+        items = [item for item in traced if item.dep.target.module in names]
+        if not all(isinstance(item.dep.target.module, _PLAIN) for item in items):
+            return None
+        members = [_Member.of(item, names[item.dep.target.module]) for item in items]
+        producers = sorted((member.module for member in members if member.produces), key=order.__getitem__)
+        reaches_predictor = any(member.layer is predictor for member in members)
+        if not producers or members[0].size == 1 or (internal and (len(producers) > 1 or reaches_predictor)):
+            continue
+        group = ChannelGroup(producers[0], members[0].size, tuple(f"{module}.weight" for module in producers))
+        if group.name in groups or any(member.size % group.channels for member in members):
+            return None
+        groups[group.name] = group
+        for member in members:
+            for tensor, dim in member.cut_tensors():
+                axes[tensor].append(Axis(dim, group.name, member.size // group.channels))
+    return _with(whole, dict(sorted(groups.items(), key=lambda item: order[item[0]])), axes)
+
+
+def _is_plain(model: nn.Module) -> bool:
+    """Whether every tensor is one plain layer's alone."""
+    layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
+    tensors = [id(tensor) for layer in layers for tensor in layer.parameters(recurse=False)]
+    ungrouped = all(layer.groups == 1 for layer in layers if isinstance(layer, nn.Conv2d))
+    return ungrouped and len(set(tensors)) == len(tensors) and all(isinstance(layer, _PLAIN) for layer in layers)
+
+
+def _with(
+    whole: ChannelLayout, groups: Mapping[str, ChannelGroup], axes: Mapping[str, Sequence[Axis]]
+) -> ChannelLayout | None:
+    if any(len({axis.dim for axis in found}) < len(found) for found in axes.values()):
+        return None  # two groups along one axis: channels were concatenated
+    tensors = {
+        name: replace(spec, axes=tuple(sorted(axes.get(name, ()), key=lambda axis: axis.dim)))
+        for name, spec in whole.tensors.items()
+    }
+    return replace(whole, groups=groups, tensors=tensors)
+
+
+@dataclass(frozen=True)
+class _Member:
+    module: str
+    layer: nn.Module
+    consumes: bool
+    size: int
+
+    @classmethod
+    def of(cls, item: torch_pruning.pruner.function.GroupItem, module: str) -> _Member:
+        return cls(module, item.dep.target.module, "in_channels" in item.dep.handler.__name__, len(item.idxs))
+
+    @property
+    def produces(self) -> bool:
+        return not self.consumes and isinstance(self.layer, nn.Conv2d | nn.Linear)
+
+    def cut_tensors(self) -> list[tuple[str, int]]:
+        if self.consumes:
+            return [(f"{self.module}.weight", 1)]
+        per_channel = [name for name, tensor in self.layer.state_dict().items() if tensor.dim() > 0]
+        return [(f"{self.module}.{name}", 0) for name in per_channel]

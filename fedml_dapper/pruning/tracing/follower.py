@@ -1,0 +1,179 @@
+"""What is known of a network's channels while it runs: which lie along its activations, and along its tensors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fedml_dapper.pruning.tracing.channels import NONE, Channels
+
+COMPUTED = "a weight is computed"
+
+
+@dataclass(frozen=True, eq=False)
+class Mark:
+    """The channels along one axis of an activation."""
+
+    dim: int
+    ids: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """Activations multiplied with each other: so many multiply-accumulates per example for each of ``ids``."""
+
+    layer: str
+    ids: Tensor
+    macs_per_element: int
+
+
+@dataclass
+class Trace:
+    """What one forward pass says about a network."""
+
+    channels: Channels = field(default_factory=Channels)
+    bound: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    """Tensor and axis -> the channel of each entry. Of a tensor with several names, the first."""
+    producers: set[tuple[str, int]] = field(default_factory=set)
+    """Weights and the axis of their filters."""
+    computed: list[str] = field(default_factory=list)
+    """Layers whose weights are not the model's own, but made of these."""
+    macs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Weight -> multiply-accumulates per entry and example."""
+    products: list[Product] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    """Ids of the channels that the network puts out."""
+
+
+class Follower:
+    """The trace so far, and what both views of the pass do to it."""
+
+    def __init__(self, model: nn.Module, batch: int) -> None:
+        self.trace = Trace()
+        self.channels = self.trace.channels
+        self.marks = cast("MutableMapping[Tensor, Mark]", WeakTensorKeyDictionary())
+        self.batch = batch
+        self.paused = False
+        self.stack: list[str] = []
+        self._names: dict[int, str] = {}
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            self._names.setdefault(id(tensor), name)
+
+    @property
+    def layer(self) -> str:
+        return self.stack[-1] if self.stack else ""
+
+    def name(self, tensor: Tensor | None) -> str | None:
+        """What the model calls a parameter or buffer."""
+        return self._names.get(id(tensor))
+
+    def mark(self, tensor: Tensor, dim: int, ids: Tensor) -> None:
+        if len(ids) > 1 and bool((ids >= 0).any()):
+            self.marks[tensor] = Mark(dim, ids)
+
+    def hold(self, ids: Iterable[Tensor], why: str) -> None:
+        for each in ids:
+            self.channels.hold(each, self.layer, why)
+
+    def join(self, left: Tensor, right: Tensor, why: str, *, added: bool = False) -> None:
+        self.channels.join(left, right, self.layer, why, added=added)
+
+    def bind(self, tensor: Tensor | None, dim: int, ids: Tensor) -> None:
+        """Say that the entries of a parameter or buffer along ``dim`` belong to ``ids``."""
+        name = self.name(tensor)
+        if name is None:
+            if tensor is not None:
+                self.hold([ids, self._ids(tensor)], COMPUTED)
+        elif (name, dim) in self.trace.bound:
+            self.join(self.trace.bound[name, dim], ids, "a weight is used in several ways")
+        else:
+            self.trace.bound[name, dim] = ids
+
+    def _ids(self, tensor: Tensor) -> Tensor:
+        mark = self.marks.get(tensor)
+        return no_channels(0) if mark is None else mark.ids
+
+    def keep(self, tensor: Tensor | None, why: str) -> None:
+        """Say that a parameter or buffer is never cut."""
+        name = self.name(tensor)
+        if name is not None and tensor is not None:
+            for dim, size in enumerate(tensor.shape):
+                self.hold([self.trace.bound.get((name, dim), no_channels(0))], why)
+                self.trace.bound[name, dim] = no_channels(size)
+
+    def produce(self, weight: Tensor, dim: int) -> Tensor:
+        """The ids of a weight's filters: new ones at its first use."""
+        name = self.name(weight)
+        if name is None:
+            self.trace.computed.append(self.layer)
+            self.hold([self._ids(weight)], COMPUTED)
+            return no_channels(weight.shape[dim])
+        self.trace.producers.add((name, dim))
+        if (name, dim) not in self.trace.bound:
+            self.trace.bound[name, dim] = self.channels.fresh(weight.shape[dim])
+        return self.trace.bound[name, dim]
+
+    def count(self, weight: Tensor, uses: int) -> None:
+        """Note that each entry of a weight is multiplied ``uses`` times in the pass."""
+        name = self.name(weight)
+        if name is None:
+            self.product(no_channels(weight.numel()), uses * weight.numel())
+        else:
+            self.trace.macs[name] += uses // self.batch
+
+    def product(self, ids: Tensor, macs: int) -> None:
+        self.trace.products.append(Product(self.layer, ids, macs // (len(ids) * self.batch)))
+
+    def seen(self, x: Tensor) -> Mark | None:
+        """The channels of an activation, or of a parameter that is used as one."""
+        if x not in self.marks:
+            self.adopt(x, None, x.dim())
+        return self.marks.get(x)
+
+    def along(self, x: Tensor, dim: int, why: str) -> Tensor:
+        """The ids along one axis of ``x``; those along another are held."""
+        mark = self.seen(x)
+        if mark is not None and mark.dim == dim:
+            return mark.ids
+        if mark is not None:
+            self.hold([mark.ids], why)
+        return no_channels(x.shape[dim])
+
+    def whole_blocks(self, ids: Tensor, blocks: int, why: str) -> Tensor:
+        """Keep or drop blocks of neighbours together; NONE for blocks with an entry that is never cut."""
+        per_block = ids.view(blocks, -1)
+        self.join(per_block[:, :1].expand_as(per_block).flatten(), ids, why)
+        return torch.where((per_block >= 0).all(dim=1), per_block[:, 0], NONE)
+
+    def adopt(self, tensor: Tensor, like: Mark | None, dims: int) -> bool:
+        """Cut a free parameter as what it is combined with, or else along its only axis; False if it is none."""
+        name = self.name(tensor)
+        if name is None:
+            return False
+        sizes = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+        dim = -1 if like is None else like.dim - dims + tensor.dim()
+        if any((name, each) in self.trace.bound for each in range(tensor.dim())):
+            if sizes and len(sizes) == 1 and (name, sizes[0]) in self.trace.bound:
+                self.mark(tensor, sizes[0], self.trace.bound[name, sizes[0]])
+            else:
+                self.keep(tensor, "a weight is used in several ways")
+        elif like is not None and dim in sizes:
+            for each, size in enumerate(tensor.shape):
+                self.bind(tensor, each, like.ids if each == dim else no_channels(size))
+            self.mark(tensor, dim, like.ids)
+        elif like is None and len(sizes) == 1:
+            self.bind(tensor, sizes[0], self.channels.fresh(tensor.shape[sizes[0]]))
+            self.mark(tensor, sizes[0], self.trace.bound[name, sizes[0]])
+        else:
+            self.keep(tensor, "a parameter has a form of its own")
+        return True
+
+
+def no_channels(size: int) -> Tensor:
+    return torch.full((size,), NONE)

@@ -1,0 +1,144 @@
+"""Channels that were followed, put together to groups, and where each tensor holds them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, TensorSpec
+from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace
+
+_NAMED_IN_A_NOTE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class FoundGroup:
+    """A group, the roots of its channels in order, and the tensors and axes where they are."""
+
+    group: ChannelGroup
+    roots: Tensor
+    places: frozenset[tuple[str, int]]
+
+
+class Graph:
+    """The channels of a trace, put together to groups."""
+
+    def __init__(self, trace: Trace, order: Sequence[str], output_layer: str | None) -> None:
+        self._trace = trace
+        self._order = {name: position for position, name in enumerate(order)}
+        channels = trace.channels
+        self.bound = {key: channels.roots(ids) for key, ids in trace.bound.items()}
+        self._out = torch.zeros(len(channels), dtype=torch.bool)
+        for ids in trace.outputs:
+            self._out[channels.roots(ids[ids >= 0])] = True
+        rows = {name: self.bound[name, dim] for name, dim in trace.producers if (name, dim) in self.bound}
+        last = {
+            name for name, roots in rows.items()
+            if name.rpartition(".")[0] == output_layer or bool(self._out[roots[roots >= 0]].any())
+        }  # fmt: skip
+        for name in last:
+            self._out[rows[name][rows[name] >= 0]] = True
+        self._free = channels.free & ~self._out
+        self._inner = ~channels.added
+        for (name, dim), roots in self.bound.items():
+            if name in last and (name, dim) not in trace.producers:
+                self._inner[roots[roots >= 0]] = False
+
+    def groups(self, internal: bool) -> list[FoundGroup]:
+        """The groups that may be cut, in the order of the layers that they are named after."""
+        allowed = self._free & self._inner if internal else self._free
+        alike = torch.zeros(len(allowed), dtype=torch.int64)  # equal for roots that as often lie at the same places
+        numbers = torch.Generator().manual_seed(len(allowed))
+        for roots in self.bound.values():
+            number = torch.randint(2**62, (1,), generator=numbers)
+            alike.scatter_add_(0, roots[roots >= 0], number.expand(int((roots >= 0).sum())))
+        candidates = (allowed & (alike != 0)).nonzero().flatten()
+        found = []
+        for each in torch.unique(alike[candidates]):
+            roots = candidates[alike[candidates] == each]
+            places = frozenset(key for key, bound in self.bound.items() if bool((bound == roots[0]).any()))
+            producers = sorted({name for name, dim in places & self._trace.producers}, key=self._order.__getitem__)
+            if producers and len(roots) > 1:
+                found.append(
+                    FoundGroup(ChannelGroup(_layer(producers[0]), len(roots), tuple(producers)), roots, places)
+                )
+        found.sort(key=lambda each: (self._order[each.group.producers[0]], int(each.roots[0])))
+        return _named_apart(found)
+
+    def axis(self, found: FoundGroup, dim: int, roots: Tensor) -> Axis | None:
+        """Where the channels of a group lie among ``roots``, the channels along an axis."""
+        channels = torch.searchsorted(found.roots, roots).clamp(max=len(found.roots) - 1)
+        entries = (found.roots[channels] == roots).nonzero().flatten()
+        if not len(entries):
+            return None
+        index = entries[channels[entries].sort(stable=True).indices].view(len(found.roots), -1)
+        repeat = index.shape[1]
+        if len(entries) == len(roots) and torch.equal(index.flatten(), entries):
+            return Axis(dim, found.group.name, repeat)
+        return Axis(dim, found.group.name, repeat, Entries(index))
+
+    def products(self) -> dict[str, TensorSpec]:
+        """The products of activations, not cut yet."""
+        return {
+            f"{product.layer}#{number}": TensorSpec((len(product.ids),), torch.float32, False, product.macs_per_element)
+            for number, product in enumerate(self._trace.products)
+        }
+
+    def product_roots(self) -> dict[str, Tensor]:
+        """The channels along each product."""
+        roots = (self._trace.channels.roots(product.ids) for product in self._trace.products)
+        return dict(zip(self.products(), roots, strict=True))
+
+    def notes(self, internal: bool) -> list[str]:
+        """Which layers keep channels that the scope would let them lose, and why."""
+        wanted = ~self._out & self._inner if internal else ~self._out
+        filters = {
+            name: roots for name, dim in self._trace.producers
+            if len(roots := torch.unique(self.bound[name, dim])) > 1
+        }  # fmt: skip
+        layers, places = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        for name in sorted(filters, key=self._order.__getitem__):
+            roots = filters[name]
+            held = roots[(roots >= 0) & wanted[roots.clamp(min=0)] & ~self._free[roots.clamp(min=0)]]
+            for hold in self._trace.channels.held:
+                if bool(torch.isin(held, self._trace.channels.roots(hold.ids)).any()):
+                    layers[hold.why].append(_layer(name))
+                    places[hold.why].append(hold.layer)
+                    break
+        for layer in self._trace.computed:
+            layers[COMPUTED].append(layer)
+            places[COMPUTED].append(layer)
+        return [
+            f"{_listed(dict.fromkeys(layers[why]))} not cut: {why} in {_listed(dict.fromkeys(places[why]))}"
+            for why in layers
+        ]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    quoted = [f"`{name}`" if name else "the network itself" for name in names]
+    more = len(quoted) - _NAMED_IN_A_NOTE
+    return ", ".join(quoted[:_NAMED_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
+
+
+def _layer(weight: str) -> str:
+    """The layer that a weight belongs to."""
+    for name in ("weight", "in_proj_weight"):
+        weight = weight.removesuffix(f".{name}")
+    return weight
+
+
+def _named_apart(groups: Iterable[FoundGroup]) -> list[FoundGroup]:
+    """Groups of the same first layer, told apart by a number."""
+    seen: dict[str, int] = defaultdict(int)
+    apart = []
+    for found in groups:
+        name = found.group.name
+        seen[name] += 1
+        numbered = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        apart.append(replace(found, group=replace(found.group, name=numbered)))
+    return apart

@@ -1,0 +1,222 @@
+"""Everything between the layers, as the elementary operations that it comes down to: where channels go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedml_dapper.pruning.tracing.channels import RANGE
+from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
+
+aten = torch.ops.aten
+_SAME_FORM = {
+    aten.hardswish, aten.hardswish_, aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.rand_like,
+    aten.randn_like,
+}  # fmt: skip
+"""Beside what torch tags as pointwise."""
+_PRODUCTS = {aten.mul, aten.mul_, aten.div, aten.div_}
+"""Pointwise operations that do not add channels to each other, but let one scale another."""
+_MOVES = {
+    aten.view, aten._unsafe_view, aten.permute, aten.transpose, aten.t, aten.unsqueeze, aten.squeeze, aten.expand,
+    aten.alias, aten.detach, aten.repeat, aten.select, aten.slice, aten.split, aten.split_with_sizes, aten.unbind,
+    aten.reshape, aten._reshape_alias, aten.unfold,
+}  # fmt: skip
+"""Operations that move values and change none."""
+_ALONG_AXES = {
+    aten.mean, aten.sum, aten.amax, aten.amin, aten.prod, aten.var, aten.std, aten.var_mean, aten._softmax,
+    aten._log_softmax, aten.softmax, aten.log_softmax, aten.cumsum, aten.logsumexp, aten.max, aten.min, aten.argmax,
+    aten.argmin, aten.linalg_vector_norm, aten.norm, aten.flip, aten.roll, aten.sort, aten.topk,
+}  # fmt: skip
+"""Operations with an argument that says along which axes they work; they treat what lies along the others alike."""
+_ON_LAST_AXES = {
+    **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.upsample_nearest1d, aten.upsample_linear1d), 1),
+    **dict.fromkeys((aten.avg_pool2d, aten.max_pool2d_with_indices, aten._adaptive_avg_pool2d), 2),
+    **dict.fromkeys((aten.adaptive_max_pool2d, aten.upsample_nearest2d, aten.upsample_bilinear2d), 2),
+    **dict.fromkeys((aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_nearest_exact2d), 2),
+    **dict.fromkeys((aten.avg_pool3d, aten.max_pool3d_with_indices, aten._adaptive_avg_pool3d), 3),
+    **dict.fromkeys((aten.adaptive_max_pool3d, aten.upsample_nearest3d, aten.upsample_trilinear3d), 3),
+    **dict.fromkeys((aten.reflection_pad1d, aten.replication_pad1d), 1),
+    **dict.fromkeys((aten.reflection_pad2d, aten.replication_pad2d), 2),
+    **dict.fromkeys((aten.reflection_pad3d, aten.replication_pad3d), 3),
+    **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
+}
+"""Operations that work on so many of the last axes."""
+
+
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Everything between the layers, as torch's elementary operations."""
+
+    def __init__(self, follower: Follower) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._follower = follower
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not self._follower.paused:
+            self._follow(func, args, kwargs or {}, out)
+        return out
+
+    def _follow(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        to, packet = self._follower, func.overloadpacket
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if packet in (aten.mm, aten.bmm):
+            self._matrix_product(args[0], args[1], out)
+        elif not any(each in to.marks or to.name(each) for each in tensors):
+            return
+        elif torch.Tag.pointwise in func.tags or packet in _SAME_FORM:
+            self._elementwise(tensors, out, added=packet not in _PRODUCTS)
+        elif packet in (aten.cat, aten.stack):
+            self._side_by_side(func, args, kwargs, out)
+        elif packet in _MOVES:
+            self._moved(func, args, kwargs, out)
+        else:
+            touched = self._touched(func, args, kwargs)
+            if len(tensors) == 1 and touched is not None:
+                self._along(tensors[0], touched, out, packet.__name__)
+            else:
+                self._unknown(tensors, f"`{packet.__name__}` is not known")
+
+    def _unknown(self, tensors: Iterable[Tensor], why: str) -> None:
+        for tensor in tensors:
+            if tensor in self._follower.marks:
+                self._follower.hold([self._follower.marks[tensor].ids], why)
+            self._follower.keep(tensor, why)
+
+    def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
+        to, dims = self._follower, out.dim()
+        found = {
+            at: Mark(mark.dim + dims - each.dim(), mark.ids)
+            for at, each in enumerate(tensors)
+            if (mark := to.marks.get(each)) is not None
+        }
+        first = next(iter(found.values()), None)
+        for at, each in enumerate(tensors):
+            if at not in found and to.adopt(each, first, dims) and each in to.marks:
+                mark = to.marks[each]
+                found[at] = Mark(mark.dim + dims - each.dim(), mark.ids)
+                first = first or found[at]
+        if first is None:
+            return
+        if any(mark.dim != first.dim for mark in found.values()):
+            to.hold([mark.ids for mark in found.values()], "channels lie along different axes")
+            return
+        for at, each in enumerate(tensors):
+            dim = first.dim - dims + each.dim()
+            if at in found:
+                to.join(first.ids, found[at].ids, "they meet values that are never cut", added=added)
+            elif dim >= 0 and each.shape[dim] > 1:
+                to.hold([first.ids], "they meet values of a fixed size")
+        to.mark(out, first.dim, first.ids)
+
+    def _side_by_side(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
+        to, parts = self._follower, args[0]
+        stacked = func.overloadpacket is aten.stack
+        where = (kwargs.get("dim", args[1] if len(args) > 1 else 0)) % out.dim()
+        marks = [to.seen(part) for part in parts]
+        dims = {mark.dim for mark in marks if mark is not None}
+        if len(dims) != 1:
+            self._unknown(parts, "parts whose channels lie along different axes are put together")
+            return
+        [dim] = dims
+        ids = [
+            no_channels(part.shape[dim]) if mark is None else mark.ids for part, mark in zip(parts, marks, strict=True)
+        ]
+        if dim == where and not stacked:
+            to.mark(out, dim, torch.cat(ids))
+            return
+        for each in ids[1:]:
+            to.join(ids[0], each, "they meet parts of a fixed size")
+        to.mark(out, dim + (stacked and where <= dim), ids[0])
+
+    def _moved(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+        to, moved = self._follower, args[0]
+        mark = to.seen(moved)
+        if mark is None:
+            return
+        roots = self._follower.channels.roots(mark.ids)
+        labels = (
+            roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
+        )
+        moves = list(zip(tree_leaves(out), tree_leaves(func(labels, *args[1:], **kwargs)), strict=True))
+        parts = []
+        for result, places in moves:
+            varying = [
+                dim for dim, size in enumerate(places.shape)
+                if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
+            ]  # fmt: skip
+            if not places.numel() or len(varying) != 1:
+                to.hold(
+                    [mark.ids],
+                    "a view spreads the channels over several axes" if varying else "a single channel is taken",
+                )
+                continue
+            [dim] = varying
+            ids = places[tuple(slice(None) if each == dim else 0 for each in range(places.dim()))]
+            to.mark(result, dim, ids)
+            parts.append(ids)
+        if len(parts) > 1 and len({len(part) for part in parts}) == 1 and len(torch.cat(parts)) == len(roots):
+            to.channels.split(parts, to.layer)
+        elif any(not bool(torch.isin(roots, each).all()) for each in parts):
+            to.hold([mark.ids], RANGE)
+
+    def _touched(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[set[int], bool] | None:
+        """Along which axes an operation works, and whether it takes them away; None if that is not known."""
+        packet, x = func.overloadpacket, args[0]
+        if packet in _ON_LAST_AXES:
+            return {x.dim() - 1 - each for each in range(_ON_LAST_AXES[packet])}, False
+        if packet is aten.constant_pad_nd:
+            return {x.dim() - 1 - each // 2 for each, size in enumerate(args[1]) if size}, False
+        if packet not in _ALONG_AXES:
+            return None
+        values = {argument.name: argument.default_value for argument in func._schema.arguments}
+        values.update(zip(values, args, strict=False))
+        values.update(kwargs)
+        dims = values.get("dim", values.get("dims"))
+        listed = dims if isinstance(dims, Sequence) else [] if dims is None else [dims]
+        axes = {each % x.dim() for each in listed or range(x.dim())}
+        return axes, values.get("keepdim") is False
+
+    def _along(self, x: Tensor, touched: tuple[set[int], bool], out: Any, name: str) -> None:
+        to, (axes, dropped) = self._follower, touched
+        mark = to.seen(x)
+        if mark is None:
+            return
+        if mark.dim in axes:
+            to.hold([mark.ids], f"`{name}` works along the channels")
+            return
+        dim = mark.dim - sum(axis < mark.dim for axis in axes) if dropped else mark.dim
+        for result in tree_leaves(out):
+            to.mark(result, dim, mark.ids)
+
+    def _matrix_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
+        to, inner = self._follower, left.shape[-1]
+        a, b = to.marks.get(left), to.marks.get(right)
+        rows, columns = out.dim() - 2, out.dim() - 1
+        both = a is not None and b is not None and a.dim == b.dim < rows
+        if a is not None and b is not None and both:
+            to.join(a.ids, b.ids, "a matrix product uses a weight")
+            found = a
+        elif a is not None and a.dim == rows and b is None:
+            found = a
+        elif b is not None and b.dim == columns and a is None:
+            found = b
+        else:
+            found = None
+            self._unknown([left, right], "a matrix product sums over channels")
+        if found is None:
+            to.product(no_channels(1), out.numel() * inner)
+        else:
+            for tensor in (left, right):
+                to.keep(tensor, "a matrix product uses a weight")
+            to.product(found.ids, out.numel() * inner)
+            to.mark(out, found.dim, found.ids)

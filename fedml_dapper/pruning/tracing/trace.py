@@ -1,0 +1,161 @@
+"""From a network to its layout: its channels are followed once, put together to groups, and every group is tried."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.profiling import part
+from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
+from fedml_dapper.pruning.running import first_line, running, undisturbed
+from fedml_dapper.pruning.tracing.dependencies import plain_layout
+from fedml_dapper.pruning.tracing.follower import Follower, Trace
+from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph
+from fedml_dapper.pruning.tracing.layers import Layers
+from fedml_dapper.pruning.tracing.operations import Operations
+from fedml_dapper.pruning.verification import Fault, Trial
+
+
+@part("pruning")
+def trace_layout(
+    model: nn.Module, example: Tensor, scope: Scope | None, predictor: nn.Module | None = None
+) -> ChannelLayout:
+    """Follow the channels of ``model`` through one pass on ``example``, and keep the groups that ``scope`` allows.
+
+    Channels form a group if they are cut alike in the same tensors. What the network puts out is never cut, nor is
+    what ``predictor`` does (``model.predictor`` if there is one).
+
+    * ``internal``: groups that are never added to channels of another layer, and that no output layer reads; an
+      output layer is the predictor, or produces what the network puts out. In a residual network these are the
+      channels inside each block, however many layers they run through (depthwise convolutions, squeeze-and-excite
+      gates), and heads and inner widths of attention blocks. So every residual stream and z keep their width.
+    * ``grouped``: every group, the residual streams too.
+    * ``official_mask`` and None: none, since nothing is removed.
+
+    Plain networks have the groups of torch-pruning's dependency graph (``dependencies``); the channels of others are
+    followed entry by entry (``follower``). Groups are tried out: where the slim network fails or is not the dense one
+    without these channels, a group is left whole. ``ChannelLayout.notes`` say so, and which channels could not be
+    followed in the first place. Raises :class:`ConfigError` if the network cannot run on ``example``.
+    """
+    predictor = getattr(model, "predictor", None) if predictor is None else predictor
+    output_layer = next((name for name, layer in model.named_modules() if layer is predictor), None)
+    example = example.to(next((tensor.device for tensor in model.parameters()), example.device))
+    probe = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
+    try:
+        with undisturbed(example):
+            trace = follow(probe, example)
+    except Exception as error:  # whatever the user's network raises
+        raise ConfigError(
+            f"model: cannot be followed on an example of {example.dtype} and shape {tuple(example.shape)}:"
+            f" {first_line(error)}; check the network and what it is given"
+        ) from error
+    graph = Graph(trace, list(model.state_dict()), output_layer)
+    trainable = {name for name, _ in model.named_parameters()}
+    tensors = {
+        name: TensorSpec(tuple(tensor.shape), tensor.dtype, name in trainable, trace.macs.get(name, 0))
+        for name, tensor in model.state_dict().items()
+    }
+    whole = ChannelLayout({}, tensors, products=graph.products())
+    if scope is None or scope == "official_mask":
+        return whole
+    internal, trial = scope == "internal", Trial(model, example)
+    with undisturbed(example), torch.enable_grad():  # by which torch-pruning finds its way
+        plain = plain_layout(
+            whole, probe, example, None if output_layer is None else probe.get_submodule(output_layer), internal
+        )
+    if plain is not None and trial.fault(plain, _a_third_less(plain, plain.groups)) is None:
+        return plain
+    layout = _cut(whole, graph.groups(internal), graph, _aliases(model))
+    return _tried(layout, trial, graph.notes(internal))
+
+
+@torch.no_grad()
+def follow(model: nn.Module, example: Tensor) -> Trace:
+    """Run ``model`` on ``example`` and follow its channels."""
+    follower = Follower(model, len(example) if example.dim() else 1)
+    with running(model, follower.stack), Layers(follower), Operations(follower):
+        output = model(example)
+    follower.channels.settle()
+    for tensor in tree_leaves(output):
+        if isinstance(tensor, Tensor) and tensor in follower.marks:
+            follower.trace.outputs.append(follower.marks[tensor].ids)
+    return follower.trace
+
+
+def _aliases(model: nn.Module) -> Mapping[str, str]:
+    """Every name of a tensor -> its first."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
+
+
+def _cut(whole: ChannelLayout, groups: Sequence[FoundGroup], graph: Graph, aliases: Mapping[str, str]) -> ChannelLayout:
+    """A layout whose tensors and products say where the groups lie."""
+    axes: dict[str, list[Axis]] = defaultdict(list)
+    for found in groups:
+        for name, dim in found.places:
+            axes[name] += filter(None, [graph.axis(found, dim, graph.bound[name, dim])])
+    for name, roots in graph.product_roots().items():
+        axes[name] += filter(None, (graph.axis(found, 0, roots) for found in groups))
+
+    def placed(spec: TensorSpec, name: str) -> TensorSpec:
+        return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=_position)))
+
+    return replace(
+        whole,
+        groups={found.group.name: found.group for found in groups},
+        tensors={name: placed(spec, aliases[name]) for name, spec in whole.tensors.items()},
+        products={name: placed(spec, name) for name, spec in whole.products.items()},
+    )
+
+
+def _position(axis: Axis) -> tuple[int, int]:
+    return axis.dim, 0 if axis.entries is None else int(axis.entries.index.min())
+
+
+def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
+    """The layout in which these groups are left whole."""
+    gone = set(groups)
+
+    def kept(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        return {
+            name: replace(spec, axes=tuple(axis for axis in spec.axes if axis.group not in gone))
+            for name, spec in specs.items()
+        }
+
+    return replace(
+        layout,
+        groups={name: group for name, group in layout.groups.items() if name not in gone},
+        tensors=kept(layout.tensors),
+        products=kept(layout.products),
+    )
+
+
+def _tried(layout: ChannelLayout, trial: Trial, notes: Sequence[str]) -> ChannelLayout:
+    """The layout of those groups that can be cut in fact."""
+    faults = _faults(trial, layout, list(layout.groups)) if layout.groups else {}
+    tried = [f"`{name}` not cut: without some of its channels {fault}" for name, fault in faults.items()]
+    return replace(without(layout, faults) if faults else layout, notes=(*notes, *tried))
+
+
+def _faults(trial: Trial, layout: ChannelLayout, names: Sequence[str]) -> dict[str, Fault]:
+    """Which of the groups cannot be cut, and why: all are tried at once, and, if that fails, either half of them."""
+    fault = trial.fault(layout, _a_third_less(layout, names))
+    if fault is None:
+        return {}
+    if len(names) == 1:
+        return {names[0]: fault}
+    half = len(names) // 2
+    found = {**_faults(trial, layout, names[:half]), **_faults(trial, layout, names[half:])}
+    return found or dict.fromkeys(names, fault)
+
+
+def _a_third_less(layout: ChannelLayout, names: Iterable[str]) -> Widths:
+    """Widths for a trial: a half is what a network that splits its channels in two might take by chance."""
+    return {name: layout.groups[name].channels - (layout.groups[name].channels + 2) // 3 for name in names}

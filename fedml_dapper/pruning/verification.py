@@ -1,0 +1,247 @@
+"""A slim network is the dense one whose dropped channels are silenced: tried out on random weights and input."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.profiling import part
+from fedml_dapper.pruning.layout import ChannelLayout, Widths
+from fedml_dapper.pruning.plan import PruningPlan
+from fedml_dapper.pruning.running import first_line, running, undisturbed
+from fedml_dapper.pruning.slim import KeptIndices, slim_model
+
+TOLERANCE = 1e-4
+"""How far outputs may differ, relative to the largest of them."""
+_SEED = 17
+_POOL = 65_537
+"""So many numbers make up all weights, over and over: a prime, so that no two channels are alike."""
+
+
+@part("pruning")
+def verify_layout(
+    model: nn.Module, layout: ChannelLayout, widths_by_ratio: Mapping[float, Widths], example: Tensor
+) -> None:
+    """Run the slim network of every pruning ratio once against the dense one with its dropped channels silenced.
+
+    Raises :class:`ConfigError`, naming the first layer at fault, where one fails or its outputs differ.
+    """
+    trial = Trial(model, example.to(next(model.parameters()).device))
+    tried: list[Widths] = [{}]
+    for ratio, widths in widths_by_ratio.items():
+        if widths in tried:
+            continue
+        tried.append(widths)
+        fault = trial.fault(layout, widths)
+        if fault is not None:
+            raise ConfigError(
+                f"model: pruned by ratio {ratio:g} {fault}; leave that layer's channels whole, or write the network"
+                " without sizes of its own"
+            )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a slim network, and where it shows first."""
+
+    layer: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} in `{self.layer}`" if self.layer else self.what
+
+
+class Trial:
+    """Slim networks against silenced ones, on the same random weights and input, drawn from a generator of their own.
+
+    Random weights, since networks start with zeros in places (last norms of a block, predictors), which would hide
+    what happens before them.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor) -> None:
+        generator = torch.Generator().manual_seed(_SEED)
+        self._dense = _randomised(model, generator).eval()
+        self._input = example
+        if example.is_floating_point():
+            self._input = torch.randn(example.shape, generator=generator).to(example)
+
+    def fault(self, layout: ChannelLayout, widths: Widths) -> Fault | None:
+        """What is wrong with the network of these widths, of channels chosen at random."""
+        generator = torch.Generator().manual_seed(_SEED)
+        kept = {
+            name: torch.randperm(layout.groups[name].channels, generator=generator)[:width].sort().values
+            for name, width in widths.items()
+        }
+        plan = PruningPlan(kept)
+        slim = _Run(slim_model(self._dense, layout, plan))
+        silenced, norms = _silenced(self._dense, layout, plan)
+        try:
+            slim_outputs = slim.outputs(self._input)
+        except Exception as error:  # noqa: BLE001  # whatever the user's network raises
+            return Fault(slim.failed, f"it fails ({first_line(error)})")
+        dense = _Run(self._dense, silenced)
+        with norms:
+            outputs = dense.outputs(self._input)
+        if len(slim_outputs) == len(outputs) and all(map(_agree, slim_outputs, outputs)):
+            return None
+        with slim.watched():
+            slim.outputs(self._input)
+        with norms, dense.watched():
+            dense.outputs(self._input)
+        return Fault(
+            _first_difference(slim, dense, layout, KeptIndices(plan)), "its outputs are not the dense network's"
+        )
+
+
+@dataclass
+class _Run:
+    """A network, tensors that stand in for its own, which layer failed, and, if watched, what each layer put out."""
+
+    model: nn.Module
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    failed: str = ""
+    seen: dict[str, Tensor] = field(default_factory=dict)
+
+    def outputs(self, example: Tensor) -> list[Tensor]:
+        stack: list[str] = []
+        with undisturbed(example), running(self.model, stack):
+            try:
+                output = functional_call(self.model, self.tensors, (example,))
+            except Exception:
+                self.failed = stack[-1] if stack else ""
+                raise
+        return [each for each in tree_leaves(output) if isinstance(each, Tensor)]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note what each of the innermost layers puts out at its first call."""
+
+        def note(name: str) -> Callable[..., None]:
+            def hook(_layer: object, _inputs: object, output: Any) -> None:
+                first = next((each for each in tree_leaves(output) if isinstance(each, Tensor)), None)
+                if first is not None:
+                    self.seen.setdefault(name, first.detach().clone())
+
+            return hook
+
+        layers = ((name, layer) for name, layer in self.model.named_modules() if not list(layer.children()))
+        hooks = [layer.register_forward_hook(note(name)) for name, layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _agree(slim: Tensor, dense: Tensor) -> bool:
+    if slim.shape != dense.shape:
+        return False
+    if not slim.is_floating_point():
+        return True
+    return bool((slim - dense).abs().max() <= TOLERANCE * dense.abs().max()) if slim.numel() else True
+
+
+def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: KeptIndices) -> str:
+    """The first layer whose outputs differ, of those that can be compared."""
+    for name, output in slim.seen.items():
+        expected = dense.seen[name]
+        weight = layout.tensors.get(f"{name}.weight")
+        entries = {} if weight is None else kept.of(weight)
+        for dim, size in enumerate(output.shape):
+            if weight is not None and 0 in entries and expected.shape[dim] == weight.shape[0] != size:
+                expected = expected.index_select(dim, entries[0].to(expected.device))
+        if output.shape == expected.shape and not _agree(output, expected):
+            return name
+    return ""
+
+
+def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
+    """The tensors of the dense network with every dropped entry at zero, and layer norms over what is kept."""
+    kept, silenced, norms = KeptIndices(plan), dict[str, Tensor](), _Norms()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # of several names the first
+        cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
+        if not cuts:
+            continue
+        silent = tensor.detach()
+        for dim, entries in cuts.items():
+            dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
+            dropped[entries] = False
+            silent = silent.index_fill(dim, dropped.nonzero().flatten().to(tensor.device), 0)
+        silenced[name], norms.cuts[id(silent)] = silent, cuts
+    return silenced, norms
+
+
+class _Norms(TorchFunctionMode):
+    """Normalises over kept channels alone, and gives 0 for the rest: what is dropped shall not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: dict[int, Mapping[int, Tensor]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func not in (F.layer_norm, F.rms_norm):
+            return func(*args, **kwargs)
+        names = (
+            ("input", "normalized_shape", "weight", "bias", "eps")
+            if func is F.layer_norm
+            else ("input", "normalized_shape", "weight", "eps")
+        )
+        values = {**dict(zip(names, args, strict=False)), **kwargs}
+        cuts = self.cuts.get(id(values.get("weight")))
+        if not cuts:
+            return func(*args, **kwargs)
+        x, first = values["input"], values["input"].dim() - len(values["normalized_shape"])
+        entries = {dim: kept.to(x.device) for dim, kept in cuts.items()}
+        small = _selected(x, {first + dim: kept for dim, kept in entries.items()})
+        for name in ("weight", "bias"):
+            if values.get(name) is not None:
+                values[name] = _selected(values[name], entries)
+        values |= {"input": small, "normalized_shape": small.shape[first:]}
+        result = func(**values)
+        for dim, kept in entries.items():
+            shape = list(result.shape)
+            shape[first + dim] = x.shape[first + dim]
+            result = result.new_zeros(shape).index_copy_(first + dim, kept, result)
+        return result
+
+
+def _selected(tensor: Tensor, entries: Mapping[int, Tensor]) -> Tensor:
+    for dim, kept in entries.items():
+        tensor = tensor.index_select(dim, kept)
+    return tensor
+
+
+@torch.no_grad()
+def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
+    """A copy with weights of about the size that keeps activations, and statistics that differ between channels."""
+    pool = sqrt(3) * (2 * torch.rand(_POOL, generator=generator) - 1)  # of variance 1
+    replaced: dict[int, object] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            noise = pool.repeat(1 + parameter.numel() // _POOL)[: parameter.numel()].view(parameter.shape).to(parameter)
+            size = sqrt(2 / max(1, prod(parameter.shape[1:])))
+            values = size * noise if parameter.dim() > 1 else parameter + 0.2 * noise
+            replaced[id(parameter)] = nn.Parameter(values, parameter.requires_grad)
+            pool = pool.roll(1)
+    random = copy.deepcopy(model, replaced)
+    for layer in random.modules():
+        if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.running_var is not None:
+            layer.running_mean.copy_(0.2 * torch.randn(layer.running_mean.shape, generator=generator))
+            layer.running_var.copy_(0.5 + torch.rand(layer.running_var.shape, generator=generator))
+    return random

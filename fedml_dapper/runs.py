@@ -1,0 +1,184 @@
+"""Runs from Python: :func:`run` trains, :class:`Run` is what a run left in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import rich
+from rich.console import Console
+from torch import nn
+
+from fedml_dapper.config import DeviceArgs, Settings, check, load_settings
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.evaluation import RunSummary, progress_for, result_table, summarise, write_run_report
+from fedml_dapper.federation import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    RunObserver,
+    build_experiment,
+    metrics_of,
+    open_run_dir,
+    read_ledger,
+    simulate,
+)
+from fedml_dapper.federation.checkpoint import load_weights, round_of_weights
+from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
+from fedml_dapper.methods import Memory, Method, ServerState
+
+
+def run(
+    config: Path | str | Sequence[Path | str],
+    changes: Mapping[str, Any] | None = None,
+    *,
+    output: Path | str | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Train the federation of an experiment file in this process, and return what came of it.
+
+    ``run("quickstart.yaml", comm_round=5, method="fedavg")`` changes settings by their bare keys, and
+    ``run("quickstart.yaml", {"dapper_args.params.dapperfl.gamma": 0.1})`` by dotted ones.
+
+    Args:
+        config: An experiment file, or several, of which later ones are laid over earlier ones. A name that is no path
+            is that of a shipped file.
+        changes: Settings by key, dotted from the section on (``train_args.comm_round``) or bare.
+        output: Folder of the run; by default a new one below ``dapper_args.output_dir``.
+        resume: Go on with the run in ``output``, where there is one.
+        progress: Show rounds as they end, in a notebook or on stderr.
+        **settings: Settings by bare key. Which there are, their defaults and what they mean:
+            ``fedml-dapper settings`` in a shell, ``help(fedml_dapper.config.TrainArgs)`` and so on in Python.
+
+    Raises:
+        ConfigError: A setting is misspelt, wrong, or asks for several processes.
+        DataError: The data are missing or too small.
+    """
+    asked = {**(changes or {}), **settings}
+    chosen = load_settings(config, asked)
+    _in_one_process(chosen, config)
+    experiment = build_experiment(chosen)
+    folder = open_run_dir(experiment, output, resume)
+    console = rich.get_console() if rich.get_console().is_jupyter else Console(stderr=True)
+    observers = [*_trackers(chosen, folder), *([progress_for(console, experiment)] if progress else [])]
+    try:
+        simulate(experiment, observers, folder, resume)
+    except KeyboardInterrupt:
+        if progress:
+            console.print(f"Stopped; run(..., output={str(folder)!r}, resume=True) goes on from there.", soft_wrap=True)
+        raise
+    return Run(folder)
+
+
+class Run:
+    """A run's results, read from its folder."""
+
+    folder: Path
+    """Where its settings, ledger, checkpoints and global model are."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._record, self._rounds = read_ledger(self.folder / LEDGER_NAME)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Run:
+        """The run in ``folder``, whoever ran it, as far as it has come. Raises :class:`DataError` if there is none."""
+        return cls(folder)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All effective settings, e.g. ``run.settings.train_args.comm_round``."""
+        return check(Settings, self._record.settings, where=str(self.folder / LEDGER_NAME))
+
+    @cached_property
+    def summary(self) -> RunSummary:
+        """The run in a few numbers, e.g. ``run.summary.global_accuracy.last``; accuracies are percent."""
+        return summarise(self._record, self._rounds)
+
+    @property
+    def ledger(self) -> pd.DataFrame:
+        """A row a round, by its number: ``accuracy/global``, ``accuracy/<domain>``, ``loss/<domain>``, ``bytes/up`` ...
+
+        Columns have the names that trackers are given (docs/tracking.md); NaN where a round was not tested.
+        ``run.ledger.filter(like="accuracy/").plot()`` draws the learning curves.
+        """
+        index = pd.Index([record.round for record in self._rounds], name="round")
+        return pd.DataFrame([metrics_of(record) for record in self._rounds], index=index)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """A row per client and round it took part in: level, ratio, params, macs, bytes each way, loss, seconds ..."""
+        rows = [{"round": record.round, **client.model_dump()} for record in self._rounds for client in record.clients]
+        return pd.DataFrame(rows)
+
+    def model(self, level: int | None = None) -> nn.Module:
+        """The global model on the CPU, in evaluation mode; with ``level`` cut to what a device of that level carries.
+
+        It is cut by the method's own rule: for HeteroFL, FedMP and others that send slim models, what such a device
+        would be sent next; for DapperFL without the channels of least l1 norm. Nobody has trained what comes of
+        DapperFL's cut; a client goes on with some epochs from there. Methods that do not slim give the whole model.
+        Where the data are needed to build it, they are loaded once more. Raises :class:`ConfigError` for a level that
+        there is not and for methods without a global model, :class:`DataError` while none is written.
+        """
+        levels = len(self.settings.dapper_args.levels.ratios)
+        if level is not None and not 1 <= level <= levels:
+            raise ConfigError(f"no capability level {level}; the run in {self.folder} has levels 1 to {levels}")
+        method, state = self._method_and_state
+        if not method.has_global_model:
+            raise ConfigError(f"method `{method.name}` has no global model: every client uses one of its own")
+        return (method.global_model(state) if level is None else method.level_model(state, level)).eval()
+
+    def report(self) -> Path:
+        """Write the HTML report; returns its path."""
+        return write_run_report(self.folder)
+
+    @cached_property
+    def _method_and_state(self) -> tuple[Method[Any], ServerState]:
+        path = self.folder / MODEL_NAME
+        weights, round_ = load_weights(path), round_of_weights(path)
+        if round_ is None:
+            raise DataError(f"{path} does not say after which round it was written; it is none of a run's")
+        experiment = build_experiment(self.settings.model_copy(update={"device_args": DeviceArgs()}))
+        checkpoint = CheckpointFolder(self.folder / CHECKPOINTS_NAME, experiment).of_round(round_)
+        memory = Memory() if checkpoint is None else checkpoint.memory
+        return experiment.method, ServerState(round_, weights, experiment.profiles, memory)
+
+    def __repr__(self) -> str:
+        accuracy = self.summary.global_accuracy
+        last = "" if accuracy is None else f", {accuracy.last:.1f} % in the last"
+        return f"<Run {self.folder}: {self._record.method} on {self._record.suite}, {self.summary.rounds} rounds{last}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        table = result_table(self.summary, self._record)
+        return str(table._repr_mimebundle_(include=[], exclude=[])["text/html"])
+
+
+def _in_one_process(settings: Settings, config: Path | str | Sequence[Path | str]) -> None:
+    """Raises :class:`ConfigError` where the experiment is one of several processes, or FedML's platform's."""
+    file = config if isinstance(config, Path | str) else config[0]
+    backend = settings.comm_args.backend
+    commands = {"MPI": f"mpiexec -n 3 fedml-dapper run -c {file}"}
+    if backend != "sp":
+        command = commands.get(backend, f"python -m fedml_dapper --cf {file} --rank N --role server|client")
+        raise ConfigError(
+            f"comm_args.backend: {backend} takes several processes, this is one; start them by `{command}`"
+        )
+    if settings.tracking_args.using_mlops:
+        raise ConfigError(
+            f"tracking_args.using_mlops: FedML's platform starts runs by a command: `fedml-dapper run -c {file}`"
+        )
+
+
+def _trackers(settings: Settings, folder: Path) -> list[RunObserver]:
+    """TensorBoard and wandb, where they are switched on; only then is FedML loaded, beside which they live."""
+    if not (settings.tracking_args.enable_tensorboard or settings.tracking_args.enable_wandb):
+        return []
+    from fedml_dapper.platform.tracking import sinks_for  # noqa: PLC0415  # slow
+
+    return sinks_for(settings, folder)

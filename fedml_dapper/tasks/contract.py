@@ -1,0 +1,96 @@
+"""What a task says: by what a model is trained, by what it is judged, and what its outputs mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure by which models are compared."""
+
+    name: str
+    unit: str = ""
+    """``%`` for shares in percent, a unit of measurement, or nothing."""
+    higher_is_better: bool = True
+
+    @property
+    def title(self) -> str:
+        """For axes and headings: ``mean IoU (%)``."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    def number(self, value: float) -> str:
+        """``value`` as tables show it: percent to a tenth, all else to four significant digits."""
+        return f"{value:.1f}" if self.unit == "%" else f"{value:.4g}"
+
+    def text(self, value: float) -> str:
+        """``value`` with its unit: ``71.2 %``."""
+        return f"{self.number(value)} {self.unit}".rstrip()
+
+    def merit(self, value: float) -> float:
+        """A number that is larger for the better of two values; a value that is not a number is worse than any."""
+        return -inf if isnan(value) else value if self.higher_is_better else -value
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of ``values``, of equals the first."""
+        return max(values, key=self.merit)
+
+    def worst(self, values: Iterable[float]) -> float:
+        """The worst of ``values``, of equals the first."""
+        return min(values, key=self.merit)
+
+
+class Task(ABC):
+    """What a federation learns to do. ``outputs`` are the model's for a batch, ``targets`` what the data says of it."""
+
+    name: ClassVar[str]
+    headline: ClassVar[Metric]
+    """The figure that results, and the choice of the best round, go by."""
+    panels: ClassVar[tuple[str, ...]] = ()
+    """Names of the pictures that :meth:`draw` makes of a sample; none where the task draws nothing."""
+    has_labels: ClassVar[bool] = False
+    """Whether a sample's target is one class, an int64 number; some methods need that."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What training minimises: a scalar, the mean over the batch."""
+
+    @abstractmethod
+    def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """What the figures are made of, by name: tensors that add up over batches, such as counts and summed errors."""
+
+    @abstractmethod
+    def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
+        """All figures by name, the headline's among them, from ``sums`` over all batches (float64, on the CPU)."""
+
+    def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss summed over the batch, so that batches of any size add up."""
+        return self.loss(outputs, targets) * len(targets)
+
+    def prediction(self, outputs: Tensor) -> Tensor:
+        """What outputs mean, comparable with targets; by default the outputs themselves."""
+        return outputs
+
+    def augment(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A training batch, changed at random in inputs and targets alike; by default as it is.
+
+        All that is random comes from ``generator``, which is on the CPU.
+        """
+        del generator
+        return inputs, targets
+
+    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+        """For reports: the ``panels`` of every sample, uint8 of shape (B, panels, H, W, 3)."""
+        raise NotImplementedError
+
+    def misfit(self, outputs: Tensor, num_classes: int) -> str:
+        """What keeps ``outputs`` of a model from fitting this task, in words; empty where nothing does."""
+        del outputs, num_classes
+        return ""

@@ -1,0 +1,97 @@
+"""One class a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedml_dapper.tasks.contract import Metric, Task
+
+MEAN_IOU = Metric("mean IoU", "%")
+_COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
+"""Of classes in pictures: Okabe and Ito's, which show without colour vision too; more classes start over."""
+_CROP_PADDING = 8
+"""Of the image's side, the part by which crops shift it at most."""
+
+
+class Segmentation(Task):
+    """Cross-entropy of logits (B, C, H, W) with masks, int64 (B, H, W), over the pixels that have a class.
+
+    Mean IoU is the mean over classes of intersection by union, each summed over all pixels of all images; classes that
+    neither masks nor predictions hold do not count. Pixel accuracy is in percent too. Pixels of the ``ignore_index``
+    count nowhere.
+    """
+
+    name = "segmentation"
+    headline = MEAN_IOU
+    panels = ("image", "truth", "prediction")
+
+    def __init__(self, ignore_index: int = 255, augment: bool = True) -> None:
+        """``augment``: random flips and crops while training, of images and masks alike."""
+        self._ignored = ignore_index
+        self._augments = augment
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        total = F.cross_entropy(outputs, targets, ignore_index=self._ignored, reduction="sum")
+        return total / (targets != self._ignored).sum().clamp(min=1)
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
+        """``confusion``, (C, C): pixels by true class (rows) and predicted class."""
+        classes, counted = outputs.shape[1], targets != self._ignored
+        cells = targets[counted] * classes + self.prediction(outputs)[counted]
+        return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+
+    def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
+        confusion = sums["confusion"]
+        intersections = confusion.diag()
+        unions = confusion.sum(dim=0) + confusion.sum(dim=1) - intersections
+        seen = unions > 0
+        return {
+            MEAN_IOU.name: 100 * float((intersections[seen] / unions[seen]).mean()),
+            "pixel accuracy": 100 * float(intersections.sum() / confusion.sum()),
+        }
+
+    def prediction(self, outputs: Tensor) -> Tensor:
+        """The most likely class of each pixel, int64 (B, H, W)."""
+        return outputs.argmax(dim=1)
+
+    def augment(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Half of the images mirrored, all shifted by up to an eighth of their side; what comes in is ignored."""
+        if not self._augments:
+            return inputs, targets
+        flipped = torch.rand(len(inputs), generator=generator) < 0.5
+        height, width = inputs.shape[-2:]
+        reach = max(1, min(height, width) // _CROP_PADDING)
+        shifts = torch.randint(-reach, reach + 1, (len(inputs), 2), generator=generator)
+        rows = torch.arange(height) + shifts[:, :1]
+        columns = torch.arange(width).expand(len(inputs), -1)
+        columns = torch.where(flipped[:, None], columns.flip(1), columns) + shifts[:, 1:]
+        outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None, :]
+        sample, outside = torch.arange(len(inputs))[:, None, None].to(inputs.device), outside.to(inputs.device)
+        rows = rows.clamp(0, height - 1)[:, :, None].to(inputs.device)
+        columns = columns.clamp(0, width - 1)[:, None, :].to(inputs.device)
+        moved = inputs.movedim(1, -1)[sample, rows, columns].movedim(-1, 1)
+        masks = targets[sample, rows, columns].masked_fill(outside, self._ignored)
+        return moved.masked_fill(outside[:, None], 0), masks
+
+    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+        """Image, truth and prediction, a colour a class; pixels without a class are white."""
+        images = inputs[:, :3] if inputs.shape[1] >= 3 else inputs[:, :1].expand(-1, 3, -1, -1)
+        low, high = images.amin(dim=(1, 2, 3), keepdim=True), images.amax(dim=(1, 2, 3), keepdim=True)
+        shown = ((images - low) / (high - low).clamp(min=1e-6) * 255).byte().permute(0, 2, 3, 1).cpu()
+        masks = [self._coloured(mask.cpu()) for mask in (targets, self.prediction(outputs))]
+        return torch.stack([shown, *masks], dim=1)
+
+    def _coloured(self, mask: Tensor) -> Tensor:
+        """uint8 (B, H, W, 3) of classes (B, H, W)."""
+        colours = torch.tensor(_COLOURS, dtype=torch.uint8)[mask % len(_COLOURS)]
+        return colours.masked_fill((mask == self._ignored)[..., None], 255)
+
+    def misfit(self, outputs: Tensor, num_classes: int) -> str:
+        if outputs.ndim != 4 or outputs.shape[1] != num_classes:
+            shape = tuple(outputs.shape)
+            return f"outputs are {shape}, masks of {num_classes} classes ask for (B, {num_classes}, H, W)"
+        return ""

@@ -1,0 +1,201 @@
+"""Runs on networks of the user's own: every method on one, resumed runs, other code refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import RoundRecord, RunObserver, build_experiment, simulate
+from fedml_dapper.methods import METHODS
+from fedml_dapper.models.adopt import AdoptedBackbone
+from fedml_dapper.seeding import Stream, seeded_layers
+
+SettingsFactory = Callable[..., Settings]
+SMALL = (
+    "width=null", "image_size=16", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=2",
+    "batch_size=16", "comm_round=2", "frequency_of_the_test=2",
+)  # fmt: skip
+CODE = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes, channels=48, behind=None, dropout=0.0):
+        super().__init__()
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(channels, num_classes))  # called last
+        self.features = nn.Sequential(
+            nn.Conv2d(3, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(4),
+            nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, channels), nn.ReLU(),
+        )
+        self.behind = behind
+
+    def forward(self, x):
+        logits = self.classifier(self.features(x))
+        return logits if self.behind is None else logits * self.behind
+"""
+REFUSED = {
+    "fedfa": "augments what comes out of convolutional stages, and Net marks none",
+    "nefl": "nefl needs a network of residual blocks",
+}
+NEED_REPRESENTATIONS = ("dapperfl", "moon", "fpl", "fedsr", "pfedsim")
+
+
+class Stopper(RunObserver):
+    """Ctrl-C after the first round."""
+
+    def round_finished(self, record: RoundRecord) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "nets.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture
+def own(tiny_settings: SettingsFactory, file: Path) -> SettingsFactory:
+    return lambda *overrides: tiny_settings(f"model={file}:Net", *SMALL, *overrides)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_runs_on_it_or_says_why_not(own: SettingsFactory, method: str) -> None:
+    settings = own(f"method={method}", "round_to=2")
+    if method in REFUSED:
+        with pytest.raises(ConfigError, match=REFUSED[method]):
+            build_experiment(settings)
+        return
+    server, records = simulate(build_experiment(settings))
+    assert records[-1].scores is not None
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in server.state.weights.values())
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedbabu", "fedper"])
+def test_the_head_is_the_layer_that_is_called_last(own: SettingsFactory, method: str) -> None:
+    personal = build_experiment(own(f"method={method}")).method.personal
+    assert personal == {"classifier.1.weight", "classifier.1.bias"}
+
+
+@pytest.mark.parametrize("method", NEED_REPRESENTATIONS)
+def test_representations_that_cannot_be_told_apart_are_one_line(own: SettingsFactory, method: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{method}` works on representations .* Net does not have") as caught:
+        build_experiment(own(f"method={method}", "model_args.arguments={behind: 2.0}"))
+    assert "\n" not in str(caught.value)
+    without_dar = ("method=dapperfl", "dapper_args.params.dapperfl={gamma: 0}", "round_to=2")
+    assert build_experiment(own(*without_dar, "model_args.arguments={behind: 2.0}")).method.name == "dapperfl"
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedbabu"])
+def test_a_network_without_head_is_one_line(tiny_settings: SettingsFactory, method: str) -> None:
+    settings = tiny_settings("model=torchvision:squeezenet1_1", *SMALL, "image_size=32", f"method={method}")
+    with pytest.raises(ConfigError, match="the last linear layer apart, and in front of the network's output there is"):
+        build_experiment(settings)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_torchvision_s_networks_train(tiny_settings: SettingsFactory, name: str) -> None:
+    few = ("image_size=32", "client_share=0.02", "epochs=1", "comm_round=1", "method=fedavg")
+    server, [record] = simulate(build_experiment(tiny_settings(f"model=torchvision:{name}", *SMALL, *few)))
+    assert record.scores is not None
+    assert [client.params for client in record.clients] == [
+        sum(
+            tensor.numel()
+            for key, tensor in server.state.weights.items()
+            if "running" not in key and "num_b" not in key
+        )
+    ] * 4
+
+
+def test_fedavg_on_it_is_fedavg_written_by_hand_bit_for_bit(own: SettingsFactory) -> None:
+    settings = own("method=fedavg")
+    server, _ = simulate(build_experiment(settings))
+    experiment, train = build_experiment(settings), settings.train_args
+    model = experiment.method.problem.backbone
+    assert isinstance(model, AdoptedBackbone)
+    module = model.module
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    total = sum(client.num_samples for client in experiment.clients)
+    for round_ in (1, 2):
+        sums = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in weights.items()}
+        for client in experiment.clients:
+            module.load_state_dict(weights)
+            module.train()
+            optimizer = torch.optim.SGD(
+                module.parameters(), train.learning_rate, train.momentum, weight_decay=train.weight_decay
+            )
+            for epoch in (1, 2):
+                for images, labels in client.batches(round_, epoch):
+                    optimizer.zero_grad()
+                    F.cross_entropy(module(images), labels).backward()
+                    optimizer.step()
+            for name, tensor in module.state_dict().items():
+                sums[name] += client.num_samples * tensor.double()
+        weights = {name: (sums[name] / total).to(weights[name].dtype) for name in sums}
+    assert all(torch.equal(tensor, server.state.weights[name]) for name, tensor in weights.items())
+
+
+def test_dropout_follows_from_the_seed_and_a_resumed_run_goes_on_bit_for_bit(
+    own: SettingsFactory, tmp_path: Path
+) -> None:
+    dropout = ("method=fedavg", "model_args.arguments={dropout: 0.5}", "checkpoint_every=1", "comm_round=3")
+    whole, rounds = simulate(build_experiment(own(*dropout)), run_dir=tmp_path / "whole")
+    torch.manual_seed(99)
+    experiment = build_experiment(own(*dropout))
+    with pytest.raises(KeyboardInterrupt):
+        simulate(experiment, [Stopper()], tmp_path / "cut")
+    resumed, later = simulate(build_experiment(own(*dropout)), run_dir=tmp_path / "cut", resume=True)
+    assert all(torch.equal(tensor, resumed.state.weights[name]) for name, tensor in whole.state.weights.items())
+    assert [record.scores for record in later] == [record.scores for record in rounds]
+
+
+def test_other_code_is_refused_by_name_when_a_run_is_resumed(own: SettingsFactory, file: Path, tmp_path: Path) -> None:
+    settings = own("method=fedavg", "comm_round=1")
+    simulate(build_experiment(settings), run_dir=tmp_path / "run")
+    file.write_text(CODE + "# another\n")
+    with pytest.raises(
+        ConfigError, match=r"model_args.model is nets.py:Net \(source .*\) there and nets.py:Net \(sourc"
+    ):
+        simulate(build_experiment(settings), run_dir=tmp_path / "run", resume=True)
+
+
+# Networks that a program passes
+
+
+def passed_net() -> nn.Module:
+    with seeded_layers(5, Stream.INITIALISATION):
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
+def test_a_passed_network_is_trained_from_its_present_weights(tiny_settings: SettingsFactory) -> None:
+    settings = tiny_settings(*SMALL, "model=null", "method=fedavg")
+    net = passed_net()
+    experiment = build_experiment(settings, net)
+    assert all(torch.equal(experiment.method.problem.backbone.state_dict()[n], t) for n, t in net.state_dict().items())
+    assert experiment.record().sources["model_args.model"].startswith("Sequential (source ")
+    narrower = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 11), nn.ReLU(), nn.Linear(11, 10))
+    other = build_experiment(settings, narrower).record().sources
+    assert other["model_args.model"] != experiment.record().sources["model_args.model"]
+
+
+def test_a_passed_network_that_contradicts_the_settings_is_refused(own: SettingsFactory) -> None:
+    settings = own("method=fedavg")
+    with pytest.raises(
+        ConfigError, match=r"names `.*nets.py:Net` \(Net\), and the program passes another network \(Seq"
+    ):
+        build_experiment(settings, passed_net())
+    same = build_experiment(settings).method.problem.backbone
+    assert isinstance(same, AdoptedBackbone)
+    weights = {name: torch.ones_like(tensor) for name, tensor in same.state_dict().items()}
+    same.module.load_state_dict(weights)
+    taken = build_experiment(settings, same.module).method.problem.backbone
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in taken.state_dict().items())
+    with pytest.raises(ConfigError, match=r"another network \(Net\), e.g. in `classifier.1.weight`"):
+        build_experiment(own("method=fedavg", "model_args.arguments={channels: 32}"), same.module)
