@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedml_dapper.config import Settings, check
+from fedml_dapper.config import Settings, check, sources
 from fedml_dapper.datasets import TestData
-from fedml_dapper.errors import DapperError
+from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation.style import WIDTH
 from fedml_dapper.federation import MODEL_NAME, RunRecord, build_experiment
 from fedml_dapper.methods import ServerState
@@ -29,13 +29,16 @@ _ACROSS, _DOWN = 2, 2
 def predicted_samples(run: RunRecord, run_dir: Path) -> Figure | None:
     """Test samples of every domain with what the last global model of the run in ``run_dir`` makes of them.
 
-    None where the task draws nothing or there is no global model; with a warning where its data or code are not here.
+    None where the task draws nothing or there is no global model; with a warning where the run's data or code are not
+    what they were, or not here.
     """
     weights = run_dir / MODEL_NAME
     try:
         settings = check(Settings, run.settings, where=str(run_dir))
         if not build_task(settings.train_args).panels or not weights.is_file():
             return None
+        if run.sources != sources(settings):
+            raise DataError("what the settings name is not what it was in the run")
         experiment = build_experiment(settings)
         method = experiment.method
         if not method.has_global_model:

@@ -17,6 +17,7 @@ from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import figures
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
+from fedml_dapper.evaluation.predictions import predicted_samples
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
 
@@ -28,11 +29,11 @@ def write_run_report(run_dir: Path) -> Path:
     """Write the report of the run in ``run_dir`` from its ledger; returns its path.
 
     The ledger is enough: where the data are not here, the report goes without sample images, with a warning that says
-    why. Raises :class:`DataError` where there is no ledger.
+    why; so it does without predictions. Raises :class:`DataError` where there is no ledger.
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, _sample_images(record, run_dir))
+    write_report(path, record, rounds, _sample_images(record, run_dir), predicted_samples(record, run_dir))
     return path
 
 
@@ -54,8 +55,7 @@ def write_report(
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
     ``contact_sheet`` is a picture of the data, ``predictions`` one of what the model makes of them, if there are any.
-    Pictures are inlined. A run without finished or
-    tested rounds gets a report that says so.
+    Pictures are inlined. A run without finished or tested rounds gets a report that says so.
     """
     html = (
         environment(__package__)

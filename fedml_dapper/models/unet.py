@@ -19,7 +19,7 @@ class UNet(Backbone):
     """Three resolutions of ``width``, 2 and 4 times ``width`` channels, each twice convolution 3x3 - BN - ReLU.
 
     Its outputs are logits of shape (B, C, S, S), one a pixel, by a 1x1 convolution: there is no one representation an
-    image, and no linear predictor. Raises :class:`ConfigError` for images of less than 8 x 8 pixels.
+    image, and no linear predictor. Raises :class:`ConfigError` for images of less than 8 x 8 pixels and no classes.
     """
 
     def __init__(self, width: int, num_classes: int, input_size: int) -> None:
@@ -28,6 +28,11 @@ class UNet(Backbone):
             raise ConfigError(
                 f"model_args.model: unet_small halves images of {input_size}x{input_size} twice; set"
                 f" data_args.image_size to {_SMALLEST_INPUT} or more"
+            )
+        if num_classes == 0:
+            raise ConfigError(
+                "model_args.model: unet_small says of every pixel which class it is, and the data state none; list them"
+                " in data_args.classes"
             )
         self.predictor = None  # type: ignore[assignment]
         self.fine = _convolutions(3, width)

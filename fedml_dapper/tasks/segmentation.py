@@ -91,7 +91,9 @@ class Segmentation(Task):
         return colours.masked_fill((mask == self._ignored)[..., None], 255)
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:
+        if num_classes < 2:
+            return f"the data state {num_classes} classes, and masks need 2 or more; list them in data_args.classes"
         if outputs.ndim != 4 or outputs.shape[1] != num_classes:
-            shape = tuple(outputs.shape)
-            return f"outputs are {shape}, masks of {num_classes} classes ask for (B, {num_classes}, H, W)"
+            given = ", ".join(("B", *map(str, outputs.shape[1:])))
+            return f"it gives ({given}), and (B, {num_classes}, H, W) is expected for masks of {num_classes} classes"
         return ""

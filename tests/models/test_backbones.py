@@ -108,3 +108,5 @@ def test_unet_gives_logits_for_every_pixel_whatever_the_side() -> None:
     assert build_backbone(ModelArgs(model="lenet5"), 2, 1, example_image(32)).has_representations
     with pytest.raises(ConfigError, match=r"data_args.image_size to 8 or more"):
         build_backbone(ModelArgs(model="unet_small"), 2, 1, example_image(7))
+    with pytest.raises(ConfigError, match=r"the data state none; list them in data_args.classes"):
+        build_backbone(ModelArgs(model="unet_small"), 0, 1, example_image(8))

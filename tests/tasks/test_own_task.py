@@ -7,65 +7,45 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
-from fedml_dapper.commands.console import LogProgress
 from rich.console import Console
-from torch import Tensor, nn
 
+from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.evaluation import result_table, summarise, write_report
-from fedml_dapper.federation import Experiment, read_ledger, simulate
+from fedml_dapper.evaluation import result_table, summarise, write_run_report
+from fedml_dapper.evaluation.progress import LogProgress
+from fedml_dapper.federation import Experiment, build_experiment, read_ledger, simulate
 from fedml_dapper.methods import METHODS
-from fedml_dapper.models import Backbone
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_task.md").read_text()
-EXAMPLE = PAGE.split("```python\n")[1].split("```")[0]
-"""The page's own file."""
-
-
-class Brightness(Backbone):
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU())
-        self.predictor = nn.Linear(4, 1)
-
-    def encode(self, images: Tensor) -> Tensor:
-        features: Tensor = self.features(images)
-        return features.mean(dim=(2, 3))
-
-
-def pictures(scale: float) -> tuple[Tensor, Tensor]:
-    images = torch.rand(48, 3, 8, 8) * torch.rand(48, 1, 1, 1)
-    return images, images.mean(dim=(1, 2, 3)) * scale
+FEW = ("client_num_in_total=2", "client_num_per_round=2", "client_share=0.2", "max_clients_per_domain=1", "epochs=3")
 
 
 @pytest.fixture
-def regression(federation: Callable[..., Experiment], tmp_path: Path) -> Callable[..., Experiment]:
-    (tmp_path / "my_prices.py").write_text(EXAMPLE)
-    torch.manual_seed(3)
+def regression(tmp_path: Path) -> Callable[..., Experiment]:
+    """``regression("key=value", ...)``: the page's files, with fewer and smaller clients."""
+    (tmp_path / "my_prices.py").write_text(PAGE.split("```python\n")[1].split("```")[0])
+    (tmp_path / "prices.yaml").write_text(PAGE.split("```yaml\n")[1].split("```")[0])
 
     def make(*overrides: str) -> Experiment:
-        domains = {name: (pictures(scale), pictures(scale)) for name, scale in (("dim", 1.0), ("bright", 1.5))}
-        own = (f"task={tmp_path}/my_prices.py:Regression", "learning_rate=0.05", "comm_round=6")
-        return federation(Brightness(), domains, *own, *overrides)
+        return build_experiment(load_settings([tmp_path / "prices.yaml"], [*FEW, "comm_round=6", *overrides]))
 
     return make
 
 
 def test_its_figures_go_from_training_to_report(regression: Callable[..., Experiment], tmp_path: Path) -> None:
-    experiment, text = regression("personal=true", "checkpoints_kept=1"), StringIO()
+    experiment, text = regression("personal=true"), StringIO()
     _, rounds = simulate(experiment, [LogProgress(Console(file=text, width=300), experiment)], tmp_path / "run")
     run, read = read_ledger(tmp_path / "run" / "ledger.jsonl")
     assert [record.scores for record in read] == [record.scores for record in rounds]
     assert (run.metric.name, run.metric.higher_is_better) == ("MAE", False)
-    assert run.sources.keys() == {"train_args.task"}
+    assert run.sources.keys() == {"data_args.dataset", "model_args.model", "train_args.task"}
 
     errors = [record.scores.global_accuracy for record in rounds if record.scores]
     assert 0 < errors[-1] < 0.8 * errors[0]
     last = rounds[-1].scores
     assert last is not None
     assert last.best_global_accuracy == min(errors)
-    assert last.domain_figures["dim"]["RMSE"] > last.domain_accuracy["dim"]
+    assert last.domain_figures["town"]["RMSE"] > last.domain_accuracy["town"]
     personal = rounds[-1].personal
     assert personal is not None
     assert personal.worst == max(personal.accuracy)
@@ -78,9 +58,8 @@ def test_its_figures_go_from_training_to_report(regression: Callable[..., Experi
     shown = Console(file=StringIO(), width=200, record=True)
     shown.print(result_table(summary, run))
     table = shown.export_text()
-    write_report(tmp_path / "report.html", run, read)
-    report = (tmp_path / "report.html").read_text()
-    assert f"global {errors[-1]:.4g} (best {min(errors):.4g})  dim" in text.getvalue()
+    report = write_run_report(tmp_path / "run").read_text()
+    assert f"global {errors[-1]:.4g} (best {min(errors):.4g})  town" in text.getvalue()
     for shown_text in (text.getvalue(), table, report):
         assert "%" not in shown_text.split("<h2>Who the clients are")[0].split("</style>")[-1]
         assert "ccuracy" not in shown_text.split("<h2>What a client costs")[0].split("</style>")[-1]
@@ -121,12 +100,12 @@ def test_methods_that_need_more_refuse_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["dapperfl", "moon", "feddyn", "ditto", "fedmp"])
+@pytest.mark.parametrize("method", ["dapperfl", "moon", "feddyn", "ditto", "fedfomo", "fedmp"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_methods_that_need_no_labels_learn_it(
     regression: Callable[..., Experiment], method: str, optimizer: str
 ) -> None:
-    _, rounds = simulate(regression(f"method={method}", f"client_optimizer={optimizer}", "comm_round=2", "epochs=3"))
+    _, rounds = simulate(regression(f"method={method}", f"client_optimizer={optimizer}", "comm_round=2"))
     assert all(client.loss >= 0 or method == "feddyn" for client in rounds[-1].clients)
 
 

@@ -61,6 +61,13 @@ def test_ignored_pixels_have_no_part_in_the_loss() -> None:
     assert task.loss(outputs, torch.tensor([[[7, 7]]])).item() == 0
 
 
+def test_outputs_must_fit_the_masks() -> None:
+    task = Segmentation()
+    assert task.misfit(torch.zeros(1, 3, 8, 8), 3) == ""
+    assert task.misfit(torch.zeros(1, 3), 3).startswith("it gives (B, 3), and (B, 3, H, W) is expected")
+    assert "2 or more; list them in data_args.classes" in task.misfit(torch.zeros(1, 3, 8, 8), 0)
+
+
 def test_image_and_mask_move_together() -> None:
     masks = torch.randint(1, 3, (40, 16, 24))
     images = masks[:, None].float().repeat(1, 3, 1, 1)
