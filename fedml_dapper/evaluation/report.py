@@ -17,6 +17,7 @@ from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import figures
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
+from fedml_dapper.evaluation.predictions import predicted_samples
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
 
@@ -32,13 +33,15 @@ def write_run_report(run_dir: Path) -> Path:
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, _sample_images(record, run_dir))
+    write_report(path, record, rounds, _sample_images(record, run_dir), predicted_samples(record, run_dir))
     return path
 
 
 def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
     try:
         settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
+        if settings.data_args.partition == "own" or settings.data_args.dataset is None:
+            return None  # the silos', or a program's
         if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
             raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
         return contact_sheet(load_suite(settings.data_args))
