@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from fedml_dapper.config import Settings, short_name
 from fedml_dapper.evaluation.result_table import footprint_table
 from fedml_dapper.federation import Experiment, level_footprints
 from fedml_dapper.methods import ClientProfile
@@ -22,10 +23,16 @@ def experiment_tables(experiment: Experiment) -> Group:
     """Who the clients are, what the domains hold, and what each capability level's model costs."""
     settings = experiment.settings
     footprints = level_footprints(experiment.method, settings.dapper_args.levels)
-    return Group(
-        Columns([clients_table(experiment), domains_table(experiment)], padding=(0, 3)),
-        footprint_table(footprints, f"Levels: {settings.model_args.model} under {experiment.method.name}"),
-    )
+    levels = footprint_table(footprints, f"Levels: {_model_name(settings)} under {experiment.method.name}")
+    if experiment.silos_have_own_data:
+        return Group(
+            f"Up to {settings.train_args.client_num_in_total} silos say what they hold when they join.", levels
+        )
+    return Group(Columns([clients_table(experiment), domains_table(experiment)], padding=(0, 3)), levels)
+
+
+def _model_name(settings: Settings) -> str:
+    return "the program's network" if settings.model_args.model is None else short_name(settings.model_args.model)
 
 
 def clients_table(experiment: Experiment) -> Table:

@@ -35,6 +35,9 @@ def predicted_samples(run: RunRecord, run_dir: Path) -> Figure | None:
     weights = run_dir / MODEL_NAME
     try:
         settings = check(Settings, run.settings, where=str(run_dir))
+        data = settings.data_args
+        if data.partition == "own" or data.dataset is None or settings.model_args.model is None:
+            return None  # the silos', or a program's
         if not build_task(settings.train_args).panels or not weights.is_file():
             return None
         if run.sources != sources(settings):

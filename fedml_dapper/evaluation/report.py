@@ -40,6 +40,8 @@ def write_run_report(run_dir: Path) -> Path:
 def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
     try:
         settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
+        if settings.data_args.partition == "own" or settings.data_args.dataset is None:
+            return None  # the silos', or a program's
         if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
             raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
         return contact_sheet(load_suite(settings.data_args))

@@ -114,7 +114,8 @@ def test_methods_that_need_classes_refuse_other_targets(tmp_path: Path, method: 
         "def load():\n    part = TensorDataset(torch.randn(40, 3, 16, 16), torch.rand(40))\n"
         "    return {'a': (part, part), 'b': (part, part)}\n"
     )
-    overrides = [f"dataset={file}:load", "arguments={}", "classes=2", "partition=domain_shares", f"method={method}"]
+    dataset = [f"dataset={file}:load", "data_args.arguments={}", "classes=2"]
+    overrides = [*dataset, "partition=domain_shares", f"method={method}"]
     with pytest.raises(ConfigError, match=rf"`{method}` needs one class for every sample") as caught:
         build_experiment(load_settings([EXAMPLE], overrides))
     assert "\n" not in str(caught.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -12,48 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image, ImageDraw
 
 from fedml_dapper.federation import read_ledger
 
+from .pictures import CLASSES, STYLES, make_pictures
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_pictures" / "experiment.yaml"
 COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
-CLASSES = ("bar", "circle", "cross", "diamond", "square", "triangle")
-STYLES = {"chalk": ("black", "white", 2), "ink": ("white", "navy", 3), "paint": ("orange", "green", 0)}
-
-
-def draw(shape: str, style: str, seed: int) -> Image.Image:
-    """A picture of 40 x 36 pixels or a bit more, outlined or filled."""
-    rng = random.Random(f"{shape} {style} {seed}")
-    ground, colour, stroke = STYLES[style]
-    picture = Image.new("RGB", (40 + rng.randrange(8), 36 + rng.randrange(8)), ground)
-    x, y, r = 20 + rng.randrange(-4, 5), 18 + rng.randrange(-3, 4), 9 + rng.randrange(4)
-    look = {"outline": colour, "width": stroke} if stroke else {"fill": colour}
-    pen = ImageDraw.Draw(picture)
-    match shape:
-        case "circle":
-            pen.ellipse((x - r, y - r, x + r, y + r), **look)
-        case "square":
-            pen.rectangle((x - r, y - r, x + r, y + r), **look)
-        case "bar":
-            pen.rectangle((x - r, y - 2, x + r, y + 2), **look)
-        case "triangle":
-            pen.polygon([(x, y - r), (x - r, y + r), (x + r, y + r)], **look)
-        case "diamond":
-            pen.polygon([(x, y - r), (x - r, y), (x, y + r), (x + r, y)], **look)
-        case "cross":
-            pen.line((x - r, y - r, x + r, y + r), colour, stroke or 5)
-            pen.line((x - r, y + r, x + r, y - r), colour, stroke or 5)
-    return picture
-
-
-def make_pictures(root: Path, per_class: int = 16) -> None:
-    for style in STYLES:
-        for shape in CLASSES:
-            folder = root / style / shape
-            folder.mkdir(parents=True)
-            for number in range(per_class):
-                draw(shape, style, number).save(folder / f"{number:02}.{'jpg' if style == 'paint' else 'png'}")
 
 
 def fedml_dapper(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
