@@ -40,8 +40,13 @@ class LoadedClient(ClientData):
 
     client_id: int
     loader: Loader
-    num_samples: int
+    count: int
+    """Of samples, as FedML's tuple says."""
     domain: str = DOMAIN
+
+    @property
+    def num_samples(self) -> int:
+        return self.count
 
     @cached_property
     def labels(self) -> Tensor | None:

@@ -150,7 +150,8 @@ def test_a_diverged_model_is_of_no_use(lenet: Experiment) -> None:
     assert benefits[0] == 0
     assert benefits[1] != 0
     assert same(own.state_dict(), before)
-    assert validation_loss(own, validation, device) == validation_loss(own, validation, device)
+    task = method.problem.task
+    assert validation_loss(own, task, validation, device) == validation_loss(own, task, validation, device)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
+from fedml_dapper.federation.roster import Roster
 from fedml_dapper.methods import METHODS, Downlink, TrainingMetrics, Upload, payload_bytes
-from fedml_dapper.pruning import PruningPlan, slim_tensors
+from fedml_dapper.pruning import Device, PruningPlan, slim_tensors
 
 from .sample_counts import say_that_clients_hold
 
@@ -50,7 +51,11 @@ def server_of_random_weights(experiment: Experiment) -> Server:
 
 
 def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:
-    base = replace(base, profiles=tuple(replace(profile, ratio=0.0) for profile in base.profiles))
+    levels = base.settings.dapper_args.levels.model_copy(update={"ratios": (0.0,) * 5})
+    args = base.settings.dapper_args.model_copy(update={"levels": levels})
+    settings = base.settings.model_copy(update={"dapper_args": args})
+    devices = [Device(client.client_id, client.domain, client.num_samples) for client in base.clients]
+    base = replace(base, settings=settings, roster=Roster(settings, base.method, devices))
     plain = {"masked_loss": False, "bn_statistics": "slim"}
 
     def trained(name: str, **params: Any) -> dict[str, Tensor]:

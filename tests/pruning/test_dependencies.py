@@ -35,7 +35,7 @@ def test_on_the_papers_networks_they_agree_in_everything(
     name: str, scope: Scope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = SIDES.get(name, 32)
-    model = build_backbone(ModelArgs(model=name, width=6), 10, 1, side)
+    model = build_backbone(ModelArgs(model=name, width=6), 10, 1, example_image(side))
     graph, followed = both(model, example_image(side), scope, monkeypatch)
     assert graph.groups
     assert graph == followed
