@@ -36,7 +36,6 @@ class FedBABU(Method[FedBABUParams]):
 
     name = "fedbabu"
     Params = FedBABUParams
-    needs_representations = True
     cost_note = (
         "every client trains the full model but for the head, and fine-tunes it whenever its own model is tested."
     )

@@ -32,7 +32,6 @@ class FedRep(Method[FedRepParams]):
 
     name = "fedrep"
     Params = FedRepParams
-    needs_representations = True
     has_global_model = False
     serves_newcomers = False
     cost_note = "every client holds the full model, trains head and body in turn and keeps its head between rounds."

@@ -40,7 +40,6 @@ class LGFedAvg(Method[LGFedAvgParams]):
 
     name = "lg_fedavg"
     Params = LGFedAvgParams
-    needs_representations = True
     has_global_model = False
     serves_newcomers = False
     cost_note = "every client trains the full model and keeps its lower layers between rounds."
