@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
+from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
@@ -92,8 +93,10 @@ class BenchResults:
         return ", ".join(dict.fromkeys(cell.run.suite for cell in self.cells))
 
     def class_name(self, label: int) -> str:
-        """As the ledgers say; the label itself where they are of a version that did not."""
-        names = self.cells[0].run.classes
+        """As the ledgers say, or the suite where they are of a version that did not."""
+        run = self.cells[0].run
+        published = PUBLISHED.get(run.settings["data_args"]["dataset"])
+        names = run.classes or (published.classes if published is not None else ())
         return names[label] if names else str(label)
 
     @property

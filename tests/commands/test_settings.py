@@ -29,7 +29,7 @@ def test_every_key_has_a_meaning() -> None:
     ("path", "kind", "default"),
     [
         ("train_args.comm_round", "int >= 1", "100"),
-        ("data_args.dataset", "str", None),
+        ("data_args.dataset", "str | null", "null"),
         ("data_args.client_share", "float > 0 <= 1 | null", "null"),
         ("data_args.clients", "list of section | null", "null"),
         ("data_args.clients.level", "int >= 1 | null", "null"),
