@@ -19,7 +19,7 @@ from fedml_dapper.evaluation.style import WIDTH
 from fedml_dapper.federation import MODEL_NAME, RunRecord, build_experiment
 from fedml_dapper.methods import ServerState
 from fedml_dapper.models import Backbone
-from fedml_dapper.tasks import Task, build_task
+from fedml_dapper.tasks import Classification, Task, build_task
 
 LOGGER = logging.getLogger(__name__)
 _ACROSS, _DOWN = 2, 2
@@ -33,6 +33,8 @@ def predicted_samples(run: RunRecord, run_dir: Path) -> Figure | None:
     what they were, or not here.
     """
     weights = run_dir / MODEL_NAME
+    if run.settings["train_args"].get("task", Classification.name) == Classification.name:
+        return None  # it draws nothing, whatever else the settings of another version say
     try:
         settings = check(Settings, run.settings, where=str(run_dir))
         data = settings.data_args
