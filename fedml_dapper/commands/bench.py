@@ -22,6 +22,7 @@ from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
 from fedml_dapper.benches.terminal import terminal_table
 from fedml_dapper.config import Precision, parse_override
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import slow_precision
 from fedml_dapper.federation.durable import written_whole
 
 _LINE_EVERY_S = 30.0
@@ -64,6 +65,8 @@ def bench(
         scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
     console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
+    if slow := slow_precision(device == "cuda", precision):
+        console.print(f"note: {slow}", soft_wrap=True)
     with _Display(console) as display:
         outcome = run_queue(
             chosen,

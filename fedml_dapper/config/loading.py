@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +52,7 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
     files = settings.client_specific_args.data_silo_config
     if files is None:
         return None
-    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.level for file in files]
+    levels = [check(SiloFile, read_yaml(file), where=str(file)).silo_args.capability_level for file in files]
     known = len(settings.dapper_args.levels.ratios)
     for file, level in zip(files, levels, strict=True):
         if level > known:
@@ -108,19 +109,16 @@ def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
 
 def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
     """Unchecked ``values`` in which ``path/to/file.py:Name`` has an absolute path."""
-    found = dict(values)
+    found = copy.deepcopy(values)
     for key in ENTRY_POINTS:
         *sections, last = key.split(".")
-        place: Any = values
+        place: Any = found
         for section in sections:
             place = place.get(section) if isinstance(place, dict) else None
         value = place.get(last) if isinstance(place, dict) else None
         reference = Reference.parse(value) if isinstance(value, str) else None
         if reference is not None and reference.file is not None:
-            moved: dict[str, Any] = {last: f"{_find(reference.file, key, 'file', folders)}:{reference.name}"}
-            for section in reversed(sections):
-                moved = {section: moved}
-            found = merge(found, moved)
+            place[last] = f"{_find(reference.file, key, 'file', folders)}:{reference.name}"
     return found
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -91,8 +93,14 @@ def short_name(value: str | None) -> str:
     return value if reference is None else reference.name
 
 
-def installed(group: str) -> dict[str, Reference]:
+def installed(group: str) -> Mapping[str, Reference]:
     """What installed packages offer as entry points of ``group``, by name."""
+    return _installed(group, tuple(sys.path))
+
+
+@cache
+def _installed(group: str, path: tuple[str, ...]) -> dict[str, Reference]:
+    del path  # which packages there are follows from it
     found = {point.name: Reference.parse(point.value) for point in entry_points(group=group)}
     return {name: reference for name, reference in found.items() if reference is not None}
 

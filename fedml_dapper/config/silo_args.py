@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from fedml_dapper.config.section import Section
 
@@ -31,7 +31,7 @@ class SiloArgs(Section):
 class SiloLevel(Section):
     """``silo_args`` of a file that ``data_silo_config`` lists."""
 
-    level: int = Field(ge=1, validation_alias=AliasChoices("level", "capability_level"))
+    capability_level: int = Field(ge=1)
     """Of its device, 1 the strongest."""
 
 

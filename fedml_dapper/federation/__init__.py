@@ -2,7 +2,13 @@
 
 from fedml_dapper.federation.announcement import Announcement, Measurement, read_announcement, read_measurement
 from fedml_dapper.federation.client import ClientSide
-from fedml_dapper.federation.experiment import Experiment, build_experiment, device_of, level_footprints
+from fedml_dapper.federation.experiment import (
+    Experiment,
+    build_experiment,
+    device_of,
+    level_footprints,
+    slow_precision,
+)
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
 from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
@@ -66,4 +72,5 @@ __all__ = [
     "settings_difference",
     "shared_settings",
     "simulate",
+    "slow_precision",
 ]

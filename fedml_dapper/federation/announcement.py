@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.wire import MAX_SAMPLES
 from fedml_dapper.pruning import Device
+from fedml_dapper.tasks import Metric
 
-_MAX_SAMPLES = 2**29
-"""As of uploads: weighted sums below it are exact in float64."""
-_Count = Annotated[int, Field(ge=0, lt=_MAX_SAMPLES)]
+_Count = Annotated[int, Field(ge=0, lt=MAX_SAMPLES)]
 
 
 class _Told(BaseModel):
@@ -26,7 +26,7 @@ class Announcement(_Told):
     """A silo's own data, in numbers; no image and no path."""
 
     domain: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    num_train: Annotated[int, Field(ge=2, lt=_MAX_SAMPLES)]
+    num_train: Annotated[int, Field(ge=2, lt=MAX_SAMPLES)]
     num_test: _Count = 0
     level: Annotated[int, Field(ge=1, lt=1000)] | None = None
 
@@ -63,9 +63,12 @@ def read_announcement(text: object, levels: int) -> Announcement:
     return announcement
 
 
-def read_measurement(text: object) -> Measurement:
-    """A measurement out of a message; raises :class:`ProtocolError` for what is none."""
+def read_measurement(text: object, metric: Metric) -> Measurement:
+    """A measurement by ``metric`` out of a message; raises :class:`ProtocolError` for what is none."""
     try:
-        return Measurement.model_validate_json(text if isinstance(text, str) else "")
+        measurement = Measurement.model_validate_json(text if isinstance(text, str) else "")
     except ValidationError as error:
         raise ProtocolError("its measurement is malformed") from error
+    if not metric.can_be(measurement.headline):
+        raise ProtocolError(f"its {metric.title} is {measurement.headline}, outside 0..100")
+    return measurement

@@ -9,7 +9,7 @@ from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.scoring import evaluate
+from fedml_dapper.federation.scoring import Figures, evaluate
 from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
@@ -44,9 +44,9 @@ class ClientSide:
         method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
             return as_received(self._local_update(context, downlink), method.problem.layout)
-        before = self._own_accuracy(context, downlink)
+        before = self._own_figures(context, downlink).headline
         upload = self._local_update(context, downlink)
-        after = self._own_accuracy(context, self._as_downlink(upload))
+        after = self._own_figures(context, self._as_downlink(upload)).headline
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after))
         return as_received(upload, method.problem.layout)
 
@@ -69,19 +69,14 @@ class ClientSide:
             memory=self.memories.setdefault(client_id, Memory()),
             device=self._experiment.device,
         )
-        test = self._experiment.own_tests(client_id).test
-        if not test.num_samples:
-            return Measurement(num_samples=0)
-        method = self._experiment.method
-        figures = evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
-        return Measurement(num_samples=test.num_samples, headline=figures.headline, loss=figures.loss)
+        figures = self._own_figures(context, downlink)
+        count = self._experiment.own_tests(client_id).test.num_samples
+        return Measurement(num_samples=count, headline=figures.headline, loss=figures.loss)
 
     def _profile(self, downlink: Downlink) -> ClientProfile:
         """The client as of this round, in which its level may be another than in the first."""
-        profile, ratios = (
-            self._experiment.profiles[downlink.client_id],
-            self._experiment.settings.dapper_args.levels.ratios,
-        )
+        profile = self._experiment.profiles[downlink.client_id]
+        ratios = self._experiment.settings.dapper_args.levels.ratios
         if downlink.level is None or downlink.level == profile.level:
             return profile
         if not 1 <= downlink.level <= len(ratios):
@@ -105,10 +100,10 @@ class ClientSide:
 
         return augment
 
-    def _own_accuracy(self, context: ClientContext, downlink: Downlink) -> float:
-        model = self._experiment.method.personal_model(context, downlink)
-        test = self._experiment.own_tests(context.profile.client_id).test
-        return evaluate(model, self._experiment.method.problem.task, test, context.device).headline
+    def _own_figures(self, context: ClientContext, downlink: Downlink) -> Figures:
+        """The client's own model, given ``downlink``, on its own test samples."""
+        method, test = self._experiment.method, self._experiment.own_tests(context.profile.client_id).test
+        return evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
 
     def _as_downlink(self, upload: Upload) -> Downlink:
         """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from fedml_dapper import __version__
-from fedml_dapper.config import LevelArgs, Settings, sources
+from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data
@@ -23,6 +24,8 @@ from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import build_task
+
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ def build_experiment(
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
     seed, device = settings.common_args.random_seed, device_of(settings)
+    if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):
+        LOGGER.warning(slow)
     if data is None:
         data = load_data(settings, device, rank)
     division, unseen, clients = data.division, data.unseen, data.division.clients
@@ -211,3 +216,13 @@ def device_of(settings: Settings) -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError("device_args.using_gpu: torch finds no GPU on this machine; set it to false")
     return torch.device("cuda", settings.device_args.gpu_id)
+
+
+def slow_precision(using_gpu: bool, precision: Precision) -> str | None:
+    """What is to be said where this machine has no instructions for ``precision``; None where it has."""
+    if using_gpu or precision != "bf16" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return (
+        "precision bf16: this CPU has no instructions for it (avx512_bf16, AMX) and imitates them,"
+        " twenty times slower than fp32; choose fp32"
+    )

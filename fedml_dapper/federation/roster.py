@@ -54,7 +54,7 @@ class Roster:
     def profiles(self, round_: int) -> tuple[ClientProfile, ...]:
         """Everyone as of ``round_``, in client order; those that are not known hold nothing."""
         known = tuple(self._devices[client_id] for client_id in sorted(self._devices))
-        levels = dict(enumerate(self._stated, start=0))
+        levels = dict(enumerate(self._stated))
         if self._rule is not None and known:
             ruled = levels_by(self._rule, self._name, self._fleet(round_, known))
             levels = {device.client_id: level for device, level in zip(known, ruled, strict=True)}

@@ -62,13 +62,13 @@ class Scoring:
     def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
         """``memories`` are the clients', without which only they have their own models."""
         experiment, method = self._experiment, self._method
+        if experiment.silos_have_own_data and not experiment.tests:
+            return Measured()  # the silos measure
         wants_personal = experiment.settings.dapper_args.evaluation.personal
         test, validation = dict[int, Figures](), dict[int, Figures]()
         if memories is not None and (wants_personal or not method.has_global_model):
             test, validation = self._own_figures(state, memories)
         scores = validation_scores = None
-        if experiment.silos_have_own_data and not experiment.tests:
-            return Measured()
         if method.has_global_model:
             model = method.global_model(state)
             scores = self.best.update(self._by_domain(model, experiment.tests), self._metric, self._unseen(state))
@@ -99,7 +99,7 @@ class Scoring:
         for client_id, figures in sorted(own.items()):
             by_domain.setdefault(profiles[client_id].domain, {})[client_id] = figures
         means = {domain: _weighted(figures, num_tests) for domain, figures in sorted(by_domain.items())}
-        return self.best.update(means, self._task.headline, overall=_weighted(own, num_tests).headline)
+        return self.best.update(means, self._metric, overall=_weighted(own, num_tests).headline)
 
     def _own_figures(
         self, state: ServerState, memories: dict[int, Memory]

@@ -84,6 +84,11 @@ class Server:
         own_tests_alone = self._experiment.silos_have_own_data and not self._experiment.tests
         return own_tests_alone and self._is_tested(self.state.round)
 
+    @property
+    def measurers(self) -> Sequence[int]:
+        """Silos that have joined with test samples, by client id."""
+        return sorted(client_id for client_id, count in self._num_tests.items() if count)
+
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
         """The record of the round just closed, with what silos measured of its model on their own test samples.
 
@@ -93,7 +98,7 @@ class Server:
         found = {
             client_id: Figures(measurement.headline, measurement.loss)
             for client_id, measurement in measurements.items()
-            if self._num_tests.get(client_id, 0) and measurement.num_samples == self._num_tests[client_id]
+            if measurement.num_samples == self._num_tests[client_id]
         }
         if found:
             scores = self._scoring.of_silos(found, self._num_tests, self.state.profiles)

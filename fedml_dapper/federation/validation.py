@@ -57,7 +57,7 @@ class UploadCheck:
     def _check_shares(self, upload: Upload) -> None:
         """Raises :class:`ProtocolError` where the headline is in percent and the upload's are not within 0..100."""
         said = (upload.metrics.accuracy_before, upload.metrics.accuracy_after)
-        if self._metric.unit == "%" and any(value is not None and not 0 <= value <= 100 for value in said):
+        if not all(value is None or self._metric.can_be(value) for value in said):
             raise ProtocolError(f"upload's {self._metric.title} is outside 0..100: {said}")
 
     def check_change(self, server: ServerState, upload: Upload) -> None:

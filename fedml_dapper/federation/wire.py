@@ -42,6 +42,8 @@ _START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
 _MAX_CONTAINERS = 10_000
 """Lists and objects in a header; each takes fifty times the memory of its two brackets."""
 _WHOLE_NUMBERS = 2**31
+MAX_SAMPLES = 2**29
+"""A client holds fewer, so that weighted sums are exact in float64."""
 _EXTRA, _MEMORY = "extra/", "memory/"
 _EXPONENTS = "int8 exponents"
 
@@ -72,8 +74,7 @@ class Header(BaseModel):
     unsliced: tuple[str, ...] = ()
     level: int | None = Field(default=None, ge=1, lt=_WHOLE_NUMBERS)
     """Of a downlink."""
-    num_samples: int | None = Field(default=None, ge=1, lt=2**29)
-    """Below 2**29, so that weighted sums are exact in float64."""
+    num_samples: int | None = Field(default=None, ge=1, lt=MAX_SAMPLES)
     metrics: _Metrics | None = None
     settings: dict[str, Any] | None = None
     """In downlinks: the server's settings, so that a client can say in which it differs."""

@@ -165,19 +165,23 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if process not in self._online or not self._queues[process]:
             return
         client_id = self._queues[process][0]
-        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
+        message = self._model_for(client_id)
+        if self._send(message):
+            self._queues[process].popleft()
+            self._sent[client_id] = message.get(TICKET)
+        else:
+            self._online.discard(process)
+            LOGGER.warning("the round goes on without client %d", client_id)
+
+    def _model_for(self, client_id: int) -> Message:
+        """What the client starts the round from, with a new ticket."""
+        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, self._process_of(client_id))
         memory = self._server.memories.get(client_id, Memory()) if self._server.holds_memories else None
         payload = self._codec.encode(self._server.downlink(client_id), memory)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, payload)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
-        ticket = secrets.token_hex(8)
-        message.add_params(TICKET, ticket)
-        if self._send(message):
-            self._queues[process].popleft()
-            self._sent[client_id] = ticket
-        else:
-            self._online.discard(process)
-            LOGGER.warning("the round goes on without client %d", client_id)
+        message.add_params(TICKET, secrets.token_hex(8))
+        return message
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
@@ -245,8 +249,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if len(self._online) < minimum:
             self._give_up(
                 f"{len(self._online)} of {self._num_processes} client processes came online within"
-                f" {self._join_seconds:g} s;"
-                f" missing ranks: {missing}. Are they started with the same addresses?"
+                f" {self._join_seconds:g} s; missing ranks: {missing}. Are they started with the same addresses?"
             )
         LOGGER.warning("starting without ranks %s, which did not come online within %g s", missing, self._join_seconds)
         self._open_round_or_leave()
@@ -281,24 +284,20 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         if not self._server.wants_measurements:
             return False
         self._measuring, self._measured = {}, {}
-        for client_id in sorted(self._experiment.roster.joined):
+        for client_id in self._server.measurers:
             if self._process_of(client_id) in self._online:
                 self._send_to_measure(client_id)
         self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s)
         return bool(self._measuring)
 
     def _send_to_measure(self, client_id: int) -> None:
-        process, ticket = self._process_of(client_id), secrets.token_hex(8)
-        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, process)
-        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(self._server.downlink(client_id)))
-        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
-        message.add_params(TICKET, ticket)
+        message = self._model_for(client_id)
         message.add_params(MEASURE, True)
         if self._send(message):
-            self._measuring[client_id] = ticket
+            self._measuring[client_id] = message.get(TICKET)
         else:
             self._measuring.pop(client_id, None)
-            self._online.discard(process)
+            self._online.discard(self._process_of(client_id))
 
     def _measure_again(self, process: int) -> None:
         """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
@@ -309,12 +308,14 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
 
     def handle_measurement(self, msg_params: Message) -> None:
         client_id = int(msg_params.get_sender_id()) - 1
-        if self._measuring.get(client_id) != msg_params.get(TICKET):
+        if client_id not in self._measuring or self._measuring[client_id] != msg_params.get(TICKET):
             LOGGER.info("client %d: a measurement that nobody waits for, dropped", client_id)
             return
         del self._measuring[client_id]
         try:
-            self._measured[client_id] = read_measurement(msg_params.get(MEASURED))
+            self._measured[client_id] = read_measurement(
+                msg_params.get(MEASURED), self._experiment.method.problem.task.headline
+            )
         except ProtocolError as error:
             LOGGER.warning("client %d: %s", client_id, error)
         if not self._measuring:

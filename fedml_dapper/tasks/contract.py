@@ -34,6 +34,10 @@ class Metric:
         """``value`` with its unit: ``71.2 %``."""
         return f"{self.number(value)} {self.unit}".rstrip()
 
+    def can_be(self, value: float) -> bool:
+        """Whether a stranger's ``value`` is possible: a share in percent is from 0 to 100."""
+        return self.unit != "%" or 0 <= value <= 100
+
     def merit(self, value: float) -> float:
         """A number that is larger for the better of two values; a value that is not a number is worse than any."""
         return -inf if isnan(value) else value if self.higher_is_better else -value

@@ -16,6 +16,7 @@ from fedml_dapper.federation import RoundRecord, RunObserver, build_experiment, 
 from fedml_dapper.methods import METHODS
 from fedml_dapper.models.adopt import AdoptedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers
+from tests.pruning.networks import build
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -167,6 +168,31 @@ def test_other_code_is_refused_by_name_when_a_run_is_resumed(own: SettingsFactor
 
 
 # Networks that a program passes
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dapperfl", "heterofl"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet50", "mobilenet_v2", "mobilenet_v3_small", "densenet", "vision_transformer", "group_norm_resnet",
+        "norm_free_resnet",
+    ],
+)  # fmt: skip
+def test_a_round_on_every_kind_of_network(tiny_settings: SettingsFactory, name: str, method: str) -> None:
+    few = (
+        "image_size=32", "client_share=0.02", "epochs=2", "comm_round=1", "learning_rate=0.001",
+        "dapper_args.levels.assignment=[1,2,4,5]",
+    )  # fmt: skip
+    experiment = build_experiment(tiny_settings(*SMALL, *few, "model=null", f"method={method}"), build(name))
+    before = {key: tensor.clone() for key, tensor in experiment.method.problem.backbone.state_dict().items()}
+    server, [record] = simulate(experiment)
+    after = server.state.weights
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in after.values())
+    trained = [key for key in before if not torch.equal(before[key], after[key])]
+    assert len(trained) > 0.9 * len([key for key in before if "num_batches" not in key])
+    sizes = [client.params for client in record.clients]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == (1 if method == "fedavg" else 4)
 
 
 def passed_net() -> nn.Module:

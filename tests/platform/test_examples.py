@@ -26,7 +26,7 @@ def test_a_network_of_one_s_own_is_pruned_and_trained(offline: OfflineProcess) -
     experiment = EXAMPLES / "own_model" / "experiment.yaml"
     finished = offline.run("-m", "fedml_dapper", "--cf", experiment, "--output", "run")
     assert finished.returncode == 0, finished.stderr
-    assert "Net per level" in finished.stdout
+    assert "Net under dapperfl" in finished.stdout
     run, rounds = read_ledger(offline.folder / "run" / "ledger.jsonl")
     assert run.sources["model_args.model"].startswith("my_model.py:Net (source ")
     assert rounds[-1].scores is not None

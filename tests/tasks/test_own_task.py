@@ -114,6 +114,7 @@ def test_the_page_names_every_method_that_needs_something() -> None:
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     said = [{name for name in METHODS if f"`{name}`" in row} for row in rows]
     of_levels = {"heterofl", "fedrolex"}  # theirs follows from masked_loss
-    representations = {name for name, kind in METHODS.items() if kind.needs_representations} | {"dapperfl"}
+    representations = {name for name, kind in METHODS.items() if kind.needs_representations} | {"dapperfl"} | of_levels
+    head = {"fedbabu", "fedrep", "lg_fedavg"}  # what they do without one is in test_segmentation
     labels = {name for name, kind in METHODS.items() if kind.needs_labels} | of_levels
-    assert said == [representations, labels, {name for name, kind in METHODS.items() if kind.needs_sgd}]
+    assert said == [representations, head, labels, {name for name, kind in METHODS.items() if kind.needs_sgd}]

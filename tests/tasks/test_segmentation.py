@@ -85,6 +85,14 @@ def test_every_method_learns_it_or_refuses_in_one_line(method: str) -> None:
         assert all(client.loss < 2 for client in rounds[-1].clients)
 
 
+def test_lg_fedavg_has_something_to_average() -> None:
+    with pytest.raises(ConfigError, match="num_global_layers: the model has no linear layer, so nothing would be"):
+        segmentation("method=lg_fedavg")
+    all_layers = "dapper_args.params.lg_fedavg={num_global_layers: all}"
+    _, rounds = simulate(segmentation("method=lg_fedavg", all_layers, "comm_round=1", "epochs=1"))
+    assert len(rounds) == 1
+
+
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_windows_need_no_classes_without_the_masked_loss(method: str) -> None:
     with pytest.raises(ConfigError, match="switch masked_loss off"):

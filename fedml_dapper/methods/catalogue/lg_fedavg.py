@@ -47,6 +47,11 @@ class LGFedAvg(Method[LGFedAvgParams]):
     def __init__(self, params: LGFedAvgParams, problem: Problem) -> None:
         super().__init__(params, problem)
         linear, asked = len(self._linear_layers()), params.num_global_layers
+        if not linear and asked != "all":
+            raise ConfigError(
+                "dapper_args.params.lg_fedavg.num_global_layers: the model has no linear layer, so nothing would be"
+                " averaged; choose `all` to share its convolutions, or another method"
+            )
         if isinstance(asked, int) and asked > linear:
             raise ConfigError(
                 f"dapper_args.params.lg_fedavg.num_global_layers: the model has no {asked} linear layers but {linear};"
