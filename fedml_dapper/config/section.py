@@ -57,7 +57,8 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
         case "missing":
             return f"missing key `{last}`{inside}"
         case "value_error":
-            return f"{'.'.join(step for step in (place, last) if step)}: {mistake['ctx']['error']}"
+            where = ".".join(step for step in (place, last) if step)
+            return f"{where}: {mistake['ctx']['error']}" if where else str(mistake["ctx"]["error"])
     return f"`{last}`{inside} is {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
 
 

@@ -32,13 +32,18 @@ def solve_widths(
 
     With ``ratio_of="channels"`` every group loses ``round(ratio * C)`` channels (half to even) and keeps at least one.
     Otherwise one common channel ratio is found by bisection such that the real count of parameters or MACs comes
-    closest to ``(1 - ratio)`` of the dense count; where its steps are too coarse, groups go on one by one. Raises
-    :class:`ConfigError`, naming the ``setting`` that the ratio comes from and the range within reach, where the closest
-    is more than 1 % of the dense count away (not checked for ``round_to`` > 1, whose coarser steps are the user's
-    choice).
+    closest to ``(1 - ratio)`` of the dense count; where its steps are too coarse, groups go on one by one. Where the
+    closest is still more than 1 % of the dense count away (heads of attention, GroupNorm), the largest model within
+    the budget is taken. Raises :class:`ConfigError`, naming the ``setting`` that the ratio comes from and the smallest
+    share, where no model is as small (not checked for ``round_to`` > 1, whose coarser steps are the user's choice).
     """
-    if ratio == 0 or not layout.groups:
+    if ratio == 0:
         return {}
+    if not layout.groups:
+        raise ConfigError(
+            f"{setting}: ratio {ratio:g} cannot be met: no channel of this network can be cut"
+            f"{''.join(f'; {note}' for note in layout.notes)}"
+        )
     if ratio_of == "channels":
         return _uniform_widths(layout, ratio, round_to)
     count = partial(_COUNTERS[ratio_of], layout)
@@ -50,18 +55,20 @@ def solve_widths(
 
     above, below = _neighbours(layout, round_to, count, target)
     best = min((above, below), key=miss)
-    if round_to == 1 and miss(best) > TOLERANCE * dense:
-        best = min((best, *_in_between(layout, above, below, count, target)), key=miss)
-    if round_to == 1 and miss(best) > TOLERANCE * dense:
-        smallest = count(_uniform_widths(layout, 1.0, round_to)) / dense
-        shares = sorted({f"{100 * count(widths) / dense:.1f} %" for widths in (above, below, best)})
+    if round_to > 1 or miss(best) <= TOLERANCE * dense:
+        return best
+    candidates = [above, below, *_in_between(layout, above, below, count, target)]
+    best = min(candidates, key=miss)
+    if miss(best) <= TOLERANCE * dense:
+        return best
+    smallest = count(_uniform_widths(layout, 1.0, round_to)) / dense
+    if smallest > 1 - ratio:
         raise ConfigError(
-            f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of};"
-            f" closest within reach: {' or '.join(shares)}; smallest share of this scope: {100 * smallest:.1f} %,"
-            f" a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
+            f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of}; the smallest share of"
+            f" this scope is {100 * smallest:.1f} %, a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
             " Choose another ratio, scope, width or ratio_of"
         )
-    return best
+    return max((widths for widths in candidates if count(widths) <= target), key=count)
 
 
 def _neighbours(

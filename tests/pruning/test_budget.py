@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedml_dapper.config import ModelArgs
@@ -41,13 +43,19 @@ def test_ratio_zero_cuts_nothing() -> None:
 
 
 def test_unreachable_budget_says_the_smallest_share() -> None:
-    with pytest.raises(ConfigError, match=r"ratio 0\.99 asks for 1\.0 % .* smallest share of this scope: 4\.\d %"):
+    with pytest.raises(
+        ConfigError, match=r"ratio 0\.99 asks for 1\.0 % .* the smallest share of this scope is 4\.\d %"
+    ):
         solve_widths(layout_of(64), 0.99, "parameters")
 
 
-def test_steps_too_coarse_for_the_budget_name_the_neighbours() -> None:
-    with pytest.raises(ConfigError, match=r"closest within reach: \d+\.\d % or \d+\.\d %"):
-        solve_widths(layout_of(1), 0.4, "parameters")
+def test_steps_too_coarse_for_the_budget_end_at_the_largest_model_within() -> None:
+    layout = layout_of(1)
+    dense, widths = count_parameters(layout, {}), solve_widths(layout, 0.4, "parameters")
+    assert count_parameters(layout, widths) < 0.59 * dense
+    for group in widths:
+        if widths[group] < layout.groups[group].channels:
+            assert count_parameters(layout, {**widths, group: widths[group] + 1}) > 0.6 * dense
 
 
 def test_groups_go_on_one_by_one_where_they_take_too_large_steps_together() -> None:
@@ -60,3 +68,9 @@ def test_widths_round_to_multiples() -> None:
     widths = solve_widths(layout_of(64), 0.55, "parameters", round_to=8)
     assert all(width % 8 == 0 for width in widths.values())
     assert min(solve_widths(layout_of(64), 0.95, "channels", round_to=8).values()) == 8
+
+
+def test_a_network_without_channels_to_cut_is_refused() -> None:
+    layout = replace(layout_of(8), groups={})
+    with pytest.raises(ConfigError, match=r"levels\.ratios: ratio 0\.2 cannot be met: no channel of this network can"):
+        solve_widths(layout, 0.2, "flops")

@@ -78,13 +78,15 @@ class Problem:
         return replace(layout, uplink=self.uplink)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
-        """Channels that a client of pruning ratio ``ratio`` keeps, solved once per ratio.
+        """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.
 
         Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
         """
         if ratio not in self._solved:
-            pruning = self.pruning
-            self._solved[ratio] = solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
+            pruning, removes = self.pruning, self.slims and self.pruning.scope != "official_mask"
+            self._solved[ratio] = (
+                solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting) if removes else {}
+            )
         return self._solved[ratio]
 
     def verify(self) -> None:

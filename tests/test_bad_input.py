@@ -1,0 +1,107 @@
+"""What users may bring and get wrong: each is one line on the terminal, exit code 2 and nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from fedml_dapper.cli import main
+from fedml_dapper.config import Settings
+
+NETS = """
+import torch
+from torch import nn
+
+def no_module(num_classes): return "resnet"
+
+def eleven(num_classes): return nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 11))
+
+class Untraceable(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 16), nn.Linear(8, num_classes)
+    def forward(self, x):
+        x = self.conv(x).flatten(1)
+        return self.head(torch.from_numpy(x.detach().numpy()).sort(1).values)
+
+class Broken(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, num_classes)
+    def forward(self, x): return self.head(self.conv(x))
+"""
+DATA = """
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+class Endless(IterableDataset):
+    def __iter__(self): return iter([(torch.zeros(3, 16, 16), 0)])
+
+good = TensorDataset(torch.zeros(8, 3, 16, 16), torch.arange(8) % 2)
+def endless(): return {"a": (Endless(), good)}
+def untested(): return {"a": (good, TensorDataset(torch.zeros(0, 3, 16, 16), torch.zeros(0, dtype=torch.int64)))}
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
+    """An experiment of 16 pixels beside ``nets.py``, ``data.py`` and pictures of two domains, one class empty."""
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "data.py").write_text(DATA)
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name")
+    rng = np.random.default_rng(1)
+    for domain in ("air", "zoo"):
+        for split in ("train", "test"):
+            for label in ("cat", "dog"):
+                folder = tmp_path / "pictures" / domain / split / label
+                folder.mkdir(parents=True)
+                for index in range(4 if label == "cat" else 0):
+                    pixels = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+                    Image.fromarray(pixels).save(folder / f"{index}.png")
+    file = tmp_path / "experiment.yaml"
+    file.write_text(tiny_settings("image_size=16", "width=null", "batch_size=4", "method=dapperfl").as_yaml())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=none.py:Net"], "model_args.model: no file none.py; looked in"),
+        (["model=nets.py:Nets"], "nets.py has no `Nets`"),
+        (["model=resnet11"], "did you mean `resnet1"),
+        (["model=torchvision:resnet19"], "torchvision has no network `resnet19`"),
+        (["model=nothing_there.models:Net"], "nothing_there"),
+        (["model=broken.py:Net"], "nothing_of_that_name"),
+        (["model=nets.py:no_module"], "gives a str, expected a torch.nn.Module"),
+        (["model=nets.py:eleven"], "it gives"),
+        (["model=nets.py:Untraceable"], "no channel of this network can be cut"),
+        (["model=nets.py:Broken"], "Broken"),
+        (["model=nets.py:eleven", "weights=none.safetensors"], "none.safetensors"),
+        (["dataset=data.py:endless", "image_size=null"], "domain a, train: a Endless has no length"),
+        (["dataset=data.py:untested", "image_size=null"], "domain a"),
+        (["dataset=data.py:nothing"], "data.py has no `nothing`"),
+        (["dataset=folder", "data_cache_dir=pictures"], "dog"),
+        (["dataset=folder", "data_cache_dir=none"], "none"),
+        (["method=nets.py:Broken"], "is no method; derive a class from"),
+        (
+            ["dapper_args.levels.assignment=[1, 2]"],
+            "experiment.yaml: dapper_args.levels.assignment lists 2 levels for 10 clients",
+        ),
+        (["dapper_args.levels.assignment=nets.py:rule"], "nets.py has no `rule`"),
+        (["task=segmentations"], "did you mean `segmentation`?"),
+        (["partition=owned"], "partition"),
+    ],
+)
+def test_is_one_line(experiment: Path, overrides: list[str], message: str) -> None:
+    before = sorted(path for path in experiment.parent.rglob("*") if "__pycache__" not in path.parts)
+    asked = [part for override in overrides for part in ("--set", override)]
+    result = CliRunner().invoke(main, ["run", "-c", str(experiment), *asked], prog_name="fedml-dapper")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert sorted(path for path in experiment.parent.rglob("*") if "__pycache__" not in path.parts) == before
