@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import Reference, load_settings, sources
+from fedml_dapper.config.references import short_name
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.registry import Registry
 
@@ -94,3 +95,10 @@ def test_files_are_found_beside_the_experiment(zoo: Path) -> None:
     with pytest.raises(ConfigError, match=r"dapper_args.method: no file zo.py; looked in"):
         load_settings([experiment], ["method=zo.py:Zebra"])
     assert sources(load_settings([experiment])) == {}
+
+
+def test_what_a_folder_of_a_run_is_called() -> None:
+    names = {"my_shapes.py:load": "my_shapes", "/data/my.shapes.py:load": "my.shapes", "lab.data.shapes:load": "shapes"}
+    names |= {"my_nets.py:Net": "Net", "office_caltech10": "office_caltech10"}
+    assert {name: short_name(name) for name in names} == names
+    assert short_name(None) == "program"

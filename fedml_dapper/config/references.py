@@ -85,12 +85,18 @@ def digest_of(content: bytes) -> str:
 
 
 def short_name(value: str | None) -> str:
-    """What a setting names, fit for the name of a folder: a reference without its place, ``program`` for what a
-    program passes instead."""
+    """What a setting names, fit for the name of a folder, ``program`` for what a program passes instead.
+
+    A reference goes without its place, but for the bare verb: ``my_data.py:load`` is ``my_data``.
+    """
     if value is None:
         return "program"
     reference = Reference.parse(value)
-    return value if reference is None else reference.name
+    if reference is None:
+        return value
+    if reference.name != "load":
+        return reference.name
+    return reference.file.stem if reference.file is not None else reference.place.rpartition(".")[2]
 
 
 def installed(group: str) -> Mapping[str, Reference]:
