@@ -26,13 +26,18 @@ class Registry(Mapping[str, T], Generic[T]):
     """What the setting ``key`` may name; a mapping of the built-in ones that finds others too.
 
     ``noun`` is for error messages. ``fits`` says whether what a user brought can be used: the empty text if so,
-    otherwise what it is instead and what to do, in words that go on from "is".
+    otherwise what it is instead and what to do, in words that go on from "is". ``elsewhere`` are words that the setting
+    knows besides, without an object behind them; error messages list them.
     """
 
-    def __init__(self, key: str, noun: str, built_in: Mapping[str, T], fits: Callable[[object], str]) -> None:
+    def __init__(
+        self, key: str, noun: str, built_in: Mapping[str, T], fits: Callable[[object], str],
+        elsewhere: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.key = key
         self._noun = noun
         self._built_in = built_in
+        self._elsewhere = elsewhere
         self._fits = fits
 
     def __getitem__(self, name: str) -> T:
@@ -51,7 +56,7 @@ class Registry(Mapping[str, T], Generic[T]):
         packages = installed(ENTRY_POINTS[self.key])
         reference = Reference.parse(name) or packages.get(name)
         if reference is None:
-            known = did_you_mean(name, [*self._built_in, *packages])
+            known = did_you_mean(name, [*self._built_in, *self._elsewhere, *packages])
             raise ConfigError(
                 f"{self.key}: unknown {self._noun} `{name}`{known} (your own: path/to/file.py:Name or"
                 " package.module:Name)"

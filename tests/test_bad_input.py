@@ -94,7 +94,7 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         ),
         (["dapper_args.levels.assignment=nets.py:rule"], "nets.py has no `rule`"),
         (["task=segmentations"], "did you mean `segmentation`?"),
-        (["partition=owned"], "partition"),
+        (["partition=owned"], "data_args.partition: unknown partition `owned`; did you mean `own`?"),
     ],
 )
 def test_is_one_line(experiment: Path, overrides: list[str], message: str) -> None:

@@ -51,11 +51,12 @@ def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed
     2 training samples.
     """
     name = args.partition or suite.partition
+    deal = PARTITIONS.find(name)
     _check(name, args)
     if name in PARTITIONS:
-        division: Division = PARTITIONS[name](suite, args, num_clients, batch_size, seed)
+        division: Division = deal(suite, args, num_clients, batch_size, seed)
         return division
-    dealt = dealt_by(PARTITIONS.find(name), short_name(name), suite, num_clients, seed)
+    dealt = dealt_by(deal, short_name(name), suite, num_clients, seed)
     return _by_domain(suite, args, dealt, batch_size, seed)
 
 
@@ -173,5 +174,6 @@ PARTITIONS: Registry[Callable[..., Any]] = Registry(
     "partition",
     {"domain_shares": _domain_shares, "one_per_domain": _one_per_domain, "dirichlet": _dirichlet},
     _fits,
+    elsewhere=("own",),
 )
 """What ``data_args.partition`` may name; a function of the user's own is called as :func:`dealt_by` says."""

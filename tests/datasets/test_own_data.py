@@ -128,8 +128,8 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("def load(): return [1]", "load returns a list; return {domain"),
-        ("def load(): return {}", "load returns a dict; return {domain"),
+        ("def load(): return [1]", "my_data returns a list; return {domain"),
+        ("def load(): return {}", "my_data returns a dict; return {domain"),
         (f"def load(): return {{'a': {GOOD}}}", "gives a TensorDataset for domain a; give"),
         (f"{BARE}def load(): return {{'a': (Bare(), {GOOD})}}", "domain a, train: a Bare has no length"),
         (f"def load(): return {{'a': ([], {GOOD})}}", "domain a, train: has no samples"),
@@ -137,12 +137,12 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
         (f"def load(): return {{'a': ([1, 2], {GOOD})}}", r"its items are int; an item has to be \(input, target\)"),
         (
             f"def load(): return {{'a': ([(torch.zeros(1 + i), 0) for i in range(3)], {GOOD})}}",
-            r"inputs of load are torch.float32 \(1,\) and torch.float32 \(3,\)",
+            r"inputs of my_data are torch.float32 \(1,\) and torch.float32 \(3,\)",
         ),
         (f"def load(): return {{'a': ({GOOD}, {GOOD.replace('% 2', '- 1')})}}", "test: has the class -1"),
         (
             f"def load(): return {{'a': ({GOOD}, {GOOD.replace('torch.arange(8) % 2', 'torch.rand(8)')})}}",
-            "some targets of load are classes, and others are not",
+            "some targets of my_data are classes, and others are not",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_what_a_function_may_not_return(tmp_path: Path, body: str, message: str)
 def test_arguments_have_to_fit_the_function(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data_args.arguments: load\(size=9\): got an unexpected keyword .*'sise'"):
         suite_of(tmp_path, AUGMENTED, arguments={"sise": 3})
-    with pytest.raises(ConfigError, match=r"data_args.image_size: means nothing to dataset load"):
+    with pytest.raises(ConfigError, match=r"data_args.image_size: means nothing to dataset my_data"):
         suite_of(tmp_path, AUGMENTED, image_size=32)
     with pytest.raises(DapperError, match=r"has the class 4, and there are 3 classes"):
         suite_of(tmp_path, f"def load(): return {{'a': ({GOOD.replace('% 2', '% 5')}, {GOOD})}}", classes=3)
@@ -194,3 +194,17 @@ def test_a_partition_of_ones_own_leaves_no_room_for_other_settings(small_suite: 
         divide(small_suite([20, 20]), args, 3, 4, seed=1)
     dealt = divide(small_suite([20, 20]), args.model_copy(update={"client_share": None}), 3, 4, seed=1)
     assert [client.num_samples for client in dealt.clients] == [20, 10, 10]
+
+
+def test_the_page_s_partition(tmp_path: Path, tiny_settings: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
+    code, settings = page.split("# my_split.py\n")[1].split("```yaml\n")
+    (tmp_path / "my_split.py").write_text(code.split("```")[0])
+    (tmp_path / "split.yaml").write_text(settings.split("```")[0])
+    few = ("client_num_in_total=4", "client_num_per_round=4", "client_share=null", "comm_round=1", "epochs=1")
+    (tmp_path / "plain.yaml").write_text(tiny_settings(*few).as_yaml())
+    experiment = build_experiment(load_settings([tmp_path / "plain.yaml", tmp_path / "split.yaml"]))
+    assert {client.domain for client in experiment.clients} == {"scans"}
+    sizes = [client.num_samples for client in experiment.clients]
+    assert max(sizes) - min(sizes) <= 1
+    assert len(simulate(experiment)[1]) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.config import Settings
+from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment, simulate
 
@@ -50,6 +50,19 @@ def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFacto
     run_until(2, settings, tmp_path / "cut")
     again, _ = resumed(settings, tmp_path / "cut")
     assert_same_end(whole, tmp_path / "whole", again, tmp_path / "cut")
+
+
+def test_the_page_s_rule(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "levels.md").read_text()
+    (tmp_path / "my_rule.py").write_text(page.split("```python\n")[1].split("```")[0])
+    (tmp_path / "levels.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    plain = tiny_settings(*FOUR, "dataset=digits_offline")
+    (tmp_path / "plain.yaml").write_text(plain.as_yaml())
+    settings = load_settings([tmp_path / "plain.yaml", tmp_path / "levels.yaml"])
+    _, rounds = simulate(build_experiment(settings))
+    many = [client.num_samples > 100 for client in rounds[0].clients]
+    assert [client.level for client in rounds[0].clients] == [1] * 4
+    assert [client.level for client in rounds[1].clients] == [3 if more else 1 for more in many]
 
 
 def test_a_misspelt_rule(tiny_settings: SettingsFactory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server
+from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, Upload
 from fedml_dapper.methods.catalogue.fedcmd import FedCMD, FedCMDParams, similarity
 from fedml_dapper.methods.parts.client_models import ClientModels
 from fedml_dapper.methods.parts.layer_election import favourite, shift_changes
 from fedml_dapper.pruning import DENSE, Tensors
+from tests.pruning.networks import build
 
 FIRST, SECOND, HEAD = "hidden.0", "hidden.2", "predictor"
 STATISTICS = {
@@ -51,6 +54,15 @@ def second_phase(plain: Experiment, layer: str, **values: Any) -> Server:
 
 def same(left: Tensors, right: Tensors) -> bool:
     return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
+
+
+def test_layers_that_attention_never_calls_are_no_candidates(tiny_settings: Callable[..., Settings]) -> None:
+    few = ("width=null", "model=null", "image_size=32", "client_num_in_total=4", "client_num_per_round=4")
+    settings = tiny_settings(*few, "client_share=0.02", "method=fedcmd", "comm_round=2")
+    experiment = build_experiment(settings, build("vision_transformer"))
+    layer = "encoder.layers.encoder_layer_1"
+    assert [f"{layer}.mlp.0", f"{layer}.mlp.3", "heads.head"] == list(experiment.method.candidates[-3:])
+    assert len(simulate(experiment)[1]) == 2
 
 
 @pytest.mark.parametrize(("rho", "rounds", "expected"), [(0.1, 200, 20), (0.1, 3, 1), (0.5, 5, 2), (1.0, 7, 7)])

@@ -19,6 +19,7 @@ BatchNorm's statistics are averaged too, but in phase 2 a client normalises by i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal, cast
@@ -107,10 +108,17 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     @cached_property
     def candidates(self) -> tuple[str, ...]:
-        """Names of the layers to elect from, in the order of the forward pass; the last one is the model's last."""
+        """Names of the layers to elect from, in the order of the forward pass; the last one is the model's last.
+
+        A layer whose weights another module uses without calling it, as torch's attention does, has no activations
+        to vote by.
+        """
         kinds = (nn.Linear,) if self.params.candidates == "linear" else (nn.Linear, nn.Conv2d)
-        model = self.problem.backbone
-        return tuple(layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds))
+        model = copy.deepcopy(self.problem.backbone).eval()
+        names = [layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds)]
+        with torch.no_grad(), observed(model, names) as called:
+            model(self.problem.example.to(next(model.parameters()).device))
+        return tuple(name for name in names if name in called)
 
     @cached_property
     def _layers(self) -> list[Layer]:
