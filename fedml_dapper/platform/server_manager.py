@@ -267,13 +267,13 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     def _close(self) -> None:
         self._open = False
         record = self._server.close_round()
-        self.com_manager.forget_finished_rounds()
         if record.absent:
             LOGGER.warning("round %d closed without clients %s", record.round, list(record.absent))
         if not self._starts_measuring():
             self._go_on_from(record)
 
     def _go_on_from(self, record: RoundRecord) -> None:
+        self.com_manager.forget_finished_rounds()
         self._journal.round_closed(record)
         self._open_round_or_leave()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,12 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fedml_dapper.federation import RoundRecord, read_ledger
 
 from .nursery import Fork, nursery
 
 ROOT = Path(__file__).parents[2]
 OVERLAY = ROOT / "config" / "cross_silo.yaml"
+BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
 
 
 def free_port() -> int:
@@ -110,13 +115,14 @@ class Silos:
 
 
 @contextmanager
-def mqtt_services(folder: Path, broker: str) -> Iterator[list[str]]:
+def mqtt_services(folder: Path) -> Iterator[list[str]]:
     """mosquitto and moto's S3 server on loopback; yields the overrides that point an experiment at them."""
+    assert BROKER is not None
     mqtt, s3 = free_port(), free_port()
     (folder / "mosquitto.conf").write_text(f"listener {mqtt} 127.0.0.1\nallow_anonymous true\npersistence false\n")
     with (folder / "services.log").open("wb") as log:
         services = [
-            subprocess.Popen([broker, "-c", folder / "mosquitto.conf"], stdout=log, stderr=log),
+            subprocess.Popen([BROKER, "-c", folder / "mosquitto.conf"], stdout=log, stderr=log),
             subprocess.Popen(
                 [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(s3)],
                 stdout=log,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,11 +11,9 @@ import yaml
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 
-from .processes import ROOT, Silos, address_table, mqtt_services, objects_left
+from .processes import ROOT, Silos, address_table, mqtt_services, needs_broker, objects_left
 
 SettingsFactory = Callable[..., Settings]
-BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
 NUM_SILOS = 6
 
 
@@ -79,8 +76,7 @@ def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
     content = yaml.safe_load(config.read_text())
     content["comm_args"] = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
     config.write_text(yaml.safe_dump(content))
-    assert BROKER is not None
-    with mqtt_services(tmp_path, BROKER) as addresses:
+    with mqtt_services(tmp_path) as addresses:
         silos = started(config, tuple(addresses), cold=(0, 1))
         silos.start_all()
         check_partial_participation(silos)

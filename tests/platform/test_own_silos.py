@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from fedml_dapper.config import DataArgs, Settings
 from fedml_dapper.datasets import load_suite
 from fedml_dapper.federation import read_ledger
 
-from .processes import Silos, address_table
+from .processes import ROOT, Silos, address_table, mqtt_services, needs_broker, objects_left
 
 SettingsFactory = Callable[..., Settings]
 NUM_SILOS = 3
@@ -46,11 +46,11 @@ def silo_file(folder: Path, rank: int, domain: str, **more: object) -> Path:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[[Path], Silos]]:
+def started(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
     running: list[Silos] = []
 
-    def build(config: Path) -> Silos:
-        running.append(Silos(tmp_path, config, NUM_SILOS))
+    def build(config: Path, overrides: Sequence[str] = ()) -> Silos:
+        running.append(Silos(tmp_path, config, NUM_SILOS, overrides))
         return running[-1]
 
     yield build
@@ -59,12 +59,28 @@ def started(tmp_path: Path) -> Iterator[Callable[[Path], Silos]]:
 
 
 def test_three_silos_of_one_domain_each_and_a_server_without_data(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    silos = started(shared_file(tiny_settings, tmp_path))
+    check_three_silos(started(shared_file(tiny_settings, tmp_path)))
+
+
+@needs_broker
+@pytest.mark.long
+def test_the_same_over_mqtt(tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]) -> None:
+    config = shared_file(tiny_settings, tmp_path)
+    content = yaml.safe_load(config.read_text())
+    content["comm_args"] = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
+    config.write_text(yaml.safe_dump(content))
+    with mqtt_services(tmp_path) as addresses:
+        check_three_silos(started(config, addresses))
+        assert objects_left(addresses) == 0
+
+
+def check_three_silos(silos: Silos) -> None:
+    """They train and measure to the end, and the ledger has what they announced."""
     silos.start(0)
     for rank, domain in enumerate(("scans", "fonts", "fonts"), start=1):
-        silos.start(rank, above=silo_file(tmp_path, rank, domain, level=rank))
+        silos.start(rank, above=silo_file(silos.folder, rank, domain, level=rank))
     assert silos.wait(0) == 0, silos.output(0)
     for rank in range(1, NUM_SILOS + 1):
         assert silos.wait(rank, 30) == 0, silos.output(rank)
@@ -85,7 +101,7 @@ def test_three_silos_of_one_domain_each_and_a_server_without_data(
 
 
 def test_a_late_silo_joins_and_one_comes_back_with_other_data(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
     config = shared_file(tiny_settings, tmp_path, "comm_round=8", "join_timeout_s=12", "min_clients_per_round=1")
     silos = started(config)
@@ -106,7 +122,7 @@ def test_a_late_silo_joins_and_one_comes_back_with_other_data(
 
 
 def test_a_silo_that_is_refused_hears_why_and_exits_with_2(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[[Path], Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
     config = shared_file(tiny_settings, tmp_path, "join_timeout_s=25", "comm_round=1")
     silos = started(config)
