@@ -8,11 +8,12 @@ with warnings.catch_warnings():
 
 from fedml_dapper.federation import device_of, load_data
 from fedml_dapper.models import Backbone
-from fedml_dapper.platform.arguments import attach, experiment_of, init, keep_data, settings_of
+from fedml_dapper.platform.arguments import init, settings_of
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
+from fedml_dapper.platform.program import attach, experiment_of, keep_data
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 __all__ = [

@@ -13,7 +13,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of, note_model, refuse_protections
+from fedml_dapper.platform.program import experiment_of, note_model, refuse_protections
 
 
 class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is untyped

@@ -25,10 +25,10 @@ from fedml_dapper.federation import (
     shared_settings,
 )
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
-from fedml_dapper.platform.arguments import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
+from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.tracking import sinks_for

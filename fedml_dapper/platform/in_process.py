@@ -11,9 +11,9 @@ from torch import nn
 
 from fedml_dapper.federation import RunObserver, open_run_dir, run_rounds
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
+from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.tracking import sinks_for
 

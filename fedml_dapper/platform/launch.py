@@ -9,11 +9,12 @@ import fedml
 from fedml.arguments import add_args
 
 from fedml_dapper.federation import Experiment, RunObserver
-from fedml_dapper.platform.arguments import attach, start
+from fedml_dapper.platform.arguments import start
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
+from fedml_dapper.platform.program import attach
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedml_dapper.federation import Server
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.arguments import experiment_of, note_model, refuse_protections
+from fedml_dapper.platform.program import experiment_of, note_model, refuse_protections
 
 
 class DapperServerAggregator(ServerAggregator):  # type: ignore[misc]  # fedml is untyped
