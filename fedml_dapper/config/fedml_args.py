@@ -11,6 +11,7 @@ from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "bf16", "fp16"]
+Norm = Literal["batch", "group", "standardised"]
 Normalisation = Literal["imagenet", "measured", "none"]
 _MOMENTUM = 0.9
 
@@ -117,6 +118,9 @@ class ModelArgs(Section):
     width: int | None = Field(default=None, ge=1)
     """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
     (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
+    norm: Norm | None = None
+    """Of ResNets: ``batch`` as published, which is the default, ``group``, or ``standardised``: no norm, but
+    convolutions that standardise their own weights, whose slim networks need no statistics (docs/normalisation.md)."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """What any other network is made with; ``num_classes`` is added where it is a parameter."""
     weights: Path | None = None
@@ -156,6 +160,9 @@ class TrainArgs(Section):
     """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
     max_grad_norm: float | None = Field(default=None, gt=0)
     """Gradients are clipped to this norm in every step; not at all when absent."""
+    adaptive_clipping: float | None = Field(default=None, gt=0)
+    """Each filter's gradient, but not the predictor's, is clipped to this share of the filter's norm, e.g. 0.02; not at
+    all when absent."""
 
     @field_validator("federated_optimizer", mode="before")
     @classmethod

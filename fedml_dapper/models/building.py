@@ -10,7 +10,7 @@ from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.models.adopt import adopt
 from fedml_dapper.models.backbone import Backbone, example_image
-from fedml_dapper.models.catalogue import MODELS, Architecture, Factory
+from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture, Factory
 from fedml_dapper.models.library import library_factory
 from fedml_dapper.models.weights import load_weights
 from fedml_dapper.seeding import Stream, seeded_layers
@@ -52,16 +52,21 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
             f"model_args.model: `{args.model}` takes square colour images, (3, S, S), and the data are"
             f" {tuple(example.shape[1:])}; name a network for these (docs/own_model.md)"
         )
-    return architecture.build(args.width or architecture.width, num_classes, side)
+    if args.norm is not None and args.norm not in architecture.norms:
+        having = ", ".join(name for name, known in BACKBONES.items() if args.norm in known.norms)
+        raise ConfigError(f"model_args.norm: `{args.model}` cannot be had with {args.norm}, but {having}; leave it out")
+    chosen = {} if args.norm is None else {"norm": args.norm}
+    return architecture.build(args.width or architecture.width, num_classes, side, **chosen)
 
 
 def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Tensor) -> Backbone:
     assert args.model is not None
-    if args.width is not None:
-        raise ConfigError(
-            f"model_args.width: belongs to built-in backbones, not to `{args.model}`; put what it is made with into"
-            " model_args.arguments"
-        )
+    for key in ("width", "norm"):
+        if getattr(args, key) is not None:
+            raise ConfigError(
+                f"model_args.{key}: belongs to built-in backbones, not to `{args.model}`; put what it is made with into"
+                " model_args.arguments"
+            )
     label = f"model_args.model: `{args.model}`"
     module = _made(factory, args, num_classes, label)
     if isinstance(module, Backbone):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from torch import nn
 
+from fedml_dapper.config import Norm
 from fedml_dapper.models import alexnet, lenet, resnet, unet
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.registry import Registry
@@ -17,9 +18,12 @@ from fedml_dapper.registry import Registry
 class Architecture:
     """A kind of built-in backbone: how one is built, and its width as published."""
 
-    build: Callable[[int, int, int], Backbone]
-    """From (channels of the first layer, number of classes, side of the images in pixels)."""
+    build: Callable[..., Backbone]
+    """From channels of the first layer, number of classes, side of the images in pixels, and its norm if one is asked
+    for."""
     width: int
+    norms: tuple[Norm, ...] = ()
+    """Those it can be had with."""
 
 
 Factory: TypeAlias = Callable[..., nn.Module]
@@ -30,8 +34,8 @@ BACKBONES: Mapping[str, Architecture] = {
     "lenet5": Architecture(lenet.lenet5, lenet.WIDTH),
     "lenet5_one_fc": Architecture(lenet.lenet5_one_fc, lenet.WIDTH),
     "lenet5_three_fc": Architecture(lenet.lenet5_three_fc, lenet.WIDTH),
-    "resnet10": Architecture(resnet.resnet10, resnet.WIDTH),
-    "resnet18": Architecture(resnet.resnet18, resnet.WIDTH),
+    "resnet10": Architecture(resnet.resnet10, resnet.WIDTH, tuple(resnet.NORMALISATIONS)),
+    "resnet18": Architecture(resnet.resnet18, resnet.WIDTH, tuple(resnet.NORMALISATIONS)),
     "unet_small": Architecture(unet.unet_small, unet.WIDTH),
 }
 """The built-in ones."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
 from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedml_dapper.config import Norm
 from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.standardised import StandardisedConv2d
 
 WIDTH = 64
 """Channels of the first stage as published."""
@@ -26,23 +31,48 @@ class SkippingConv(nn.Conv2d):
         return F.conv2d(input[:, :, ::rows, ::columns], self.weight, self.bias)
 
 
+@dataclass(frozen=True)
+class Normalisation:
+    """What keeps activations in scale: the kinds of convolutions, the layer behind each, and the weight of a sum."""
+
+    conv: Callable[..., nn.Conv2d]
+    pointwise: Callable[..., nn.Conv2d]
+    behind: Callable[[int], nn.Module]
+    of_sums: float = 1.0
+    """Factor on the sum of a block and its shortcut."""
+
+
+_GROUP = 4
+"""Channels that GroupNorm puts together: they are pruned together, so that few make fine budgets."""
+_PLAIN = (partial(nn.Conv2d, bias=False), partial(SkippingConv, bias=False))
+NORMALISATIONS: Mapping[Norm, Normalisation] = {
+    "batch": Normalisation(*_PLAIN, nn.BatchNorm2d),
+    "group": Normalisation(*_PLAIN, lambda channels: nn.GroupNorm(max(1, channels // _GROUP), channels)),
+    "standardised": Normalisation(
+        StandardisedConv2d, StandardisedConv2d, lambda channels: nn.Identity(), of_sums=1 / sqrt(2)
+    ),
+}
+
+
 class BasicBlock(nn.Module):
     """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU.
 
-    ReLU and sum are in place, which moves less memory: no gradient needs what they overwrite.
+    Another ``norm`` has another layer in the place of each BN, or none. ReLU and sum are in place, which moves less
+    memory: no gradient needs what they overwrite.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Normalisation) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(out_channels)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.conv1 = norm.conv(in_channels, out_channels, 3, stride, padding=1)
+        self.bn1 = norm.behind(out_channels)
+        self.conv2 = norm.conv(out_channels, out_channels, 3, padding=1)
+        self.bn2 = norm.behind(out_channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
-                SkippingConv(in_channels, out_channels, 1, stride, bias=False), nn.BatchNorm2d(out_channels)
+                norm.pointwise(in_channels, out_channels, 1, stride), norm.behind(out_channels)
             )
+        self.of_sums = norm.of_sums
 
     def residual(self, x: Tensor) -> Tensor:
         """What the block adds to its shortcut."""
@@ -50,24 +80,28 @@ class BasicBlock(nn.Module):
         return added
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu_(self.residual(x).add_(self.shortcut(x)))
+        return self.rectified_sum(self.residual(x), self.shortcut(x))
+
+    def rectified_sum(self, added: Tensor, kept: Tensor) -> Tensor:
+        """The block's output; ``added`` is overwritten."""
+        total = added.add_(kept)
+        return F.relu_(total if self.of_sums == 1 else total.mul_(self.of_sums))
 
 
 class ResNet(Backbone):
     """Stages of 1, 2, 4 and 8 times ``width`` channels; z is the globally averaged last stage, d = 8 ``width``."""
 
-    def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int) -> None:
+    def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int, norm: Norm) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)
-        )
+        chosen = NORMALISATIONS[norm]
+        self.stem = nn.Sequential(chosen.conv(3, width, 3, padding=1), chosen.behind(width), nn.ReLU(inplace=True))
         stages, channels = [], width
         for index, num_blocks in enumerate(blocks_per_stage):
             out_channels = width * 2**index
             strides = [1 if index == 0 else 2] + [1] * (num_blocks - 1)
             blocks = []
             for stride in strides:
-                blocks.append(BasicBlock(channels, out_channels, stride))
+                blocks.append(BasicBlock(channels, out_channels, stride, chosen))
                 channels = out_channels
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
@@ -81,13 +115,13 @@ class ResNet(Backbone):
         return features.mean(dim=(2, 3))
 
 
-def resnet10(width: int, num_classes: int, input_size: int) -> ResNet:
+def resnet10(width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> ResNet:
     """One block a stage; 4,903,242 parameters at width 64 and 10 classes, for images of any size."""
     del input_size
-    return ResNet([1, 1, 1, 1], width, num_classes)
+    return ResNet([1, 1, 1, 1], width, num_classes, norm)
 
 
-def resnet18(width: int, num_classes: int, input_size: int) -> ResNet:
+def resnet18(width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> ResNet:
     """Two blocks a stage; 11,173,962 parameters at width 64 and 10 classes, for images of any size."""
     del input_size
-    return ResNet([2, 2, 2, 2], width, num_classes)
+    return ResNet([2, 2, 2, 2], width, num_classes, norm)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.standardised import standardised, standardised_conv2d
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 from fedml_dapper.pruning.plan import PruningPlan
@@ -185,7 +186,8 @@ def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tup
 
 
 class _Norms(TorchFunctionMode):
-    """Normalises over kept channels alone, and gives 0 for the rest: what is dropped shall not count."""
+    """Normalises, and standardises filters, over kept channels alone, and gives 0 for the rest: what is dropped shall
+    not count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,6 +197,8 @@ class _Norms(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if func is standardised_conv2d:
+            return self._convolved(*args, **kwargs)
         if func not in (F.layer_norm, F.rms_norm):
             return func(*args, **kwargs)
         names = (
@@ -219,6 +223,17 @@ class _Norms(TorchFunctionMode):
             shape[first + dim] = x.shape[first + dim]
             result = result.new_zeros(shape).index_copy_(first + dim, kept, result)
         return result
+
+    def _convolved(
+        self, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, stride: Any, padding: Any
+    ) -> Tensor:
+        cuts = {dim: kept.to(weight.device) for dim, kept in self.cuts.get(id(weight), {}).items()}
+        filters = standardised(_selected(weight, cuts), _selected(gain, {0: cuts[0]} if 0 in cuts else {}))
+        for dim, kept in cuts.items():
+            shape = list(filters.shape)
+            shape[dim] = weight.shape[dim]
+            filters = filters.new_zeros(shape).index_copy_(dim, kept, filters)
+        return F.conv2d(input, filters, bias, stride, padding)
 
 
 def _selected(tensor: Tensor, entries: Mapping[int, Tensor]) -> Tensor:

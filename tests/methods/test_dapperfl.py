@@ -63,11 +63,13 @@ def test_fusion_schedule(tiny_settings: SettingsFactory) -> None:  # Eq. 2
     assert DapperFL(DapperFLParams(fusion=False), method.problem).fusion_weight(3) == 0.0
 
 
-def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:
-    dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS))
-    fedavg = final_weights(tiny_settings("method=fedavg"))
+@pytest.mark.parametrize("norm", ["batch", "standardised"])
+def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory, norm: str) -> None:
+    network = f"norm={norm}"
+    dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS, network))
+    fedavg = final_weights(tiny_settings("method=fedavg", network))
     assert all(torch.equal(tensor, fedavg[name]) for name, tensor in dapperfl.items())
-    with_dar = final_weights(tiny_settings(params(alpha_0=0, alpha_min=0), DENSE_LEVELS))
+    with_dar = final_weights(tiny_settings(params(alpha_0=0, alpha_min=0), DENSE_LEVELS, network))
     assert any(not torch.equal(tensor, fedavg[name]) for name, tensor in with_dar.items())
 
 

@@ -58,6 +58,28 @@ def test_gradients_may_be_changed_and_are_clipped_after_that(tiny_settings: Sett
     assert norms == pytest.approx([0.5] * len(norms), rel=1e-4)
 
 
+def test_each_filter_s_gradient_is_clipped_to_a_share_of_the_filter(tiny_settings: SettingsFactory) -> None:
+    experiment, model, training = prepared(tiny_settings(*FEW, "adaptive_clipping=0.02", "weight_decay=0"))
+    seen: list[float] = []
+
+    def enlarge() -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(1000)
+        before.append(model.predictor.weight.grad.clone())  # type: ignore[union-attr]
+
+    def check() -> None:
+        for parameter in model.stem[0].weight, model.stages[3][0].conv2.weight:  # type: ignore[index,union-attr]
+            for filter_, gradient in zip(parameter, parameter.grad, strict=True):
+                seen.append(float(gradient.norm() / filter_.norm()))
+        assert torch.equal(model.predictor.weight.grad, before[-1])  # type: ignore[arg-type]
+
+    before: list[torch.Tensor] = []
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    training.epoch(model, optimizer, experiment.method.problem.task_loss, check, before_step=enlarge)
+    assert seen == pytest.approx([0.02] * len(seen), rel=1e-3)
+
+
 def test_mode_decides_which_layers_train(tiny_settings: SettingsFactory) -> None:
     experiment, model, training = prepared(tiny_settings(*FEW))
     norm = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.methods.contract.clipping import clip_adaptively
 from fedml_dapper.methods.contract.messages import TrainingMetrics
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
 from fedml_dapper.models import Backbone
@@ -98,6 +99,7 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
+        body = [parameter for name, parameter in model.named_parameters() if name not in model.head_tensors]
         drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
         for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
             optimizer.zero_grad(set_to_none=True)
@@ -109,6 +111,8 @@ class LocalTraining:
                 self._scaler.unscale_(optimizer)
                 if before_step is not None:
                     before_step()
+                if self._args.adaptive_clipping is not None:
+                    clip_adaptively(body, self._args.adaptive_clipping)
                 if self._args.max_grad_norm is not None:
                     stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
                     nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)

@@ -6,7 +6,6 @@ import copy
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import BasicBlock
@@ -21,6 +20,7 @@ class SteppedBlock(BasicBlock):
         nn.Module.__init__(self)  # takes over the layers of ``block`` instead of making new ones
         for name, layer in block.named_children():
             self.add_module(name, layer)
+        self.of_sums = block.of_sums
         one = torch.ones((), device=block.conv1.weight.device)
         if learnable:
             self.step = nn.Parameter(one)
@@ -28,7 +28,7 @@ class SteppedBlock(BasicBlock):
             self.register_buffer("step", one)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.step * self.residual(x) + self.shortcut(x))
+        return self.rectified_sum(self.step * self.residual(x), self.shortcut(x))
 
 
 def with_steps(backbone: Backbone, learnable: bool) -> Backbone:

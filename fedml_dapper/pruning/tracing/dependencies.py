@@ -54,11 +54,13 @@ def plain_layout(
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether every tensor is one plain layer's alone."""
+    """Whether every tensor is one plain layer's alone, its weight or bias."""
     layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
     tensors = [id(tensor) for layer in layers for tensor in layer.parameters(recurse=False)]
+    named = all(name in ("weight", "bias") for layer in layers for name, _ in layer.named_parameters(recurse=False))
     ungrouped = all(layer.groups == 1 for layer in layers if isinstance(layer, nn.Conv2d))
-    return ungrouped and len(set(tensors)) == len(tensors) and all(isinstance(layer, _PLAIN) for layer in layers)
+    alone = len(set(tensors)) == len(tensors)
+    return named and ungrouped and alone and all(isinstance(layer, _PLAIN) for layer in layers)
 
 
 def _with(

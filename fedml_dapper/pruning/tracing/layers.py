@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from fedml_dapper.models.standardised import standardised_conv2d
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
 
 _POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
@@ -28,6 +29,7 @@ class Layers(TorchFunctionMode):
             **dict.fromkeys((F.batch_norm, F.instance_norm), self._channel_norm),
             **dict.fromkeys((F.layer_norm, F.rms_norm), self._layer_norm),
             **{pool: partial(self._pool, dims) for pool, dims in _POOLS.items()},
+            standardised_conv2d: self._standardised,
             F.linear: self._linear,
             F.group_norm: self._group_norm,
             F.prelu: self._prelu,
@@ -67,6 +69,12 @@ class Layers(TorchFunctionMode):
         if bias is not None:
             to.bind(bias, 0, rows)
         to.mark(out, dim, rows)
+
+    def _standardised(
+        self, out: Tensor, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, *_: object
+    ) -> None:
+        self._convolution(out, input, weight, bias)
+        self._follower.bind(gain, 0, self._follower.produce(weight, 0))
 
     def _transposed(
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,

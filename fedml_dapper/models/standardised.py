@@ -1,0 +1,58 @@
+"""Convolutions that standardise their own weights: no BatchNorm (Brock et al., ICLR 2021; FedWon, ICLR 2024)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
+
+RELU_GAIN = 1.7139
+"""Gives a rectified unit normal variance 1 again: sqrt(2 / (1 - 1 / pi))."""
+_SMALLEST_VARIANCE = 1e-4
+"""Of a filter, times its fan-in: a filter of equal weights stays at zero."""
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """A convolution by W'_i = g_i (W_i - mean_i) / (std_i sqrt(fan_in)) x 1.7139, with a bias per filter.
+
+    Mean, standard deviation and fan-in are those of the filter as it is: a slim one is standardised over the inputs it
+    has, so that its outputs keep their scale and nothing has to be measured anew. ``gain`` is g, of shape (out,).
+    """
+
+    gain: Tensor
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding)
+        self.gain = nn.Parameter(torch.ones(out_channels))
+        assert self.bias is not None
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        stride = self.stride
+        if self.kernel_size == (1, 1):  # as SkippingConv, and for its reason
+            input, stride = input[:, :, :: stride[0], :: stride[1]], (1, 1)
+        return standardised_conv2d(input, self.weight, self.gain, self.bias, stride, self.padding)
+
+
+def standardised_conv2d(
+    input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, stride: tuple[int, ...] = (1, 1),
+    padding: str | tuple[int, ...] = (0, 0),
+) -> Tensor:  # fmt: skip
+    """The convolution of :class:`StandardisedConv2d`; a function that torch's modes see, as those of torch itself."""
+    if has_torch_function((input, weight, gain)):
+        given = (input, weight, gain, bias, stride, padding)
+        convolved: Tensor = handle_torch_function(standardised_conv2d, (input, weight, gain), *given)
+        return convolved
+    return F.conv2d(input, standardised(weight, gain), bias, stride, padding)
+
+
+def standardised(weight: Tensor, gain: Tensor) -> Tensor:
+    """The filters (out, in, kH, kW) that a convolution of gain (out,) uses."""
+    axes = tuple(range(1, weight.dim()))
+    variance, mean = torch.var_mean(weight, axes, correction=0, keepdim=True)
+    fan_in = weight[0].numel()
+    scale = RELU_GAIN * torch.rsqrt((variance * fan_in).clamp(min=_SMALLEST_VARIANCE))
+    return (weight - mean) * (scale * gain.view(-1, *[1] * len(axes)))
