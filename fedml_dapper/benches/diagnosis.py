@@ -18,7 +18,7 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
-from fedml_dapper.federation.scoring import evaluate
+from fedml_dapper.federation.testing import evaluate
 from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.models import Backbone
 from fedml_dapper.seeding import Stream, torch_generator

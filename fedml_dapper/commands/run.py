@@ -19,6 +19,7 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
+    device_table,
     experiment_tables,
     personal_table,
     progress_for,
@@ -172,6 +173,8 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         console.print(result_table(summary, record))
         if summary.personal is not None:
             console.print(personal_table(summary.personal, record))
+        if summary.devices is not None:
+            console.print(device_table(summary.devices, record))
         console.print(f"Report: {report.absolute()}", soft_wrap=True)
     if interrupted:
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]

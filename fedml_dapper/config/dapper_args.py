@@ -50,6 +50,9 @@ class EvaluationArgs(Section):
 
     personal: bool = False
     """Each client's own model on its own test samples, and what a round of local training changes there."""
+    devices: bool = False
+    """The model of every capability level, as its devices run it: on every domain, and each client's on its own; as it
+    is sent, and with BatchNorm's statistics measured on the device's own images."""
     unseen_domain: str | None = None
     """Leave this domain's clients out of training; it is tested all the same, after label-free adaptation where the
     method has one."""

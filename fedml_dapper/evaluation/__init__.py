@@ -5,13 +5,14 @@ from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, los
 from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
 from fedml_dapper.evaluation.progress import progress_for
 from fedml_dapper.evaluation.report import write_report, write_run_report
-from fedml_dapper.evaluation.result_table import footprint_table, personal_table, result_table
+from fedml_dapper.evaluation.result_table import device_table, footprint_table, personal_table, result_table
 from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
 
 __all__ = [
     "Accuracy",
     "ChosenRound",
     "RunSummary",
+    "device_table",
     "draw_predictions",
     "experiment_tables",
     "footprint_bars",

@@ -80,6 +80,32 @@ def footprint_bars(run: RunRecord) -> Figure:
     return figure
 
 
+def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Headline figure of each level's model in the last round in which it was measured, mean over the domains."""
+    devices = next(record.devices for record in reversed(rounds) if record.devices is not None)
+    figure, axes = _canvas("What each device gets", run, height=1.7 + 0.62 * len(run.footprints))
+    colours = level_colours(run)
+    kinds = [("as sent", devices.sent, 1.0)]
+    if devices.own_statistics is not None:
+        kinds.append(("own statistics", devices.own_statistics, 0.45))
+    height = 0.72 / len(kinds)
+    for kind, (_, figures, opacity) in enumerate(kinds):
+        for place, found in enumerate(figures.levels):
+            y = place + (kind - (len(kinds) - 1) / 2) * height
+            value = found.accuracy
+            if value is not None:
+                axes.barh(y, value, height=height, color=colours[found.level], alpha=opacity)
+            axes.text(value or 0, y, " no model" if value is None else f" {run.metric.number(value)}", va="center")
+    axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112 if run.metric.unit == "%" else None)
+    axes.set_xlabel(f"{run.metric.title}, mean over domains")
+    axes.set_ylabel("capability level")
+    patches = [Patch(color="0.25", alpha=opacity, label=name) for name, _, opacity in kinds]
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
 @dataclass(frozen=True)
 class _Spread:
     """A level's clients in one round."""

@@ -53,6 +53,11 @@ class LogProgress(RunObserver):
         own = record.personal
         if own is not None:
             text += f"  clients' own {metric.text(own.overall)} (worst {metric.number(own.worst)})"
+        if record.devices is not None and record.devices.sent.accuracy is not None:
+            found = record.devices.own_statistics
+            own_statistics = found.accuracy if found is not None else None
+            text += f"  devices {metric.text(record.devices.sent.accuracy)}"
+            text += "" if own_statistics is None else f" (own statistics {metric.number(own_statistics)})"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"

@@ -94,6 +94,8 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:
     if any(record.scores is not None for record in rounds):
         pictures["curves"] = svg_uri(figures.learning_curves(run, rounds))
     if rounds:
+        if any(record.devices is not None for record in rounds):
+            pictures["devices"] = svg_uri(figures.device_bars(run, rounds))
         pictures["loss"] = svg_uri(figures.loss_per_level(run, rounds))
         pictures["seconds"] = svg_uri(figures.seconds_per_level(run, rounds))
     return pictures

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.summary import Accuracy, PersonalSummary, RunSummary
+from fedml_dapper.evaluation.summary import Accuracy, DeviceSummary, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
 from fedml_dapper.tasks import Metric
@@ -63,6 +63,31 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
             f" {metric.number(personal.after_training)}"
         )
     table.caption = "; ".join(captions)
+    return table
+
+
+def device_table(devices: DeviceSummary, run: RunRecord) -> Table:
+    """The headline figure, such as Top-1 accuracy, of each level's model, and over the clients with theirs."""
+    metric = run.metric
+    kinds = {"as sent": devices.last.sent}
+    if devices.last.own_statistics is not None:
+        kinds["own statistics"] = devices.last.own_statistics
+    table = Table(title=escape(f"What each device gets in round {devices.last_round}: {metric.title}"))
+    for heading in ("level", "ratio", *kinds):
+        table.add_column(heading, justify="right")
+
+    def cell(value: float | None) -> str:
+        return "no model" if value is None else metric.number(value)
+
+    for place, footprint in enumerate(run.footprints):
+        found = [cell(figures.levels[place].accuracy) for figures in kinds.values()]
+        table.add_row(str(footprint.level), f"{footprint.ratio:g}", *found)
+    table.add_section()
+    table.add_row("devices", "", *(cell(figures.accuracy) for figures in kinds.values()), style="bold")
+    table.add_row("worst", "", *(cell(figures.worst) for figures in kinds.values()))
+    table.caption = (
+        "levels: mean over domains; devices: mean over clients, each with its level's model on its own domain"
+    )
     return table
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.records import PersonalScores, Record
+from fedml_dapper.federation.records import DeviceFigures, DeviceScores, PersonalScores, Record
 from fedml_dapper.tasks import Metric
 
 _LAST = 5
@@ -47,6 +47,17 @@ class PersonalSummary(Record):
     """Mean over the clients that trained in the last measured round, before and after their local training."""
 
 
+class DeviceSummary(Record):
+    """What devices get: the models of all levels, each client's on its own domain."""
+
+    accuracy: Accuracy | None
+    """Device accuracy over the tested rounds, the models as sent; None where some devices have no model."""
+    own_statistics: Accuracy | None
+    """The same with statistics of the devices' own images; None, besides, where the model has none."""
+    last: DeviceScores
+    last_round: int
+
+
 class ChosenRound(Record):
     """The first round that was best on validation samples, and its scores on test samples: an honest selection."""
 
@@ -75,6 +86,8 @@ class RunSummary(Record):
     unseen_accuracy: Accuracy | None = None
     """On the domain that was left out of training, if one was."""
     personal: PersonalSummary | None = None
+    devices: DeviceSummary | None = None
+    """None where it was not measured."""
     seconds: float
     """Sum over the finished rounds."""
 
@@ -95,6 +108,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
         chosen=_choose(rounds, run.metric),
         unseen_accuracy=_accuracy(unseen, run.metric) if unseen else None,
         personal=_personal(rounds, run.metric),
+        devices=_devices(rounds, run.metric),
         seconds=sum(record.seconds.total for record in rounds),
     )
 
@@ -115,6 +129,24 @@ def _choose(rounds: Sequence[RoundRecord], metric: Metric) -> ChosenRound | None
         domain_accuracy=scores.domain_accuracy,
         unseen_accuracy=scores.unseen_accuracy,
     )
+
+
+def _devices(rounds: Sequence[RoundRecord], metric: Metric) -> DeviceSummary | None:
+    measured = {record.round: record.devices for record in rounds if record.devices is not None}
+    if not measured:
+        return None
+    number, last = next(reversed(measured.items()))
+    return DeviceSummary(
+        accuracy=_over_rounds({round_: scores.sent for round_, scores in measured.items()}, metric),
+        own_statistics=_over_rounds({round_: scores.own_statistics for round_, scores in measured.items()}, metric),
+        last=last,
+        last_round=number,
+    )
+
+
+def _over_rounds(figures: Mapping[int, DeviceFigures | None], metric: Metric) -> Accuracy | None:
+    known = {number: found.accuracy for number, found in figures.items() if found and found.accuracy is not None}
+    return _accuracy(known, metric) if known else None
 
 
 def _personal(rounds: Sequence[RoundRecord], metric: Metric) -> PersonalSummary | None:

@@ -9,7 +9,7 @@ from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.scoring import Figures, evaluate
+from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator

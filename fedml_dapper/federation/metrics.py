@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fedml_dapper.federation.records import ClientRecord, RoundRecord
+from fedml_dapper.federation.records import ClientRecord, DeviceFigures, RoundRecord
 
 
 def metrics_of(record: RoundRecord) -> dict[str, float]:
@@ -25,6 +25,10 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
         metrics["personal_accuracy/overall"] = record.personal.overall
         metrics["personal_accuracy/average"] = record.personal.average
         metrics["personal_accuracy/worst"] = record.personal.worst
+    if record.devices is not None:
+        metrics |= _of_devices("device_accuracy", record.devices.sent)
+        if record.devices.own_statistics is not None:
+            metrics |= _of_devices("device_accuracy_own_statistics", record.devices.own_statistics)
     metrics |= {f"train_loss/level_{level}": loss for level, loss in _loss_per_level(record.clients).items()}
     metrics["bytes/up"] = sum(client.bytes_up for client in record.clients)
     metrics["bytes/down"] = sum(client.bytes_down for client in record.clients)
@@ -34,6 +38,12 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics["seconds/round"] = record.seconds.total
     metrics["seconds/evaluation"] = record.seconds.evaluation
     return metrics
+
+
+def _of_devices(name: str, figures: DeviceFigures) -> dict[str, float]:
+    values = {"mean": figures.accuracy, "worst": figures.worst}
+    values |= {f"level_{level.level}": level.accuracy for level in figures.levels}
+    return {f"{name}/{key}": value for key, value in values.items() if value is not None}
 
 
 def _loss_per_level(clients: tuple[ClientRecord, ...]) -> dict[int, float]:

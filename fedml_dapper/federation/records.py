@@ -129,6 +129,37 @@ class PersonalScores(Record):
     """By client id."""
 
 
+class LevelFigures(Record):
+    """The model of one capability level on every domain's test set."""
+
+    level: int
+    accuracy: float | None
+    """Unweighted mean over the domains; None where the method has no model for this level."""
+    domain_accuracy: dict[str, float]
+
+
+class DeviceFigures(Record):
+    """What devices get: the models of all levels, and each client's level on the client's own domain."""
+
+    levels: tuple[LevelFigures, ...]
+    """Strongest first."""
+    clients: tuple[float | None, ...]
+    """By client id; None where the method has no model for the client's level."""
+    accuracy: float | None
+    """Device accuracy: mean over the clients; None where there is no model for one of them."""
+    worst: float | None
+
+
+class DeviceScores(Record):
+    """What devices get after a round."""
+
+    sent: DeviceFigures
+    """With everything as the server has it."""
+    own_statistics: DeviceFigures | None
+    """With BatchNorm's statistics measured on a device's own training images (for a level on a domain: those of the
+    domain's first client); None where the model has none, or where clients' images are elsewhere."""
+
+
 class RoundRecord(Record):
     """One line per round."""
 
@@ -144,6 +175,8 @@ class RoundRecord(Record):
     """On the clients' test samples; None where it is not measured."""
     validation: PersonalScores | None = None
     """On their validation samples; None where the partition keeps none."""
+    devices: DeviceScores | None = None
+    """What each device gets; None where it is not measured, or where the method has no global model."""
     absent: tuple[int, ...] = ()
     """Chosen for the round and not in quarantine, but no valid upload came in time."""
     refused: dict[int, str] = {}

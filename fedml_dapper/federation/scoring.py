@@ -9,29 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
-import torch
-from torch import Tensor
-
 from fedml_dapper.datasets import TestData
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.devices import measure_devices
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.records import PersonalScores, Scores
+from fedml_dapper.federation.records import DeviceScores, PersonalScores, Scores
+from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
-from fedml_dapper.tasks import TOP_1, Metric, Task
-
-CPU_BATCH = 32
-"""Images that a CPU takes through the model at once: their activations stay in its cache, which saves a fifth."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A model's figures on some samples: the task's headline, its mean loss, and whatever else it measures."""
-
-    headline: float
-    loss: float
-    others: Mapping[str, float] = field(default_factory=dict)
+from fedml_dapper.tasks import TOP_1, Metric
 
 
 @dataclass(frozen=True)
@@ -42,6 +28,7 @@ class Measured:
     validation_scores: Scores | None = None
     personal: PersonalScores | None = None
     validation: PersonalScores | None = None
+    devices: DeviceScores | None = None
 
 
 class Scoring:
@@ -80,14 +67,16 @@ class Scoring:
             scores = self.best.update(self._mean_by_domain(test), self._metric, self._unseen(state))
             if validation:
                 validation_scores = self.best_validation.update(self._mean_by_domain(validation), self._metric)
+        devices = measure_devices(experiment, state) if experiment.settings.dapper_args.evaluation.devices else None
         if not wants_personal:
-            return Measured(scores, validation_scores)
+            return Measured(scores, validation_scores, devices=devices)
         tests = experiment.client_tests
         return Measured(
             scores,
             validation_scores,
             _over_clients(test, [own.test for own in tests], self._metric),
             _over_clients(validation, [own.validation for own in tests if own.validation is not None], self._metric),
+            devices,
         )
 
     def of_silos(
@@ -193,28 +182,3 @@ def summarise(headlines: Sequence[float], sizes: Sequence[int], metric: Metric =
         deviation=pstdev(headlines),
         accuracy=tuple(headlines),
     )
-
-
-@part("evaluation")
-@torch.no_grad()
-def evaluate(model: Backbone, task: Task, test: TestData, device: torch.device) -> Figures:
-    """The task's figures and mean loss of ``model``, in evaluation mode.
-
-    Raises :class:`ConfigError` where the task does not give the figure that it names as its headline.
-    """
-    model.to(device).eval()
-    sums, loss = dict[str, Tensor](), 0.0
-    for batch in test.batches(device):
-        at_once = CPU_BATCH if device.type == "cpu" else len(batch.inputs)
-        outputs = torch.cat([model(inputs) for inputs in torch.split(batch.inputs, at_once)])
-        for name, value in task.sums(outputs, batch.targets).items():
-            summand = value.cpu().double()
-            sums[name] = sums[name] + summand if name in sums else summand
-        loss += float(task.total_loss(outputs, batch.targets))
-    figures = dict(task.figures(sums))
-    if task.headline.name not in figures:
-        raise ConfigError(
-            f"train_args.task: figures of task `{task.name}` lack its headline `{task.headline.name}`; they are"
-            f" {', '.join(figures) or 'none'}"
-        )
-    return Figures(figures.pop(task.headline.name), loss / test.num_samples, figures)

@@ -13,7 +13,8 @@ from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
-from fedml_dapper.federation.scoring import Figures, Measured, Scoring
+from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
@@ -187,6 +188,7 @@ class Server:
             validation_scores=measured.validation_scores,
             personal=measured.personal,
             validation=measured.validation,
+            devices=measured.devices,
             clients=tuple(self._records),
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},

@@ -53,6 +53,7 @@ from fedml_dapper.methods.contract import (
     as_received,
     payload_bytes,
 )
+from fedml_dapper.methods.parts.batchnorm import recalibrate
 from fedml_dapper.registry import Registry
 
 
@@ -96,6 +97,7 @@ __all__ = [
     "as_received",
     "build_method",
     "payload_bytes",
+    "recalibrate",
 ]
 
 

@@ -315,6 +315,11 @@ class Method(Generic[P]):
         model.load_state_dict(server.weights)
         return model
 
+    def has_level_model(self, level: int) -> bool:
+        """Whether a device of capability ``level`` can run what :meth:`level_model` gives: the whole model fits only
+        where nothing has to be cut."""
+        return self.slims or self.problem.ratios[level - 1] == 0
+
     def level_model(self, server: ServerState, level: int) -> Backbone:
         """The server's model as a device of capability ``level`` can carry it, cut by the method's own rule: what such
         a device would be sent in the coming round; whole where the method does not slim."""

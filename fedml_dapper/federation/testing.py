@@ -1,0 +1,52 @@
+"""A model on test samples, by the task's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.datasets import TestData
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.models import Backbone
+from fedml_dapper.profiling import part
+from fedml_dapper.tasks import Task
+
+CPU_BATCH = 32
+"""Images that a CPU takes through the model at once: their activations stay in its cache, which saves a fifth."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A model's figures on some samples: the task's headline, its mean loss, and whatever else it measures."""
+
+    headline: float
+    loss: float
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+@part("evaluation")
+@torch.no_grad()
+def evaluate(model: Backbone, task: Task, test: TestData, device: torch.device) -> Figures:
+    """The task's figures and mean loss of ``model``, in evaluation mode.
+
+    Raises :class:`ConfigError` where the task does not give the figure that it names as its headline.
+    """
+    model.to(device).eval()
+    sums, loss = dict[str, Tensor](), 0.0
+    for batch in test.batches(device):
+        at_once = CPU_BATCH if device.type == "cpu" else len(batch.inputs)
+        outputs = torch.cat([model(inputs) for inputs in torch.split(batch.inputs, at_once)])
+        for name, value in task.sums(outputs, batch.targets).items():
+            summand = value.cpu().double()
+            sums[name] = sums[name] + summand if name in sums else summand
+        loss += float(task.total_loss(outputs, batch.targets))
+    figures = dict(task.figures(sums))
+    if task.headline.name not in figures:
+        raise ConfigError(
+            f"train_args.task: figures of task `{task.name}` lack its headline `{task.headline.name}`; they are"
+            f" {', '.join(figures) or 'none'}"
+        )
+    return Figures(figures.pop(task.headline.name), loss / test.num_samples, figures)

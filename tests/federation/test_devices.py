@@ -1,0 +1,78 @@
+"""What each device gets: the model of every level on every domain, as sent and with statistics of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+import pytest
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation.metrics import metrics_of
+from fedml_dapper.federation.records import DeviceScores
+from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.methods import recalibrate
+
+SettingsFactory = Callable[..., Settings]
+FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.1", "devices=true")
+
+
+def devices(settings: Settings) -> DeviceScores:
+    found = simulate(build_experiment(settings))[1][-1].devices
+    assert found is not None
+    return found
+
+
+def test_they_are_the_cut_models_accuracies_and_nothing_else_changes(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FEW))
+    server, rounds = simulate(experiment)
+    plain, _ = simulate(build_experiment(tiny_settings(*FEW, "devices=false")))
+    assert all(torch.equal(tensor, plain.state.weights[name]) for name, tensor in server.state.weights.items())
+    found, method = rounds[-1].devices, experiment.method
+    assert found is not None
+    assert found.own_statistics is not None
+    task, device = method.problem.task, experiment.device
+    for level in range(1, 6):
+        model = method.level_model(server.state, level)
+        expected = {test.domain: evaluate(model, task, test, device).headline for test in experiment.tests}
+        figures = found.sent.levels[level - 1]
+        assert (figures.level, figures.domain_accuracy) == (level, expected)
+        assert figures.accuracy == fmean(expected.values())
+        for test in experiment.tests:
+            first = next(client for client in experiment.clients if client.domain == test.domain)
+            model = method.level_model(server.state, level)
+            model.load_state_dict({**model.state_dict(), **recalibrate(model, first, device)})
+            measured = found.own_statistics.levels[level - 1].domain_accuracy[test.domain]
+            assert measured == evaluate(model, task, test, device).headline
+    own = [found.sent.levels[p.level - 1].domain_accuracy[p.domain] for p in experiment.profiles]
+    assert found.sent.clients == tuple(own)
+    assert (found.sent.accuracy, found.sent.worst) == (fmean(own), min(own))
+    assert found.own_statistics.clients != found.sent.clients
+    assert metrics_of(rounds[-1])["device_accuracy/mean"] == found.sent.accuracy
+    assert metrics_of(rounds[-1])["device_accuracy/level_5"] == found.sent.levels[4].accuracy
+
+
+def test_a_method_without_models_for_weak_devices_says_so(tiny_settings: SettingsFactory) -> None:
+    found = devices(tiny_settings(*FEW, "method=fedavg"))
+    assert [level.accuracy is None for level in found.sent.levels] == [False, True, True, True, True]
+    assert found.sent.accuracy is None
+    assert sum(value is None for value in found.sent.clients) == 4
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop", "fedmp", "nefl"])
+def test_methods_that_slim_have_them(tiny_settings: SettingsFactory, method: str) -> None:
+    found = devices(tiny_settings(*FEW, f"method={method}"))
+    assert all(level.accuracy is not None for level in found.sent.levels)
+    assert found.sent.accuracy is not None
+
+
+def test_networks_without_statistics_have_none_to_measure(tiny_settings: SettingsFactory) -> None:
+    assert devices(tiny_settings(*FEW, "norm=standardised")).own_statistics is None
+
+
+@pytest.mark.parametrize("method", ["fedrep", "local"])
+def test_without_a_global_model_there_is_nothing_to_cut(tiny_settings: SettingsFactory, method: str) -> None:
+    _, rounds = simulate(build_experiment(tiny_settings(*FEW, f"method={method}", "comm_round=1")))
+    assert rounds[-1].devices is None
