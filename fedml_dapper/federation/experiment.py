@@ -147,7 +147,8 @@ def build_experiment(
             f" average only, and `{method.name}` aggregates in its own way; set it to mean, or choose another method"
         )
     level_args = settings.dapper_args.levels
-    if level_args.strict and not method.slims and any(level_args.ratios):
+    known = range(1, 1 + len(level_args.ratios))
+    if level_args.strict and any(method.takes_part(level) and not method.has_level_model(level) for level in known):
         raise ConfigError(
             f"dapper_args.levels.strict: method `{method.name}` trains the full model on every client, whatever its"
             " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
@@ -162,8 +163,12 @@ def build_experiment(
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     if method.slims:
         method.problem.verify()
-    known = (Device(client.client_id, client.domain, client.num_samples) for client in clients)
-    roster = Roster(settings, method, known)
+    devices = (Device(client.client_id, client.domain, client.num_samples) for client in clients)
+    roster = Roster(settings, method, devices)
+    if settings.data_args.partition != "own" and not any(method.takes_part(each.level) for each in roster.profiles(1)):
+        raise ConfigError(
+            f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
+        )
     return Experiment(
         settings=settings,
         method=method,

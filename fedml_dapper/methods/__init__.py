@@ -11,6 +11,8 @@ from fedml_dapper.methods.catalogue.ditto import Ditto
 from fedml_dapper.methods.catalogue.fdse import FDSE
 from fedml_dapper.methods.catalogue.fedap import FedAP
 from fedml_dapper.methods.catalogue.fedavg import FedAvg
+from fedml_dapper.methods.catalogue.fedavg_small import FedAvgSmall
+from fedml_dapper.methods.catalogue.fedavg_strong import FedAvgStrong
 from fedml_dapper.methods.catalogue.fedbabu import FedBABU
 from fedml_dapper.methods.catalogue.fedbn import FedBN
 from fedml_dapper.methods.catalogue.fedcmd import FedCMD
@@ -66,8 +68,9 @@ def _fits(found: object) -> str:
 
 
 _BUILT_IN: tuple[type[Method[Any]], ...] = (
-    DapperFL, Ditto, FDSE, FedAP, FedAvg, FedBABU, FedBN, FedCMD, FedDrop, FedDyn, FedFA, FedFomo, FedHEAL, FedMP,
-    FedPer, FedProx, FedRep, FedRolex, FedSR, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL, PartialFed, PFedSim, SCAFFOLD,
+    DapperFL, Ditto, FDSE, FedAP, FedAvg, FedAvgSmall, FedAvgStrong, FedBABU, FedBN, FedCMD, FedDrop, FedDyn, FedFA,
+    FedFomo, FedHEAL, FedMP, FedPer, FedProx, FedRep, FedRolex, FedSR, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL,
+    PartialFed, PFedSim, SCAFFOLD,
 )  # fmt: skip
 
 METHODS: Registry[type[Method[Any]]] = Registry(

@@ -144,8 +144,8 @@ def test_no_method_takes_extras_that_it_does_not_know(tiny_settings: SettingsFac
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()
     experiment = build_experiment(tiny_settings(f"method={name}", *FEW, "epochs=1", *model))
     server, clients = Server(experiment), ClientSide(experiment)
-    server.round_clients()
-    upload = clients.update(server.downlink(0), experiment.clients[0])
+    first = server.round_clients()[0]
+    upload = clients.update(server.downlink(first), experiment.clients[first])
     with pytest.raises(ProtocolError):
         server.receive(replace(upload, extras={**upload.extras, "stowaway": torch.zeros(1)}))
     server.receive(upload)

@@ -315,6 +315,11 @@ class Method(Generic[P]):
         model.load_state_dict(server.weights)
         return model
 
+    def takes_part(self, level: int) -> bool:
+        """Whether clients of capability ``level`` train at all."""
+        del level
+        return True
+
     def has_level_model(self, level: int) -> bool:
         """Whether a device of capability ``level`` can run what :meth:`level_model` gives: the whole model fits only
         where nothing has to be cut."""
