@@ -9,6 +9,7 @@ from fedml_dapper.benches.grid import Statistic
 from fedml_dapper.benches.results import BenchResults, FinishedCell
 from fedml_dapper.evaluation import Accuracy, RunSummary
 from fedml_dapper.federation import RoundRecord
+from fedml_dapper.federation.records import DeviceScores
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Column:
 _PERSONAL = (Column("average", "AVG"), Column("overall", "ALL"), Column("worst", "worst client"))
 _GLOBAL = Column("global", "global")
 _UNSEEN = Column("unseen", "unseen domain")
+_DEVICES = (Column("devices", "devices"), Column("devices, own statistics", "devices, own statistics"))
+"""Mean over clients, each with its level's model on its own domain."""
 
 
 def columns(results: BenchResults) -> tuple[Column, ...]:
@@ -31,7 +34,8 @@ def columns(results: BenchResults) -> tuple[Column, ...]:
     if results.bench.statistic == "unseen":
         return (_UNSEEN, Column("global", "seen domains"))
     domains = dict.fromkeys(domain for cell in results.cells for domain in cell.run.domains)
-    return (_GLOBAL, *(Column(domain, domain) for domain in domains))
+    of_devices = (column for column in _DEVICES if any(best(cell, column.key) is not None for cell in results.cells))
+    return (_GLOBAL, *of_devices, *(Column(domain, domain) for domain in domains))
 
 
 def headline(statistic: Statistic) -> Column:
@@ -59,6 +63,8 @@ def by_validation(cell: FinishedCell, key: str) -> float | None:
         return None
     if key == "unseen":
         return chosen.unseen_accuracy
+    if key in _fields(_DEVICES):
+        return _of_devices(chosen.devices, key)
     return chosen.global_accuracy if key == "global" else chosen.domain_accuracy.get(key)
 
 
@@ -102,6 +108,8 @@ def in_round(record: RoundRecord, key: str) -> float | None:
     """A column's accuracy in one round; None where it was not measured."""
     if key in _fields(_PERSONAL):
         return None if record.personal is None else float(getattr(record.personal, key))
+    if key in _fields(_DEVICES):
+        return _of_devices(record.devices, key)
     if record.scores is None:
         return None
     if key == "unseen":
@@ -117,7 +125,19 @@ def _accuracy(summary: RunSummary, key: str) -> Accuracy | None:
         return {"overall": personal.overall, "average": personal.average, "worst": personal.worst}[key]
     if key == "unseen":
         return summary.unseen_accuracy
+    if key in _fields(_DEVICES):
+        devices = summary.devices
+        if devices is None:
+            return None
+        return devices.accuracy if key == _DEVICES[0].key else devices.own_statistics
     return summary.global_accuracy if key == "global" else summary.domain_accuracy.get(key)
+
+
+def _of_devices(scores: DeviceScores | None, key: str) -> float | None:
+    if scores is None:
+        return None
+    figures = scores.sent if key == _DEVICES[0].key else scores.own_statistics
+    return None if figures is None else figures.accuracy
 
 
 def _fields(group: Sequence[Column]) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def write_bench_report(folder: Path) -> Path:
                 f"{'.'.join(path)} {_text(value)}" for path, value in _flat(results.manifest.overrides)
             ),
             seeds=sorted({cell.seed for cell in results.cells}),
-            levels={row.level: row.ratio for row in sorted(tables.levels, key=lambda row: row.level)},
+            levels=_levels(results, tables),
             level_rows={
                 variant.label: {row.level: row for row in tables.levels if row.label == variant.label}
                 for variant in results.finished
@@ -90,6 +90,13 @@ def write_bench_report(folder: Path) -> Path:
     path = folder / REPORT_NAME
     write_page(path, html)
     return path
+
+
+def _levels(results: BenchResults, tables: Tables) -> dict[int, float]:
+    """Capability levels and their ratios: those of the diagnosed clients, or else those that runs have."""
+    diagnosed = {row.level: row.ratio for row in tables.levels}
+    known = {footprint.level: footprint.ratio for cell in results.cells for footprint in cell.run.footprints}
+    return dict(sorted((diagnosed or known).items()))
 
 
 def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:

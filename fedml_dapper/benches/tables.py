@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -12,7 +12,7 @@ from fedml_dapper.benches.measures import Column, Reading, best, columns, headli
 from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, VariantResults
 from fedml_dapper.benches.statistics import Estimate, estimate, paired_difference
 from fedml_dapper.federation import LevelFootprint
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.records import DeviceFigures, Record
 
 
 class Entry(Record):
@@ -77,6 +77,16 @@ class LevelRow(Record):
     after: Estimate
 
 
+class DeviceRow(Record):
+    """The models that devices of each level run, on every domain, in the honest table's round or the last."""
+
+    label: str
+    sent: dict[int, Estimate]
+    """By capability level; over seeds, of the mean over domains. Levels without a model are missing."""
+    own_statistics: dict[int, Estimate]
+    """With BatchNorm's statistics measured on a device's own images; empty where the model has none."""
+
+
 class SubmodelRow(Record):
     """The slim models that one variant's clients are sent, on the test images of all domains, after the last round."""
 
@@ -107,6 +117,8 @@ class Tables(Record):
     cost: tuple[CostRow, ...]
     levels: tuple[LevelRow, ...]
     """By variant, then by level; of the cells that have a diagnosis."""
+    devices: tuple[DeviceRow, ...] = ()
+    """Of the variants in which it was measured."""
     submodels: tuple[SubmodelRow, ...]
     """Of the variants whose clients are sent slim models."""
     missing: tuple[OpenCell, ...]
@@ -141,6 +153,7 @@ def build_tables(results: BenchResults) -> Tables:
         honest=_accuracies(results, shown, chosen.read, chosen.rule),
         cost=tuple(_cost(variant) for variant in results.finished),
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
+        devices=tuple(found for variant in results.finished if (found := _devices(variant))),
         submodels=tuple(row for variant in results.finished if (row := _submodels(variant))),
         missing=results.open,
         versions=tuple(sorted({cell.run.version for cell in results.cells})),
@@ -252,6 +265,28 @@ def _levels(variant: VariantResults) -> list[LevelRow]:
         after = estimate([fmean(score.after for score in scores) for scores in by_seed])
         rows.append(LevelRow(label=variant.label, level=level, ratio=ratio, before=before, after=after))
     return rows
+
+
+def _devices(variant: VariantResults) -> DeviceRow | None:
+    summaries = [cell.summary for cell in variant.cells.values()]
+    scores = [
+        summary.chosen.devices if summary.chosen and summary.chosen.devices else summary.devices.last
+        for summary in summaries
+        if summary.devices is not None
+    ]
+    if not scores:
+        return None
+    own = [each.own_statistics for each in scores if each.own_statistics is not None]
+    return DeviceRow(label=variant.label, sent=_by_level([each.sent for each in scores]), own_statistics=_by_level(own))
+
+
+def _by_level(figures: Sequence[DeviceFigures]) -> dict[int, Estimate]:
+    found: dict[int, list[float]] = {}
+    for each in figures:
+        for level in each.levels:
+            if level.accuracy is not None:
+                found.setdefault(level.level, []).append(level.accuracy)
+    return {level: estimate(values) for level, values in sorted(found.items())}
 
 
 def _submodels(variant: VariantResults) -> SubmodelRow | None:

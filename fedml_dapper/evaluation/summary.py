@@ -67,6 +67,8 @@ class ChosenRound(Record):
     global_accuracy: float
     domain_accuracy: dict[str, float]
     unseen_accuracy: float | None
+    devices: DeviceScores | None = None
+    """What devices got in that round, where it was measured."""
 
 
 class RunSummary(Record):
@@ -118,16 +120,17 @@ def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
 
 
 def _choose(rounds: Sequence[RoundRecord], metric: Metric) -> ChosenRound | None:
-    candidates = [(r.round, r.validation_scores, r.scores) for r in rounds if r.validation_scores and r.scores]
+    candidates = [(r, r.validation_scores, r.scores) for r in rounds if r.validation_scores and r.scores]
     if not candidates:
         return None
-    number, validation, scores = max(candidates, key=lambda candidate: metric.merit(candidate[1].global_accuracy))
+    record, validation, scores = max(candidates, key=lambda candidate: metric.merit(candidate[1].global_accuracy))
     return ChosenRound(
-        round=number,
+        round=record.round,
         validation_accuracy=validation.global_accuracy,
         global_accuracy=scores.global_accuracy,
         domain_accuracy=scores.domain_accuracy,
         unseen_accuracy=scores.unseen_accuracy,
+        devices=record.devices,
     )
 
 

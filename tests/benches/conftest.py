@@ -12,7 +12,14 @@ from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis, Embedding,
 from fedml_dapper.benches.grid import Bench, Manifest, PlannedCell, Profile, Variant
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.federation import ClientRecord, LedgerWriter, LevelFootprint, RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.records import ClientSummary, PersonalScores, RoundSeconds
+from fedml_dapper.federation.records import (
+    ClientSummary,
+    DeviceFigures,
+    DeviceScores,
+    LevelFigures,
+    PersonalScores,
+    RoundSeconds,
+)
 
 DOMAINS = ("mnist", "usps")
 FOOTPRINTS = (
@@ -84,6 +91,7 @@ class Store:
         validation: Accuracies | None = None,
         personal: Accuracies | None = None,
         unseen: Accuracies | None = None,
+        devices: Accuracies | None = None,
         planned: int | None = None,
         diagnosed: bool = False,
         sent_slim: bool = False,
@@ -104,6 +112,7 @@ class Store:
                     clients=client_records(),
                     personal=own(personal[number - 1]) if personal else None,
                     validation=own(validation[number - 1]) if personal and validation else None,
+                    devices=of_devices(devices[number - 1]) if devices else None,
                     seconds=RoundSeconds(total=3.0, evaluation=1.0),
                 )
             )
@@ -199,3 +208,19 @@ def three_methods(store: Store) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+def of_devices(accuracy: float) -> DeviceScores:
+    """Level 2 ten points below ``accuracy``, level 3 without a model as sent; 20 points more with own statistics."""
+
+    def figures(more: float, weakest: float | None) -> DeviceFigures:
+        values = (accuracy + more, accuracy + more - 10, weakest)
+        levels = tuple(
+            LevelFigures(level=level, accuracy=value, domain_accuracy={}) for level, value in enumerate(values, start=1)
+        )
+        whole = weakest is not None
+        return DeviceFigures(
+            levels=levels, clients=(), accuracy=accuracy + more if whole else None, worst=weakest if whole else None
+        )
+
+    return DeviceScores(sent=figures(0, None), own_statistics=figures(20, 5.0))

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from fedml_dapper.benches.grid import Published, Variant
+from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import load_results
 from fedml_dapper.benches.tables import Tables, build_tables, cost_base, write_csv
 
@@ -128,6 +129,27 @@ def test_submodels_are_those_of_clients_that_are_sent_slim_models(store):
     assert {level: one.mean for level, one in row.levels.items()} == {1: 30, 2: 20, 3: 30}
     assert row.average.mean == pytest.approx(80 / 3)
     assert (row.worst.mean, row.worst.n) == (20, 1)
+
+
+def test_what_devices_get_is_read_in_the_chosen_round(store):
+    folder = store.bench(["Ours", "Plain"], seeds=(1, 2))
+    for seed in (1, 2):
+        store.cell("Ours", seed, [50, 60, 70], validation=[40, 90, 60], devices=[30, 40 + seed, 60])
+        store.cell("Plain", seed, [50, 60, 70], validation=[40, 90, 60])
+
+    results = load_results(folder)
+    tables = build_tables(results)
+
+    assert tables.columns == ("global", "devices, own statistics", "mnist", "usps")
+    assert tables.honest.row("Ours").entries["devices, own statistics"].values == {1: 61, 2: 62}
+    assert tables.best.row("Ours").entries["devices, own statistics"].values == {1: 80, 2: 80}
+    assert "devices, own statistics" not in tables.honest.row("Plain").entries
+    [row] = tables.devices
+    assert {level: one.mean for level, one in row.sent.items()} == {1: 41.5, 2: 31.5}
+    assert {level: one.mean for level, one in row.own_statistics.items()} == {1: 61.5, 2: 51.5, 3: 5}
+    page = write_bench_report(folder).read_text()
+    assert "<h2>What each device gets</h2>" in page
+    assert "<small>61.5" in page
 
 
 def test_variants_that_are_the_same_runs_are_recognised(store):
