@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -41,6 +42,9 @@ pytestmark = [
 
 FEW_ROUNDS = 2
 """Of the silos, of which every round is the in-process one's; MPI runs all rounds."""
+ALL_ROUNDS = 12
+"""None may take longer, start and end included, than so many rounds in one process with one thread: 180 s where a round
+takes 15 s, as on the machine of docs/performance.md."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +70,7 @@ def test_quickstart(offline: OfflineProcess, in_process: list[RoundRecord], tran
     )  # fmt: skip
     seconds = time.monotonic() - started
     assert finished.returncode == 0, finished.stderr[-3000:]
-    assert seconds < 180
+    assert seconds < ALL_ROUNDS * fmean(record.seconds.total for record in in_process)
     assert offline.network_attempts() == ""
     [ledger] = (offline.folder / "runs").glob("*/ledger.jsonl")
     rounds = read_ledger(ledger)[1]
