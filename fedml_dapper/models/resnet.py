@@ -91,7 +91,7 @@ class BasicBlock(nn.Module):
 class ResNet(Backbone):
     """Stages of 1, 2, 4 and 8 times ``width`` channels; z is the globally averaged last stage, d = 8 ``width``."""
 
-    def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int, norm: Norm) -> None:
+    def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int, norm: Norm = "batch") -> None:
         super().__init__()
         chosen = NORMALISATIONS[norm]
         self.stem = nn.Sequential(chosen.conv(3, width, 3, padding=1), chosen.behind(width), nn.ReLU(inplace=True))
