@@ -35,7 +35,8 @@ def footprint(
 ) -> None:  # fmt: skip
     """What each capability level trains and sends: parameters, MACs, bytes each way, memory, a whole round's MACs.
 
-    Peak memory is counted: weights, gradients, optimizer (SGD with momentum) and what autograd saves for a batch.
+    Peak memory is counted: the received message, weights, gradients, optimizer (SGD with momentum) and what autograd
+    saves for a batch.
     """
     levels = check(LevelArgs, {"ratios": ratios.split(",")}, where="--ratios")
     pruning = check(PruningArgs, {"scope": scope, "ratio_of": ratio_of, "round_to": round_to}, where="options")

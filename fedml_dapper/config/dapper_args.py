@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import Field, field_validator
 
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.section import Section
@@ -135,9 +135,3 @@ class DapperArgs(Section):
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
     """With fewer uploads than this at the timeout, the run ends with an error."""
-
-    @model_serializer(mode="wrap")
-    def _as_ever_without_a_fleet(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Ledgers and digests of runs without a fleet are those of versions that knew none."""
-        values: dict[str, Any] = handler(self)
-        return values if self.fleet is not None else {key: value for key, value in values.items() if key != "fleet"}

@@ -183,6 +183,11 @@ class TrainArgs(Section):
             )
         return self
 
+    @property
+    def samples_at_a_time(self) -> int:
+        """That are in a network together: those of a batch, or of a piece of it."""
+        return self.micro_batch_size or self.batch_size
+
     @model_validator(mode="after")
     def _pieces_of_batches(self) -> TrainArgs:
         if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:

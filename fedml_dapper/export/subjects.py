@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.datasets import ClientData, ClientSamples, unlabelled_pictures
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.finished import FinishedRun
-from fedml_dapper.methods import ClientContext, recalibrate
+from fedml_dapper.methods import ClientContext, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone
 
@@ -101,7 +101,7 @@ def pictures_for(run: FinishedRun, folder: Path) -> ClientSamples:
 def with_statistics(subject: Subject, data: ClientData, of: str) -> Subject:
     """``subject`` with BatchNorm's statistics of ``data``, which ``of`` describes."""
     model = subject.model
-    model.load_state_dict({**model.state_dict(), **recalibrate(model, data, CPU)})
+    renew_statistics(model, data, CPU)
     return replace(
         subject,
         model=model.eval(),

@@ -10,7 +10,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.records import DeviceFigures, DeviceScores, LevelFigures
 from fedml_dapper.federation.testing import evaluate
-from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, recalibrate
+from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import part
@@ -92,7 +92,7 @@ class _Fleet(ABC):
         model.to(device)
         before = running_statistics(model)
         if images is not None:
-            model.load_state_dict({**model.state_dict(), **recalibrate(model, images, device)})
+            renew_statistics(model, images, device)
         figure = evaluate(model, method.problem.task, self._tests[domain], device).headline
         model.load_state_dict({**model.state_dict(), **before})
         return figure

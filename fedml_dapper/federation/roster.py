@@ -18,9 +18,8 @@ class Roster:
     come back with more; the server knows those that have joined, a silo only itself.
 
     Levels are stated, by the silos, by ``data_args.clients`` or as a list, or follow from a fleet's devices, or a rule
-    gives them. A rule of the user's
-    own is asked before every round, a built-in one once, for all clients that there can be. Raises
-    :class:`ConfigError` for a rule that is not to be had or gives no levels.
+    gives them. A rule of the user's own is asked before every round, a built-in one once, for all clients that there
+    can be. Raises :class:`ConfigError` for a rule that is not to be had or gives no levels.
     """
 
     def __init__(

@@ -27,7 +27,6 @@ from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, St
 from fedml_dapper.fleet.resident import peak_extra_bytes, resident_bytes
 from fedml_dapper.methods import ClientProfile, Method, Pass
 from fedml_dapper.methods.contract.local_training import new_optimizer
-from fedml_dapper.models import Backbone
 from fedml_dapper.provenance import machine
 
 SOURCE = "calibration"
@@ -38,12 +37,12 @@ _STEPS, _SECONDS = 7, 4.0
 
 def step_times(method: Method[Any]) -> tuple[StepTime, ...]:
     """Milliseconds of training for each sample, for every network that a client of some level trains."""
-    batch = method.problem.training.batch_size
+    count = method.problem.training.samples_at_a_time
     times = {}
     for plan in _trained_plans(method):
         mmacs = (1 + BACKWARD) * method.model_size(plan.plan)[1] / 1e6
         if mmacs not in times:
-            times[mmacs] = StepTime(mmacs=mmacs, ms=1e3 * _step_seconds(method, plan) / batch)
+            times[mmacs] = StepTime(mmacs=mmacs, ms=1e3 * _step_seconds(method, plan) / count)
     return tuple(times[mmacs] for mmacs in sorted(times))
 
 
@@ -55,14 +54,14 @@ def calibrate(build: Callable[[], Method[Any]], model: ModelArgs) -> DeviceProfi
     method = build()
     counted = demands(method)
     measured = {one: measured_peak(build, one.level) for one in (counted[0], counted[-1])}
-    factor = max(1.0, *(peak / one.memory_bytes for one, (_, peak) in measured.items()))
+    factor = max(1.0, *(peak / (one.memory_bytes - one.bytes_down) for one, (_, peak) in measured.items()))
     speed = Speed(
         network=network_label(model, method),
         family=family_of(method.problem.backbone),
         ms_per_sample=step_times(method),
         mark="measured",
         source=SOURCE,
-        how=f"batches of {method.problem.training.batch_size}, {torch.get_num_threads()} threads",
+        how=f"{method.problem.training.samples_at_a_time} samples at a time, {torch.get_num_threads()} threads",
     )
     return DeviceProfile(
         description=f"this machine: {machine()}",
@@ -111,7 +110,7 @@ def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
             pass
 
     train(_SMALL)
-    return resident_bytes(), peak_extra_bytes(lambda: train(method.problem.training.batch_size))
+    return resident_bytes(), peak_extra_bytes(lambda: train(method.problem.training.samples_at_a_time))
 
 
 def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size: int) -> Iterator[float]:
@@ -123,22 +122,18 @@ def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size
     for _ in range(count):
         begun = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        _loss(models, passes, inputs).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+        for model, one in zip(models, passes, strict=True):  # one after the other, as in a round
+            with torch.set_grad_enabled(one.backward):
+                value = model(inputs).square().mean()
+            if one.backward:
+                value.backward()
         optimizer.step()
         yield time.perf_counter() - begun
 
 
-def _loss(models: list[Backbone], passes: tuple[Pass, ...], inputs: Tensor) -> Tensor:
-    total = torch.zeros(())
-    for model, one in zip(models, passes, strict=True):
-        with torch.set_grad_enabled(one.backward):
-            total = total + model(inputs).square().mean()
-    return total
-
-
 def _step_seconds(method: Method[Any], one: Pass) -> float:
     begun, seconds = time.perf_counter(), []
-    for taken in _steps(method, (one,), 1 + _STEPS, method.problem.training.batch_size):
+    for taken in _steps(method, (one,), 1 + _STEPS, method.problem.training.samples_at_a_time):
         seconds.append(taken)
         if len(seconds) > 2 and time.perf_counter() - begun > _SECONDS:
             break

@@ -88,8 +88,7 @@ class _Counter:
 
     def _peak(self, phase: Phase) -> int:
         """All networks' weights, gradients and what is remembered of the trained one, and the pass that holds most."""
-        training = self._method.problem.training
-        batch = training.micro_batch_size or training.batch_size
+        batch = self._method.problem.training.samples_at_a_time
         passes = [(self._memory(one.plan), one.backward) for one in phase.passes]
         trained, steps = passes[0]
         held = sum(memory.weights for memory, _ in passes) + (trained.gradients + trained.optimizer) * steps

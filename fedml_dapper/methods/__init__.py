@@ -64,7 +64,7 @@ from fedml_dapper.methods.contract import (
     as_received,
     payload_bytes,
 )
-from fedml_dapper.methods.contract.batchnorm import recalibrate
+from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics
 from fedml_dapper.registry import Registry
 
 
@@ -113,6 +113,7 @@ __all__ = [
     "build_method",
     "payload_bytes",
     "recalibrate",
+    "renew_statistics",
 ]
 
 

@@ -155,10 +155,3 @@ def test_levels_stand_in_one_place(experiment: Path) -> None:
 
 def test_a_plan_needs_a_fleet(experiment: Path) -> None:
     assert "dapper_args.fleet: the experiment has none" in refused(experiment, command="plan")
-
-
-def test_without_a_fleet_settings_are_what_they_were(tiny_settings: SettingsFactory) -> None:
-    assert "  fleet:" not in tiny_settings().as_yaml()
-    assert "fleet" not in tiny_settings().model_dump(mode="json")["dapper_args"]
-    with_one = tiny_settings("dapper_args.fleet={devices: [raspberry_pi_4], round_s: 60}")
-    assert with_one.model_dump(mode="json")["dapper_args"]["fleet"]["devices"] == ["raspberry_pi_4"]

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.methods.contract import Method, MethodParams, ServerState
-from fedml_dapper.methods.contract.batchnorm import recalibrate
+from fedml_dapper.methods.contract.batchnorm import renew_statistics
 from fedml_dapper.methods.parts.layers import tensors_of
 from fedml_dapper.models import Backbone
 
@@ -42,5 +42,5 @@ class FedBN(Method[FedBNParams]):
     def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
         """The shared layers with BatchNorm statistics of the newcomer's images."""
         model = self.global_model(server).to(device)
-        model.load_state_dict({**model.state_dict(), **recalibrate(model, data, device)})
+        renew_statistics(model, data, device)
         return model

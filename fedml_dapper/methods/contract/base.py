@@ -15,7 +15,7 @@ from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, Section, Train
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.contract.at_home import tensors_at_home
-from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
+from fedml_dapper.methods.contract.batchnorm import renew_statistics, running_statistics
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
@@ -452,7 +452,7 @@ class Method(Generic[P]):
         model = self.global_model(server)
         if self.problem.kept_at_home:
             model.to(device)
-            model.load_state_dict({**model.state_dict(), **recalibrate(model, data, device)})
+            renew_statistics(model, data, device)
         return model
 
 

@@ -52,3 +52,8 @@ def recalibrate(
         layer.momentum = momentum
     model.load_state_dict(before)
     return statistics
+
+
+def renew_statistics(model: Backbone, data: Iterable[Batch], device: torch.device) -> None:
+    """Give ``model``, which is on ``device``, the statistics that :func:`recalibrate` measures on ``data``."""
+    model.load_state_dict({**model.state_dict(), **recalibrate(model, data, device)})
