@@ -36,7 +36,7 @@ def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: S
     for method in ("fedavg", name):
         experiment = build_experiment(
             tiny_settings(
-                f"method={method}", "epochs=3", "ratios=[0, 0.4, 0.8]", "image_size=16", "batch_size=8",
+                f"method={method}", "epochs=3", "ratios=[0, 0.4, 0.8]", "image_size=16", "batch_size=4",
                 "assignment=[1, 2, 3, 1, 2, 3, 1, 2, 3, 2]", "client_share=0.1", "max_grad_norm=null",
             )
         )  # fmt: skip

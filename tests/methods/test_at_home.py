@@ -273,7 +273,7 @@ def test_full_models_keep_theirs_too(base: Experiment, method: str) -> None:
         (("method=scaffold", "at_home=statistics"), "whose server needs all norms; set it to none, or choose another"),
         (
             ("method=fjord", "at_home=norms", "dapper_args.params.fjord={bn_statistics: dense}"),
-            "fjord.bn_statistics: `dense` measures those of the global model, which with dapper_args.at_home",
+            "fjord.bn_statistics: `dense` wants statistics at the server, and dapper_args.at_home `norms` keeps them",
         ),
         (("norm=group", "at_home=statistics"), "has no BatchNorm, so that no statistics can stay at home; set it to"),
         (("at_home=norms", "norm=standardised", "importance=gains"), "compares channels by gains, which with"),

@@ -21,7 +21,6 @@ from fedml_dapper.methods.contract import (
     ClientProfile,
     Downlink,
     LocalTraining,
-    Method,
     Pass,
     Phase,
     Problem,
@@ -34,6 +33,7 @@ from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.dealing import deal
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
+from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
@@ -44,12 +44,11 @@ from fedml_dapper.pruning import (
     plan_by_importance,
     ranked,
     slim_layout,
-    slim_model,
 )
 from fedml_dapper.seeding import Stream, numpy_generator
 
 
-class DapperFLSlimParams(FusionParams):
+class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
     """Settings of DapperFL from a slim download."""
 
     gamma: float = Field(default=0.0, ge=0)
@@ -58,13 +57,15 @@ class DapperFLSlimParams(FusionParams):
     """What DAR penalises: squared length per feature, which width does not change, squared length, or length."""
     dealt: float = Field(default=0.5, ge=0, le=1)
     """Share of a slim model's channels that are dealt out in turn; the others are the most important ones."""
+    bn_statistics: Statistics = "slim"
+    """As in :class:`StaticBatchNormParams`; those tracked, so that with full models it is FedAvg."""
     recovery: Recovery = "holders"
     """What fills dropped coordinates."""
     distillation: float = Field(default=1.0, ge=0)
     """Weight of what weaker levels' networks are taught by those that hold them."""
 
 
-class DapperFLSlim(Method[DapperFLSlimParams]):
+class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     """Slim downloads, channels dealt out, fusion, sub-networks taught in place, averages over holders."""
 
     name = "dapperfl_slim"
@@ -92,11 +93,10 @@ class DapperFLSlim(Method[DapperFLSlimParams]):
         drawn = numpy_generator(self.problem.seed, Stream.METHOD, server.round)
         return deal(rankings, widths, client_id, self.params.dealt, drawn)
 
-    def level_model(self, server: ServerState, level: int) -> Backbone:
+    def level_plan(self, server: ServerState, level: int) -> PruningPlan:
         """The most important channels, without a hand."""
-        model, layout = self.global_model(server), self.problem.layout
         widths = self.problem.widths(self.problem.ratios[level - 1])
-        return slim_model(model, layout, plan_by_importance(layout, model.state_dict(), widths))
+        return plan_by_importance(self.problem.layout, server.weights, widths)
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, whose steps teach the weaker levels' networks in turn."""
@@ -105,7 +105,8 @@ class DapperFLSlim(Method[DapperFLSlimParams]):
             Pass(plan_by_importance(layout, weights, self.problem.widths(ratio))) for ratio in self._weaker(profile)
         ]
         epochs = self.epochs(profile)
-        return tuple(Phase(epochs / len(taught), (own, pupil)) for pupil in taught) or (Phase(epochs, (own,)),)
+        trained = [Phase(epochs / len(taught), (own, pupil)) for pupil in taught] or [Phase(epochs, (own,))]
+        return (*trained, *self.measuring(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """An epoch, fusion, and the other epochs, all on the model that was sent."""
@@ -157,5 +158,5 @@ class DapperFLSlim(Method[DapperFLSlimParams]):
     def takes_robust_means(self) -> bool:
         return True
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+    def averaging(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.problem, self.params.recovery)

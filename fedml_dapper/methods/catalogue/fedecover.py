@@ -81,7 +81,7 @@ class FedEcover(StaticBatchNorm[FedEcoverParams]):
         """eta = gamma^d of a round from 1 on, where d is the number of decays before it."""
         return float(self.params.gamma ** (min(round_ - 1, self.params.decay_until) // self.params.decay_interval))
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+    def averaging(self, server: ServerState) -> Aggregation:
         return _CoverAndStep(server, self)
 
 

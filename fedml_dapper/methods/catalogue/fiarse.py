@@ -93,7 +93,7 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
     def takes_robust_means(self) -> bool:
         return True
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+    def averaging(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.problem, "holders")
 
 

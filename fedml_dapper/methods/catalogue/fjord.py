@@ -83,7 +83,8 @@ class FjORD(StaticBatchNorm[FjORDParams]):
         narrower = [Pass(plan_window(layout, self.problem.widths(ratio))) for ratio in ratios]
         of_narrower = [(own, one) if self.params.distillation else (one,) for one in narrower]
         share = epochs / (1 + len(narrower))
-        return tuple(Phase(share, passes) for passes in ((own,), *of_narrower))
+        drawn = [Phase(share, passes) for passes in ((own,), *of_narrower)]
+        return (*drawn, *self.measuring(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs of steps, each of one width."""
@@ -127,5 +128,5 @@ class FjORD(StaticBatchNorm[FjORDParams]):
     def takes_robust_means(self) -> bool:
         return True
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+    def averaging(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.problem, "holders")

@@ -1,6 +1,15 @@
 """The contract of a method, and all that it is written with."""
 
-from fedml_dapper.methods.contract.base import Aggregation, Method, MethodParams, P, Problem, RecoverAndAverage
+from fedml_dapper.methods.contract.base import (
+    Aggregation,
+    Method,
+    MethodParams,
+    P,
+    Problem,
+    RecoverAndAverage,
+    UploadsMean,
+    mean_of_uploads,
+)
 from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss, Terms
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.phases import Pass, Phase
@@ -26,7 +35,9 @@ __all__ = [
     "Terms",
     "TrainingMetrics",
     "Upload",
+    "UploadsMean",
     "Value",
     "as_received",
+    "mean_of_uploads",
     "payload_bytes",
 ]

@@ -465,7 +465,7 @@ class RecoverAndAverage:
         self._layout = problem.layout
         self._uniform = problem.uniform_weights
         sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
-        self._mean = _mean(sent, problem, recovery)
+        self._mean = mean_of_uploads(sent, problem, recovery)
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
@@ -475,7 +475,11 @@ class RecoverAndAverage:
         self._server.weights = {**self._server.weights, **self._mean.result()}
 
 
-def _mean(previous: Tensors, problem: Problem, recovery: Recovery) -> RecoveringMean | ClippedMean | RobustMean:
+UploadsMean = RecoveringMean | ClippedMean | RobustMean
+
+
+def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
+    """What uploads are folded into, one by one: the mean, or what ``dapper_args.defence`` puts in its place."""
     layout, defence = problem.layout, problem.defence
     match defence.aggregation:
         case "mean":

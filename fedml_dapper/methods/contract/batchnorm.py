@@ -32,12 +32,14 @@ def recalibrate(
     """Statistics of ``model`` on un-augmented images, as the cumulative average over their batches; no labels.
 
     With ``layers``, of these alone: all else runs as in evaluation, by the statistics it has. The model is given back
-    unchanged.
+    unchanged. A model without BatchNorm has none, and does not run.
     """
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     norms: Sequence[nn.BatchNorm1d | nn.BatchNorm2d] = layers or [
         layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
     ]
+    if not norms:
+        return {}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     momenta = [layer.momentum for layer in norms]
     model.train(layers is None)
     for layer in norms:

@@ -117,7 +117,7 @@ class WindowMethod(StaticBatchNorm[WindowParams]):
     def takes_robust_means(self) -> bool:
         return True
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+    def averaging(self, server: ServerState) -> Aggregation:
         if self.params.masked_loss and self.problem.defence.aggregation == "mean":
             return AverageHeldClasses(server, self.problem)
         return RecoverAndAverage(server, self.problem, "holders")

@@ -2,72 +2,189 @@
 
 The original measures them before every test, with the dense global model on all clients' training images: ``dense``.
 A weak client cannot run that model, and where clients are other people's nobody has all images. So by default each
-client measures its own trained slim model, in every round. Networks without BatchNorm have none.
+client measures its own trained slim model, in every round. The server averages over all clients, or for every level
+apart (``by_level``): statistics of a narrow network differ from a wide one's (Slimmable Networks, Yu et al., ICLR 2019,
+whose switchable BatchNorm has gains and biases for every width too). ``exact`` measures the level's model that the
+aggregation gave, by all that can run it, as US-Nets do after training (Yu and Huang, ICCV 2019). Networks without
+BatchNorm have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Literal, TypeVar
 
 import torch
 
-from fedml_dapper.datasets import ClientData
+from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
+    Aggregation,
     ClientContext,
+    ClientProfile,
     Downlink,
     LocalTraining,
     Method,
     MethodParams,
+    Pass,
+    Phase,
     Problem,
     ServerState,
     Upload,
+    UploadsMean,
+    mean_of_uploads,
 )
-from fedml_dapper.methods.contract.batchnorm import recalibrate
+from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import PruningPlan, Tensors, slim_tensors, write_back
+
+Statistics = Literal["slim", "recalibrate", "by_level", "exact", "dense"]
 
 
 class StaticBatchNormParams(MethodParams):
     """Settings of the methods that measure running statistics after training."""
 
-    bn_statistics: Literal["slim", "recalibrate", "dense"] = "recalibrate"
+    bn_statistics: Statistics = "recalibrate"
     """Which running statistics the tested model has. ``recalibrate``: the mean of those that clients measured, in one
-    pass over their un-augmented images after training. ``slim``: the mean of those tracked during training. ``dense``,
-    in a simulation: before every test those of the dense model, in one pass over all clients' un-augmented images;
-    between two tests it has those of ``slim``."""
+    pass over their un-augmented images after training. ``by_level``: the same for the clients of each level apart; the
+    global model has those of the strongest level that took part so far. ``slim``: the mean of those tracked during
+    training. In a simulation besides, before every test: ``exact``, those of each level's model, in one pass over the
+    un-augmented images of all clients that can run it, the global model's as under ``by_level``; ``dense``, those of
+    the dense model over all clients' images, and between two tests those of ``slim``."""
 
 
 P = TypeVar("P", bound=StaticBatchNormParams)
 
 
 class StaticBatchNorm(Method[P]):
-    """Methods whose clients send statistics of the slim model that they trained."""
+    """Methods whose clients send statistics of the slim model that they trained; subclasses say how the server averages
+    (:meth:`averaging`)."""
 
     def __init__(self, params: P, problem: Problem) -> None:
         super().__init__(params, problem)
-        if params.bn_statistics == "dense" and problem.at_home != "none":
+        if params.bn_statistics in ("by_level", "exact", "dense") and problem.at_home != "none":
             raise ConfigError(
-                f"dapper_args.params.{self.name}.bn_statistics: `dense` measures those of the global model, which with"
-                f" dapper_args.at_home `{problem.at_home}` there is not; choose recalibrate or slim"
+                f"dapper_args.params.{self.name}.bn_statistics: `{params.bn_statistics}` wants statistics at the"
+                f" server, and dapper_args.at_home `{problem.at_home}` keeps them with clients; choose recalibrate or"
+                " slim"
             )
 
     @property
+    def _measures(self) -> bool:
+        """Whether clients measure statistics after training."""
+        return self.params.bn_statistics in ("recalibrate", "by_level")
+
+    @cached_property
+    def _statistics(self) -> frozenset[str]:
+        return frozenset(running_statistics(self.problem.backbone, copy=False))
+
+    @property
     def tests_on_training_data(self) -> bool:
-        return self.params.bn_statistics == "dense"
+        return self.params.bn_statistics in ("exact", "dense")
 
     def before_tests(self, server: ServerState, clients: Sequence[ClientData], device: torch.device) -> None:
         if self.params.bn_statistics == "dense":
             model = self.global_model(server).to(device)
             server.weights = {**server.weights, **recalibrate(model, chain.from_iterable(clients), device)}
+        elif self.params.bn_statistics == "exact" and self._statistics:
+            for level in range(1, len(self.problem.ratios) + 1):
+                able = [client for client in clients if server.profiles[client.client_id].level <= level]
+                if able:
+                    self._measure(server, level, chain.from_iterable(able), device)
+            _adopt_strongest(server)
+
+    def _measure(self, server: ServerState, level: int, data: Iterable[Batch], device: torch.device) -> None:
+        """Remember the statistics of the model of ``level`` on ``data``; channels that it lacks keep theirs."""
+        measured = recalibrate(self.level_model(server, level).to(device), data, device)
+        whole = {name: self.as_of_level(server, level).weights[name] for name in sorted(self._statistics)}
+        plan = self.level_plan(server, level)
+        server.memory.keep(_group(level), {**whole, **write_back(whole, measured, self.problem.layout, plan)})
+
+    def measuring(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """The pass after training, for :meth:`local_phases`."""
+        return (
+            (Phase(1, (Pass(self.first_plan(profile), backward=False),)),)
+            if self._measures and self._statistics
+            else ()
+        )
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs of the part it is sent, and the pass that measures."""
+        return (*super().local_phases(profile), *self.measuring(profile))
 
     def upload(
         self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
         extras: Tensors | None = None,
     ) -> Upload:  # fmt: skip
-        if self.params.bn_statistics == "recalibrate":
-            statistics = recalibrate(model, client.data, client.device)
-            model.load_state_dict({**model.state_dict(), **statistics})
+        if self._measures:
+            renew_statistics(model, client.data, client.device)
         return super().upload(client, downlink, model, training, extras)
+
+    def downlink(self, server: ServerState, client_id: int) -> Downlink:
+        return super().downlink(self.as_of_level(server, server.profiles[client_id].level), client_id)
+
+    def level_plan(self, server: ServerState, level: int) -> PruningPlan:
+        """The part of the global model that is :meth:`level_model`."""
+        anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
+        return self.plan(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
+
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        layout, plan = self.problem.layout, self.level_plan(server, level)
+        model = self.local_model(plan)
+        model.load_state_dict(slim_tensors(self.as_of_level(server, level).weights, layout, plan))
+        return model
+
+    def as_of_level(self, server: ServerState, level: int) -> ServerState:
+        """``server`` with the statistics of clients of ``level``, where these are averaged apart."""
+        return replace(server, weights={**server.weights, **server.memory.recall(_group(level))})
+
+    def averaging(self, server: ServerState) -> Aggregation:
+        """How the server averages, statistics included."""
+        raise NotImplementedError
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """:meth:`averaging`, and the levels' own statistics."""
+        averaging = self.averaging(server)
+        if self.params.bn_statistics != "by_level" or not self._statistics:
+            return averaging
+        return _StatisticsByLevel(averaging, server, self.problem, self._statistics)
+
+
+class _StatisticsByLevel:
+    """An aggregation, and beside it the mean of statistics over the clients of each level."""
+
+    def __init__(self, whole: Aggregation, server: ServerState, problem: Problem, names: frozenset[str]) -> None:
+        self._whole, self._server, self._problem, self._names = whole, server, problem, names
+        self._means: dict[int, UploadsMean] = {}
+
+    def add(self, upload: Upload) -> None:
+        self._whole.add(upload)
+        level = self._server.profiles[upload.client_id].level
+        if level not in self._means:
+            before = {name: self._server.weights[name] for name in sorted(self._names)}
+            before.update(self._server.memory.recall(_group(level)))
+            self._means[level] = mean_of_uploads(before, self._problem, "holders")
+        weight = 1 if self._problem.uniform_weights else upload.num_samples
+        sent = {name: tensor for name, tensor in upload.weights.items() if name in self._names}
+        self._means[level].add(sent, upload.plan, weight)
+
+    def close(self) -> None:
+        self._whole.close()
+        for level, mean in self._means.items():
+            self._server.memory.keep(_group(level), mean.result())
+        _adopt_strongest(self._server)
+
+
+def _group(level: int) -> str:
+    """As what the server remembers the statistics of ``level``."""
+    return f"statistics of level {level}"
+
+
+def _adopt_strongest(server: ServerState) -> None:
+    """Give the global model the statistics of the strongest level that has some."""
+    levels = sorted({profile.level for profile in server.profiles})
+    strongest = next(filter(None, (server.memory.recall(_group(level)) for level in levels)), {})
+    server.weights = {**server.weights, **strongest}
