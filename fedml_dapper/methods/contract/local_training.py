@@ -94,7 +94,8 @@ class LocalTraining:
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         samples = 0
-        body = [parameter for name, parameter in model.named_parameters() if name not in model.head_tensors]
+        head = model.head_tensors
+        body = [parameter for name, parameter in model.named_parameters() if name not in head]
         drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
         for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
             optimizer.zero_grad(set_to_none=True)
