@@ -29,6 +29,7 @@ class Stream(Enum):
     METHOD = "method"
     TRAINING = "local training"
     SEARCH = "hyper-parameter search"
+    CLOCK = "virtual clock"
 
 
 def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

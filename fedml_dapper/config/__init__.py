@@ -31,7 +31,7 @@ from fedml_dapper.config.fedml_args import (
     ValidationArgs,
     why_refused,
 )
-from fedml_dapper.config.fleet_args import FleetArgs
+from fedml_dapper.config.fleet_args import ClockArgs, FleetArgs
 from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
 from fedml_dapper.config.references import (
     ENTRY_POINTS,
@@ -56,6 +56,7 @@ __all__ = [
     "AtHome",
     "ClientArgs",
     "ClientSpecificArgs",
+    "ClockArgs",
     "CommArgs",
     "CommonArgs",
     "DapperArgs",

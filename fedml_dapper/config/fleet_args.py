@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedml_dapper.config.section import Section
+
+
+class ClockArgs(Section):
+    """``dapper_args.fleet.clock``: a simulation reckons how long its rounds would take on the fleet's devices. Without
+    more it waits for every client."""
+
+    jitter: float = Field(default=0.0, ge=0)
+    """By how much a client's times vary from round to round: the standard deviation of the logarithm of the factors,
+    one for training and one for the network, whose median is 1."""
+    deadline_s: float | None = Field(default=None, gt=0)
+    """Uploads that arrive later after the round's beginning are dropped."""
+    over_selection: float = Field(default=1.0, ge=1)
+    """So many times ``client_num_per_round`` clients are chosen; the first ``client_num_per_round`` uploads to arrive
+    count, the others are dropped (Bonawitz et al., 2019, who choose 1.3 times as many)."""
 
 
 class FleetArgs(Section):
@@ -19,6 +33,18 @@ class FleetArgs(Section):
     """Share of a device's memory that training may take."""
     network: str | None = None
     """Network of all clients, the name of a shipped one or a file; each device's own when absent."""
+    clock: ClockArgs | None = None
+    """Virtual time of a simulation; none when absent."""
+
+    @model_validator(mode="after")
+    def _deadline_leaves_time(self) -> FleetArgs:
+        deadline = None if self.clock is None else self.clock.deadline_s
+        if deadline is not None and deadline > self.round_s:
+            raise ValueError(
+                f"clock.deadline_s ({deadline:g}) is later than round_s ({self.round_s:g}), for which levels are"
+                " chosen; lower it"
+            )
+        return self
 
     @field_validator("devices")
     @classmethod

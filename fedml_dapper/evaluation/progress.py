@@ -59,6 +59,9 @@ class LogProgress(RunObserver):
             text += f"  devices {metric.text(record.devices.sent.accuracy)}"
             text += "" if own_statistics is None else f" (own statistics {metric.number(own_statistics)})"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
+        if record.clock is not None:
+            late = sum(client.outcome == "late" for client in record.clock.clients)
+            text += f"  clock {timedelta(seconds=round(record.clock.elapsed_s))}" + (f" ({late} late)" if late else "")
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 

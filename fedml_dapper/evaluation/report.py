@@ -14,7 +14,7 @@ from PIL import Image
 from fedml_dapper.config import Settings, check, sources
 from fedml_dapper.datasets import contact_sheet, load_suite
 from fedml_dapper.errors import DapperError, DataError
-from fedml_dapper.evaluation import figures
+from fedml_dapper.evaluation import clock_figures, figures
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
 from fedml_dapper.evaluation.predictions import predicted_samples
@@ -96,6 +96,11 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:
     if rounds:
         if any(record.devices is not None for record in rounds):
             pictures["devices"] = svg_uri(figures.device_bars(run, rounds))
+        on_clock = [record for record in rounds if record.clock is not None]
+        if on_clock:
+            pictures["timeline"] = svg_uri(clock_figures.timeline(run, on_clock[-1]))
+        if any(record.scores is not None for record in on_clock):
+            pictures["over_time"] = svg_uri(clock_figures.accuracy_over_time(run, on_clock))
         pictures["loss"] = svg_uri(figures.loss_per_level(run, rounds))
         pictures["seconds"] = svg_uri(figures.seconds_per_level(run, rounds))
     return pictures

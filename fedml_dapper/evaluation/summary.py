@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from fedml_dapper.evaluation.clock_summary import ClockSummary, summarise_clock
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.records import DeviceFigures, DeviceScores, PersonalScores, Record
 from fedml_dapper.tasks import Metric
@@ -90,6 +91,8 @@ class RunSummary(Record):
     personal: PersonalSummary | None = None
     devices: DeviceSummary | None = None
     """None where it was not measured."""
+    clock: ClockSummary | None = None
+    """None without a virtual clock."""
     seconds: float
     """Sum over the finished rounds."""
 
@@ -111,6 +114,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
         unseen_accuracy=_accuracy(unseen, run.metric) if unseen else None,
         personal=_personal(rounds, run.metric),
         devices=_devices(rounds, run.metric),
+        clock=summarise_clock(run, rounds),
         seconds=sum(record.seconds.total for record in rounds),
     )
 

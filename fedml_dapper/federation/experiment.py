@@ -20,7 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
-from fedml_dapper.fleet import FleetPlan, plan_fleet
+from fedml_dapper.fleet import FleetPlan, VirtualClock, plan_fleet
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
@@ -54,6 +54,8 @@ class Experiment:
     notes: tuple[str, ...]
     sources: Mapping[str, str]
     """By setting, what is not of this package: what the setting names, or what a program passes in its place."""
+    clock: VirtualClock | None = None
+    """On which a simulation's rounds take time; None without a fleet that has one."""
 
     @property
     def division(self) -> Division:
@@ -187,6 +189,7 @@ def build_experiment(
             *(() if fleet is None else fleet.notes),
         ),
         sources=_sources(settings, model, data),
+        clock=_clock(settings, fleet),
     )
 
 
@@ -204,6 +207,25 @@ def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Devic
             f" dapper_args.min_clients_per_round is {fewest}; `fedml-dapper plan` says what limits the others"
         )
     return fleet
+
+
+def _clock(settings: Settings, fleet: FleetPlan | None) -> VirtualClock | None:
+    """The virtual clock, where the fleet is to have one. Raises :class:`ConfigError` where there is nothing for it."""
+    args, training = settings.dapper_args.fleet, settings.train_args
+    if fleet is None or args is None or args.clock is None:
+        return None
+    if settings.common_args.training_type != "simulation":
+        raise ConfigError(
+            "dapper_args.fleet.clock: a virtual clock is for simulations; silos' rounds take real time, which"
+            " dapper_args.round_timeout_s limits. Leave it out"
+        )
+    able = len(fleet.clients) - len(fleet.left_out)
+    if args.clock.over_selection > 1 and able <= training.client_num_per_round:
+        raise ConfigError(
+            f"dapper_args.fleet.clock.over_selection: all {able} clients that can run a level are wanted already; lower"
+            f" train_args.client_num_per_round ({training.client_num_per_round}), or leave it out"
+        )
+    return VirtualClock(args.clock, fleet, settings.common_args.random_seed)
 
 
 def build_untrained(settings: Settings, num_classes: int, example: Tensor) -> Method[Any]:

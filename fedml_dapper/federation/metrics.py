@@ -35,6 +35,12 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics["clients/answered"] = len(record.clients)
     metrics["clients/absent"] = len(record.absent)
     metrics["clients/refused"] = len(record.refused)
+    if record.clock is not None:
+        metrics["clock/round_s"] = record.clock.round_s
+        metrics["clock/elapsed_s"] = record.clock.elapsed_s
+        metrics["clock/late"] = sum(client.outcome == "late" for client in record.clock.clients)
+        if record.clock.joules is not None:
+            metrics["clock/joules"] = record.clock.joules
     metrics["seconds/round"] = record.seconds.total
     metrics["seconds/evaluation"] = record.seconds.evaluation
     return metrics

@@ -160,6 +160,30 @@ class DeviceScores(Record):
     domain's first client); None where the model has none, or where clients' images are elsewhere."""
 
 
+class ClientOnClock(Record):
+    """A chosen client's round on the virtual clock, also where its upload did not count."""
+
+    client: int
+    download_s: float
+    training_s: float
+    upload_s: float
+    joules: float | None
+    """That training took, without radio; None where the device's profile has no watts."""
+    outcome: Literal["in time", "late", "surplus"]
+    """Whether its upload counted; or came after the deadline; or after as many others as were wanted."""
+
+
+class RoundOnClock(Record):
+    """A round on the virtual clock of a simulated fleet (``dapper_args.fleet.clock``)."""
+
+    round_s: float
+    elapsed_s: float
+    """Since the run's first round began."""
+    joules: float | None
+    """That all who began took for training so far in the run; None where a device's profile has no watts."""
+    clients: tuple[ClientOnClock, ...]
+
+
 class RoundRecord(Record):
     """One line per round."""
 
@@ -178,11 +202,14 @@ class RoundRecord(Record):
     devices: DeviceScores | None = None
     """What each device gets; None where it is not measured, or where the method has no global model."""
     absent: tuple[int, ...] = ()
-    """Chosen for the round and not in quarantine, but no valid upload came in time."""
+    """Chosen for the round and not in quarantine, but no valid upload came in time; on a virtual clock, of which
+    ``clock`` says why."""
     refused: dict[int, str] = {}
     """Those of the absent whose upload was refused, and why."""
     quarantined: tuple[int, ...] = ()
     """Chosen for the round, but left out for earlier uploads that were refused."""
+    clock: RoundOnClock | None = None
+    """When things happened on the fleet's devices; None without a virtual clock."""
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds

@@ -16,6 +16,7 @@ from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeco
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.validation import UploadCheck
+from fedml_dapper.federation.virtual_time import VirtualTime
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
@@ -42,6 +43,7 @@ class Server:
         self._scoring = Scoring(experiment)
         self._check = UploadCheck(experiment)
         self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
+        self._virtual = VirtualTime(experiment)
         backbone = experiment.method.problem.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
@@ -55,6 +57,7 @@ class Server:
         self._refused: dict[int, str] = {}
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
+        self._dropped: set[int] = set()
         self._num_tests: dict[int, int] = {}
         """Test samples of silos with data of their own, by client id."""
         self._bytes_down: dict[int, int] = {}
@@ -117,8 +120,9 @@ class Server:
                 self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
+            self._virtual.open(round_, self._clients)
             self.state.clients = tuple(self._clients)
-            self._refused = {}
+            self._refused, self._dropped = {}, set()
             self._awaited, self._early, self._records, self._bytes_down = list(self._clients), {}, [], {}
             self._aggregation = self._method.aggregation(self.state)
             self._opened = time.perf_counter()
@@ -131,7 +135,7 @@ class Server:
         return message
 
     def receive(self, upload: Upload) -> None:
-        """Take one upload.
+        """Take one upload; one that on the virtual clock does not count is checked and dropped.
 
         Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what its client has to
         send. One that the defence finds implausible is refused, in simulation as elsewhere.
@@ -141,6 +145,11 @@ class Server:
         if upload.client_id not in self._awaited or upload.client_id in self._early:
             raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
         self._check.check_form(self.state, upload)
+        if self._virtual.drops(upload.client_id):
+            self._awaited.remove(upload.client_id)
+            self._dropped.add(upload.client_id)
+            self._fold_in_turn()
+            return
         try:
             self._check.check_change(self.state, upload)
         except ProtocolError as error:
@@ -166,8 +175,8 @@ class Server:
         return self._refused
 
     def answered(self) -> set[int]:
-        """Clients whose upload of the open round has arrived and was taken."""
-        return {record.client for record in self._records} | self._early.keys()
+        """Clients whose upload of the open round has arrived and was taken, or does not count on the virtual clock."""
+        return {record.client for record in self._records} | self._early.keys() | self._dropped
 
     def close_round(self) -> RoundRecord:
         """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
@@ -194,6 +203,7 @@ class Server:
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
             quarantined=tuple(self._left_out),
+            clock=self._virtual.close(self.last_record),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
@@ -224,13 +234,13 @@ class Server:
         self.last_record, self._quarantine.standing = checkpoint.last_record, checkpoint.standing
 
     def _choose_clients(self) -> list[int]:
-        training, seed = self._experiment.settings.train_args, self._experiment.settings.common_args.random_seed
+        seed = self._experiment.settings.common_args.random_seed
         available = sorted(self._experiment.roster.available)
         ids = [client_id for client_id in available if self._method.takes_part(self.state.profiles[client_id].level)]
-        if training.client_num_per_round >= len(ids):
+        if self._virtual.chosen >= len(ids):
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
-        return sorted(stream.choice(ids, training.client_num_per_round, replace=False).tolist())
+        return sorted(stream.choice(ids, self._virtual.chosen, replace=False).tolist())
 
     def _is_tested(self, round_: int) -> bool:
         every = self._experiment.settings.validation_args.frequency_of_the_test

@@ -1,5 +1,6 @@
 """Unequal devices: what they are able to, what a level needs of them, and who can run which."""
 
+from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
 from fedml_dapper.fleet.demand import Demand, demands
 from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
@@ -8,12 +9,15 @@ from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device, fin
 __all__ = [
     "Budget",
     "ClientFit",
+    "ClientTime",
     "Demand",
     "DeviceProfile",
     "Fit",
     "FleetPlan",
     "Network",
+    "RoundTimes",
     "Use",
+    "VirtualClock",
     "demands",
     "find_device",
     "find_network",

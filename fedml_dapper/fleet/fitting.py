@@ -38,9 +38,15 @@ class Use:
 
     memory_mb: float
     memory_limit_mb: float
-    network_s: float
+    download_s: float
     training_s: float
+    upload_s: float
     limit_s: float
+
+    @property
+    def network_s(self) -> float:
+        """Download and upload."""
+        return self.download_s + self.upload_s
 
     @property
     def seconds(self) -> float:
@@ -99,8 +105,9 @@ def use_of(demand: Demand, means: Means, budget: Budget) -> Use:
     return Use(
         memory_mb=runtime + factor * demand.memory_bytes / 1e6,
         memory_limit_mb=budget.memory_share * device.memory_mb.value,
-        network_s=megabits_down / means.downlink_mbps + megabits_up / means.uplink_mbps,
+        download_s=megabits_down / means.downlink_mbps,
         training_s=training_seconds(demand, means.speed, means.num_samples),
+        upload_s=megabits_up / means.uplink_mbps,
         limit_s=budget.round_s,
     )
 

@@ -30,6 +30,8 @@ class ClientFit:
     """The one of the device that was reckoned with."""
     stretch: Stretch
     """How far the device's speed had to be."""
+    watts: float | None
+    """That the device draws while it trains, where its profile says so."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients:
     planned = []
     for client, name in zip(clients, names, strict=True):
         means, stretch = _means(name, profiles[name], network, called, family, _trained(method, client))
-        planned.append(ClientFit(client, shown(name), fit(needs, means, budget), means.speed, stretch))
+        watts = None if means.device.watts is None else means.device.watts.value
+        planned.append(ClientFit(client, shown(name), fit(needs, means, budget), means.speed, stretch, watts))
     return FleetPlan(method.name, called, family, needs, tuple(planned))
 
 

@@ -1,0 +1,67 @@
+"""Figures of a run on its fleet's virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from fedml_dapper.evaluation.style import PALETTE, canvas, markers
+from fedml_dapper.federation import RoundRecord, RunRecord
+
+_PARTS = ("download", "training", "upload", "waiting")
+_COLOURS = dict(zip(_PARTS, (PALETTE[0], PALETTE[1], PALETTE[2], "0.88"), strict=True))
+_UNITS = ((48 * 3600, 3600, "h"), (600, 60, "min"), (0, 1, "s"))
+
+
+def accuracy_over_time(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Headline figure of the global model over virtual time."""
+    tested = [(record.clock.elapsed_s, record.scores) for record in rounds if record.clock and record.scores]
+    scale, unit = _unit(tested[-1][0])
+    name = run.metric.name
+    figure, axes = canvas(f"{name[:1].upper()}{name[1:]} over the fleet's time", _subtitle(run))
+    times = [elapsed_s / scale for elapsed_s, _ in tested]
+    axes.plot(times, [scores.global_accuracy for _, scores in tested], color="black", **markers(0, len(times)))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.set_xlabel(f"virtual time ({unit})")
+    axes.set_ylabel(replace(run.metric, name=f"{name} on test data").title)
+    return figure
+
+
+def timeline(run: RunRecord, record: RoundRecord) -> Figure:
+    """One round: what every chosen client did, and how long it waited for the round to close."""
+    assert record.clock is not None
+    clock, levels = record.clock, {client.client: client for client in run.clients}
+    scale, unit = _unit(max(clock.round_s, *(one.download_s + one.training_s + one.upload_s for one in clock.clients)))
+    figure, axes = canvas(
+        f"Round {record.round} on the fleet's devices", _subtitle(run), height=1.8 + 0.3 * len(clock.clients)
+    )
+    names = []
+    for place, one in enumerate(clock.clients):
+        ends = one.download_s + one.training_s + one.upload_s
+        spans = (one.download_s, one.training_s, one.upload_s, max(0.0, clock.round_s - ends))
+        begins = 0.0
+        for part, span in zip(_PARTS, spans, strict=True):
+            axes.barh(place, span / scale, left=begins / scale, height=0.7, color=_COLOURS[part])
+            begins += span
+        client = levels[one.client]
+        outcome = "" if one.outcome == "in time" else f", {one.outcome}"
+        names.append(f"{one.client} ({client.domain}, level {client.level}{outcome})")
+    axes.axvline(clock.round_s / scale, color="black", linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"virtual time since the round began ({unit})")
+    patches = [Patch(color=colour, label=part) for part, colour in _COLOURS.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def _subtitle(run: RunRecord) -> str:
+    return f"{run.method} on {run.suite}, 1 seed"
+
+
+def _unit(longest_s: float) -> tuple[int, str]:
+    return next((scale, unit) for least, scale, unit in _UNITS if longest_s >= least)

@@ -1,0 +1,72 @@
+"""A run on its fleet's virtual clock, in a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.federation.records import Record
+
+_TARGETS = (50.0, 60.0, 70.0)
+
+
+class Participation(Record):
+    """How often a domain's clients began a round, and how often their uploads counted."""
+
+    began: int
+    counted: int
+    late: int
+
+
+class ClockSummary(Record):
+    """Where a fleet's time and energy went."""
+
+    elapsed_s: float
+    joules: float | None
+    """Of training, without radio; None where a device's profile has no watts."""
+    waiting: float
+    """Share of the time between a round's beginning and its end in which a client, on average, had nothing to do."""
+    reached: dict[float, float | None]
+    """Virtual seconds until the global model first had so many percent, where the headline is in percent; None where it
+    never had."""
+    by_domain: dict[str, Participation]
+    last_round: int
+    """The last round with a clock."""
+
+
+def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSummary | None:
+    """Summary of the rounds that have a clock; None where none has."""
+    clocks = [record.clock for record in rounds if record.clock is not None]
+    if not clocks:
+        return None
+    domains = {client.client: client.domain for client in run.clients}
+    began = [(domains[one.client], one.outcome) for clock in clocks for one in clock.clients]
+    busy = sum(
+        min(clock.round_s, one.download_s + one.training_s + one.upload_s) for clock in clocks for one in clock.clients
+    )
+    return ClockSummary(
+        elapsed_s=clocks[-1].elapsed_s,
+        joules=clocks[-1].joules,
+        waiting=1 - busy / sum(clock.round_s * len(clock.clients) for clock in clocks),
+        reached={target: _time_to(target, rounds) for target in _TARGETS} if run.metric.unit == "%" else {},
+        by_domain={
+            domain: Participation(
+                began=sum(where == domain for where, _ in began),
+                counted=began.count((domain, "in time")),
+                late=began.count((domain, "late")),
+            )
+            for domain in run.domains
+        },
+        last_round=max(record.round for record in rounds if record.clock is not None),
+    )
+
+
+def _time_to(target: float, rounds: Sequence[RoundRecord]) -> float | None:
+    return next(
+        (
+            record.clock.elapsed_s
+            for record in rounds
+            if record.clock is not None and record.scores is not None and record.scores.global_accuracy >= target
+        ),
+        None,
+    )

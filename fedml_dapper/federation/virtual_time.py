@@ -1,0 +1,73 @@
+"""A simulation's rounds on the virtual clock of its fleet, if it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.records import ClientOnClock, RoundOnClock, RoundRecord
+from fedml_dapper.fleet import RoundTimes
+
+
+class VirtualTime:
+    """Who is chosen, whose uploads are dropped, and what the ledger says of it. Without a clock nothing changes."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._clock, settings = experiment.clock, experiment.settings
+        self._wanted = settings.train_args.client_num_per_round
+        self._fewest = settings.dapper_args.min_clients_per_round
+        self._times: RoundTimes | None = None
+
+    @property
+    def chosen(self) -> int:
+        """How many clients are to begin a round."""
+        return self._wanted if self._clock is None else self._clock.chosen(self._wanted)
+
+    def open(self, round_: int, client_ids: Sequence[int]) -> None:
+        """Reckon the times of a round.
+
+        Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` would be done in time.
+        """
+        if self._clock is None:
+            return
+        self._times = self._clock.times(round_, client_ids, self._wanted)
+        if len(self._times.in_time) < self._fewest:
+            arrivals = sorted((one.arrives_s, one.client) for one in self._times.clients)
+            arrives_s, client = arrivals[min(self._fewest, len(arrivals)) - 1]
+            raise ConfigError(
+                f"dapper_args.fleet.clock.deadline_s: in round {round_} {len(self._times.in_time)} of {len(arrivals)}"
+                f" clients are done in time, dapper_args.min_clients_per_round is {self._fewest}; client {client} would"
+                f" be with {arrives_s:.1f} s. Raise the deadline"
+            )
+
+    def drops(self, client_id: int) -> bool:
+        """Whether the upload of ``client_id`` does not count in the open round."""
+        return self._times is not None and client_id not in self._times.in_time
+
+    def close(self, before: RoundRecord | None) -> RoundOnClock | None:
+        """The open round, which follows ``before``, as the ledger has it."""
+        times = self._times
+        if times is None:
+            return None
+        previous = None if before is None else before.clock
+        spent = [one.joules for one in times.clients]
+        joules = None if None in spent else sum(value for value in spent if value is not None)
+        if previous is not None and joules is not None:
+            joules = None if previous.joules is None else previous.joules + joules
+        return RoundOnClock(
+            round_s=times.round_s,
+            elapsed_s=times.round_s + (0.0 if previous is None else previous.elapsed_s),
+            joules=joules,
+            clients=tuple(
+                ClientOnClock(
+                    client=one.client,
+                    download_s=one.download_s,
+                    training_s=one.training_s,
+                    upload_s=one.upload_s,
+                    joules=one.joules,
+                    outcome=times.outcome(one.client),
+                )
+                for one in times.clients
+            ),
+        )

@@ -1,0 +1,103 @@
+"""A virtual clock: how long a simulation's rounds would take on the fleet's devices, and whose uploads come too late.
+
+A client's round is download, training and upload, as its plan reckons them, times what varies. All clients of a round
+begin together, and servers compute in no time. Nothing is measured, so that times repeat with the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedml_dapper.config import ClockArgs
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.fleet.planning import ClientFit, FleetPlan
+from fedml_dapper.seeding import Stream, numpy_generator
+
+Outcome = Literal["in time", "late", "surplus"]
+
+
+@dataclass(frozen=True)
+class ClientTime:
+    """A client's round, in virtual seconds."""
+
+    client: int
+    download_s: float
+    training_s: float
+    upload_s: float
+    joules: float | None
+    """That training takes, without radio; None where the device's profile has no watts."""
+
+    @property
+    def arrives_s(self) -> float:
+        """When its upload is there, after the round's beginning."""
+        return self.download_s + self.training_s + self.upload_s
+
+
+@dataclass(frozen=True)
+class RoundTimes:
+    """A round on the virtual clock."""
+
+    clients: tuple[ClientTime, ...]
+    """Everyone that was chosen, by client id."""
+    in_time: frozenset[int]
+    """Those whose uploads count."""
+    late: frozenset[int]
+    """Those that are not done at the deadline; all others are, but after as many as were wanted."""
+    round_s: float
+    """When the round closes, after its beginning."""
+
+    def outcome(self, client_id: int) -> Outcome:
+        """What became of the upload of ``client_id``."""
+        return "in time" if client_id in self.in_time else "late" if client_id in self.late else "surplus"
+
+
+class VirtualClock:
+    """The times of a fleet's clients, at the levels that a plan gives them.
+
+    Raises :class:`ConfigError` for a deadline that no client can meet.
+    """
+
+    def __init__(self, args: ClockArgs, plan: FleetPlan, seed: int) -> None:
+        self._args, self._seed = args, seed
+        self._plan = {one.client.client_id: one for one in plan.clients if one.fit.level is not None}
+        fastest = min(self._plan.values(), key=lambda one: one.fit.use.seconds)
+        if args.deadline_s is not None and fastest.fit.use.seconds > args.deadline_s:
+            raise ConfigError(
+                f"dapper_args.fleet.clock.deadline_s: nobody is done within {args.deadline_s:g} s; fastest is client"
+                f" {fastest.client.client_id} ({fastest.profile}) with {fastest.fit.use.seconds:.1f} s, of which"
+                f" {fastest.fit.use.download_s:.1f} s of download. Raise it"
+            )
+
+    def chosen(self, wanted: int) -> int:
+        """How many clients begin a round that wants so many uploads."""
+        return math.ceil(round(self._args.over_selection * wanted, 9))
+
+    def times(self, round_: int, client_ids: Sequence[int], wanted: int) -> RoundTimes:
+        """The round of those that were chosen, of which the first ``wanted`` uploads count."""
+        clients = tuple(self._time(self._plan[client_id], round_) for client_id in client_ids)
+        deadline = math.inf if self._args.deadline_s is None else self._args.deadline_s
+        arrivals = sorted((one.arrives_s, one.client) for one in clients)
+        done = [client for arrives_s, client in arrivals if arrives_s <= deadline]
+        needed = frozenset(done[:wanted])
+        closes_s = max((arrives_s for arrives_s, client in arrivals if client in needed), default=0.0)
+        return RoundTimes(
+            clients=clients,
+            in_time=needed,
+            late=frozenset(client for _, client in arrivals) - frozenset(done),
+            round_s=closes_s if len(needed) == min(wanted, len(clients)) else deadline,
+        )
+
+    def _time(self, one: ClientFit, round_: int) -> ClientTime:
+        draws = numpy_generator(self._seed, Stream.CLOCK, one.client.client_id, round_)
+        training, network = (math.exp(self._args.jitter * draw) for draw in draws.standard_normal(2).tolist())
+        use = one.fit.use
+        return ClientTime(
+            client=one.client.client_id,
+            download_s=network * use.download_s,
+            training_s=training * use.training_s,
+            upload_s=network * use.upload_s,
+            joules=None if one.watts is None else one.watts * training * use.training_s,
+        )

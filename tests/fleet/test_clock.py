@@ -1,0 +1,83 @@
+"""The virtual clock by hand: who is in time, when rounds close, what varies."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedml_dapper.config import ClockArgs
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.fleet import ClientFit, Fit, FleetPlan, Use, VirtualClock
+from fedml_dapper.fleet.profiles import Speed
+from fedml_dapper.pruning import Device
+
+SPEED = Speed(network="any", family="convolutions", gmacs_per_s=1.0, mark="derived", how="invented", source="nowhere")
+
+
+def plan(*seconds: float | None, watts: float | None = None) -> FleetPlan:
+    """Clients that download in 1 s, upload in 2 s, and train for the rest; None for one that can run nothing."""
+    clients = tuple(
+        ClientFit(
+            client=Device(client_id, "scans", 10),
+            profile=f"board{client_id}",
+            fit=Fit(None if total is None else 1, Use(1, 9, 1.0, (total or 99) - 3, 2.0, 90), ()),
+            speed=SPEED,
+            stretch="none",
+            watts=watts,
+        )
+        for client_id, total in enumerate(seconds)
+    )
+    return FleetPlan("fedavg", "any", "convolutions", (), clients)
+
+
+def test_a_round_waits_for_its_slowest_client() -> None:
+    times = VirtualClock(ClockArgs(), plan(10, 40, 20, watts=5), seed=1).times(1, [0, 1, 2], wanted=3)
+    assert times.round_s == 40
+    assert times.in_time == {0, 1, 2}
+    assert [one.arrives_s for one in times.clients] == [10, 40, 20]
+    assert [one.joules for one in times.clients] == [5 * 7, 5 * 37, 5 * 17]
+    assert (times.clients[0].download_s, times.clients[0].training_s, times.clients[0].upload_s) == (1, 7, 2)
+
+
+def test_a_deadline_drops_who_is_later_and_closes_the_round() -> None:
+    clock = VirtualClock(ClockArgs(deadline_s=30), plan(10, 40, 20), seed=1)
+    times = clock.times(1, [0, 1, 2], wanted=3)
+    assert (times.round_s, times.in_time, times.late) == (30, {0, 2}, {1})
+    assert [times.outcome(client) for client in range(3)] == ["in time", "late", "in time"]
+    assert clock.times(1, [0, 2], wanted=2).round_s == 20  # nobody is left to wait for
+
+
+def test_over_selection_takes_the_first_and_closes_with_them() -> None:
+    clock = VirtualClock(ClockArgs(over_selection=1.5), plan(10, 40, 20), seed=1)
+    assert [clock.chosen(wanted) for wanted in (2, 3, 10)] == [3, 5, 15]
+    times = clock.times(1, [0, 1, 2], wanted=2)
+    assert (times.round_s, times.in_time, times.late) == (20, {0, 2}, frozenset())
+    assert times.outcome(1) == "surplus"
+
+
+def test_chosen_clients_are_counted_without_rounding_errors() -> None:
+    assert VirtualClock(ClockArgs(over_selection=1.1), plan(10), seed=1).chosen(10) == 11  # 1.1 x 10 is above 11
+
+
+def test_times_vary_with_client_and_round_alone() -> None:
+    clock = VirtualClock(ClockArgs(jitter=0.5), plan(*[10] * 400), seed=1)
+    everyone = clock.times(1, range(400), wanted=400)
+    assert clock.times(1, [7], wanted=1).clients[0] == everyone.clients[7]
+    assert clock.times(2, [7], wanted=1).clients[0] != everyone.clients[7]
+    assert (
+        VirtualClock(ClockArgs(jitter=0.5), plan(*[10] * 400), seed=2).times(1, [7], 1).clients[0]
+        != (everyone.clients[7])
+    )
+    for field, expected in (("training_s", 7), ("upload_s", 2)):
+        logs = sorted(math.log(getattr(one, field) / expected) for one in everyone.clients)
+        mean = sum(logs) / 400
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in logs) / 400)
+        assert mean == pytest.approx(0, abs=0.1)
+        assert deviation == pytest.approx(0.5, rel=0.15)
+    assert all(one.upload_s == pytest.approx(2 * one.download_s) for one in everyone.clients)  # one network
+
+
+def test_a_deadline_that_nobody_meets_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"nobody is done within 5 s; fastest is client 0 \(board0\) with 10.0 s"):
+        VirtualClock(ClockArgs(deadline_s=5), plan(10, 40, None), seed=1)
