@@ -15,6 +15,7 @@ from fedml_dapper.methods.catalogue.fedap import FedAP
 from fedml_dapper.methods.catalogue.fedavg import FedAvg
 from fedml_dapper.methods.catalogue.fedavg_small import FedAvgSmall
 from fedml_dapper.methods.catalogue.fedavg_strong import FedAvgStrong
+from fedml_dapper.methods.catalogue.fedavgm import FedAvgM
 from fedml_dapper.methods.catalogue.fedbabu import FedBABU
 from fedml_dapper.methods.catalogue.fedbn import FedBN
 from fedml_dapper.methods.catalogue.fedcmd import FedCMD
@@ -77,9 +78,9 @@ def _fits(found: object) -> str:
 
 
 _BUILT_IN: tuple[type[Method[Any]], ...] = (
-    DapperFL, DapperFLSlim, DepthFL, Ditto, FDSE, FedAP, FedAvg, FedAvgSmall, FedAvgStrong, FedBABU, FedBN, FedCMD,
-    FedDrop, FedDyn, FedEcover, FedFA, FedFomo, FedHEAL, FedMP, FedPer, FedProx, FedRep, FedRolex, FedSR, FIARSE,
-    FjORD, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL, PartialFed, PFedSim, SCAFFOLD, ScaleFL,
+    DapperFL, DapperFLSlim, DepthFL, Ditto, FDSE, FedAP, FedAvg, FedAvgM, FedAvgSmall, FedAvgStrong, FedBABU, FedBN,
+    FedCMD, FedDrop, FedDyn, FedEcover, FedFA, FedFomo, FedHEAL, FedMP, FedPer, FedProx, FedRep, FedRolex, FedSR,
+    FIARSE, FjORD, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL, PartialFed, PFedSim, SCAFFOLD, ScaleFL,
 )  # fmt: skip
 
 METHODS: Registry[type[Method[Any]]] = Registry(

@@ -1,0 +1,34 @@
+"""Momentum at the server (FedAvgM; Hsu et al., 2019): each round goes on in the direction of those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedml_dapper.methods.contract import Aggregation, ServerState, Upload
+
+_VELOCITY = "velocity"
+
+
+class WithMomentum:
+    """An aggregation that gives W', after which v <- beta v + (W' - W) and W <- W + v.
+
+    Both over trainable parameters; what else an aggregation gives stays. A coordinate that nobody held has W' = W, so
+    that its velocity fades out. The server remembers v, one number per parameter.
+    """
+
+    def __init__(self, inner: Aggregation, server: ServerState, beta: float, trainable: Collection[str]) -> None:
+        self._inner, self._server, self._beta, self._trainable = inner, server, beta, trainable
+
+    def add(self, upload: Upload) -> None:
+        self._inner.add(upload)
+
+    def close(self) -> None:
+        before = self._server.weights
+        self._inner.close()
+        velocity = self._server.memory.recall(_VELOCITY)
+        for name in self._trainable:
+            change = self._server.weights[name] - before[name]
+            velocity[name] = change if name not in velocity else self._beta * velocity[name] + change
+        moved = {name: before[name] + velocity[name] for name in self._trainable}
+        self._server.memory.keep(_VELOCITY, velocity)
+        self._server.weights = {**self._server.weights, **moved}

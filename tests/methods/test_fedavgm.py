@@ -1,0 +1,72 @@
+"""Momentum at the server, by hand and against FedAvg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.methods import ServerState, Upload
+from fedml_dapper.methods.contract.batchnorm import running_statistics
+from fedml_dapper.methods.parts.server_momentum import WithMomentum
+
+SettingsFactory = Callable[..., Settings]
+FIVE = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "epochs=1")
+
+
+class _Gives:
+    """An aggregation that makes given tensors of the server's weights, whatever arrives."""
+
+    def __init__(self, server: ServerState, given: dict[str, Tensor]) -> None:
+        self._server, self._given = server, given
+
+    def add(self, upload: Upload) -> None:
+        raise AssertionError(upload)
+
+    def close(self) -> None:
+        self._server.weights = dict(self._given)
+
+
+def test_velocity_by_hand() -> None:
+    """beta 0.5; the mean is always 1 above the model that was sent."""
+    server = ServerState(0, {"w": torch.tensor([0.0, 8.0]), "n": torch.tensor(1.0)}, ())
+    reached = []
+    for _ in range(3):
+        given = {"w": server.weights["w"] + torch.tensor([1.0, 0.0]), "n": torch.tensor(7.0)}
+        WithMomentum(_Gives(server, given), server, 0.5, ["w"]).close()
+        reached.append(server.weights["w"].tolist())
+    assert reached == [[1.0, 8.0], [2.5, 8.0], [4.25, 8.0]]  # steps 1, 1.5, 1.75; who stands still does not move
+    assert server.weights["n"] == 7
+    given = {"w": server.weights["w"].clone(), "n": torch.tensor(7.0)}
+    WithMomentum(_Gives(server, given), server, 0.5, ["w"]).close()
+    assert server.weights["w"].tolist() == [5.125, 8.0]  # nobody held it: the velocity fades
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+def test_without_momentum_it_is_fedavg_and_with_it_the_first_round_is(
+    tiny_settings: SettingsFactory, aggregation: str
+) -> None:
+    def weights(method: str, rounds: int, beta: float = 0.0) -> dict[str, Tensor]:
+        params = f"dapper_args.params.fedavgm={{server_momentum: {beta}}}"
+        robust = f"dapper_args.defence.aggregation={aggregation}"
+        settings = tiny_settings(*FIVE, f"method={method}", f"comm_round={rounds}", params, robust)
+        return simulate(build_experiment(settings))[0].state.weights
+
+    plain, none = weights("fedavg", 2), weights("fedavgm", 2)
+    assert all(torch.allclose(tensor, none[name], rtol=0, atol=1e-6) for name, tensor in plain.items())
+    first, carried = weights("fedavg", 1), weights("fedavgm", 1, 0.9)
+    assert all(torch.allclose(tensor, carried[name], rtol=0, atol=1e-6) for name, tensor in first.items())
+    second = weights("fedavgm", 2, 0.9)
+    statistics = running_statistics(build_experiment(tiny_settings(*FIVE)).method.problem.backbone)
+    for name in plain.keys() - statistics.keys():
+        if plain[name].is_floating_point():
+            expected = plain[name] + 0.9 * (first[name] - initial(tiny_settings)[name])
+            torch.testing.assert_close(second[name], expected, rtol=0, atol=1e-5)
+
+
+def initial(tiny_settings: SettingsFactory) -> dict[str, Tensor]:
+    return build_experiment(tiny_settings(*FIVE)).method.problem.backbone.state_dict()
