@@ -8,6 +8,7 @@ from fedml_dapper import __version__
 from fedml_dapper.commands.adapt import adapt
 from fedml_dapper.commands.bench import bench
 from fedml_dapper.commands.calibrate import calibrate
+from fedml_dapper.commands.compare import compare
 from fedml_dapper.commands.data import data
 from fedml_dapper.commands.doctor import doctor
 from fedml_dapper.commands.export import export
@@ -41,6 +42,6 @@ def main() -> None:
 
 
 for _command in (
-    adapt, bench, calibrate, data, doctor, export, footprint, plan, predict, report, run, search, settings
+    adapt, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search, settings
 ):  # fmt: skip
     main.add_command(_command)

@@ -19,7 +19,7 @@ _UNITS = ((48 * 3600, 3600, "h"), (600, 60, "min"), (0, 1, "s"))
 def accuracy_over_time(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Headline figure of the global model over virtual time."""
     tested = [(record.clock.elapsed_s, record.scores) for record in rounds if record.clock and record.scores]
-    scale, unit = _unit(tested[-1][0])
+    scale, unit = time_unit(tested[-1][0])
     name = run.metric.name
     figure, axes = canvas(f"{name[:1].upper()}{name[1:]} over the fleet's time", _subtitle(run))
     times = [elapsed_s / scale for elapsed_s, _ in tested]
@@ -35,14 +35,14 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
     """One round: what every chosen client did, and how long it waited for the round to close."""
     assert record.clock is not None
     clock, levels = record.clock, {client.client: client for client in run.clients}
-    scale, unit = _unit(max(clock.round_s, *(one.download_s + one.training_s + one.upload_s for one in clock.clients)))
+    arrivals = [one.download_s + one.training_s + one.upload_s for one in clock.clients]
+    scale, unit = time_unit(max(clock.round_s, *arrivals))
     figure, axes = canvas(
         f"Round {record.round} on the fleet's devices", _subtitle(run), height=1.8 + 0.3 * len(clock.clients)
     )
     names = []
-    for place, one in enumerate(clock.clients):
-        ends = one.download_s + one.training_s + one.upload_s
-        spans = (one.download_s, one.training_s, one.upload_s, max(0.0, clock.round_s - ends))
+    for place, (one, arrives_s) in enumerate(zip(clock.clients, arrivals, strict=True)):
+        spans = (one.download_s, one.training_s, one.upload_s, max(0.0, clock.round_s - arrives_s))
         begins = 0.0
         for part, span in zip(_PARTS, spans, strict=True):
             axes.barh(place, span / scale, left=begins / scale, height=0.7, color=_COLOURS[part])
@@ -63,5 +63,6 @@ def _subtitle(run: RunRecord) -> str:
     return f"{run.method} on {run.suite}, 1 seed"
 
 
-def _unit(longest_s: float) -> tuple[int, str]:
+def time_unit(longest_s: float) -> tuple[int, str]:
+    """In how many seconds at a time, and under which name, times up to ``longest_s`` are drawn."""
     return next((scale, unit) for least, scale, unit in _UNITS if longest_s >= least)

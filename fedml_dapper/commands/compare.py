@@ -1,0 +1,35 @@
+"""``fedml-dapper compare``: finished runs side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fedml_dapper.evaluation.comparison import compare as compared
+from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
+
+
+@click.command()
+@click.argument("folders", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("comparison.html"),
+    show_default=True, help="Where the page goes.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and write no page.")
+def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
+    """Lay runs side by side: what each reached over rounds, bytes and virtual time, and which settings differ."""
+    if len(folders) < 2:
+        raise click.UsageError("give at least two runs' folders")
+    comparison = compared(folders)
+    if as_json:
+        click.echo(json.dumps(comparison.document(), indent=2))
+        return
+    console = Console()
+    console.print(comparison_table(comparison))
+    if comparison.differences:
+        console.print(difference_table(comparison))
+    write_comparison(output, comparison)
+    click.echo(output.absolute())

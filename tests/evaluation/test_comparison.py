@@ -1,0 +1,104 @@
+"""Runs side by side, as a user lays them: made-up ledgers with known figures, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedml_dapper.cli import main
+from fedml_dapper.evaluation.comparison import compare
+from fedml_dapper.federation import LEDGER_NAME, LedgerWriter, RoundRecord, RunRecord
+from fedml_dapper.federation.records import ClientOnClock, RoundOnClock
+from fedml_dapper.tasks import Metric
+
+MakeRun = Callable[..., RunRecord]
+MakeRound = Callable[..., RoundRecord]
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)], prog_name="fedml-dapper")
+
+
+def clock(elapsed_s: float) -> RoundOnClock:
+    client = ClientOnClock(client=0, download_s=1, training_s=7, upload_s=2, joules=35, outcome="in time")
+    return RoundOnClock(round_s=10, elapsed_s=elapsed_s, joules=3.5 * elapsed_s, clients=(client,))
+
+
+@pytest.fixture
+def write(tmp_path: Path, make_run: MakeRun, make_round: MakeRound) -> Callable[..., Path]:
+    def write(name: str, start: float, timed: bool = False, **changes: Any) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        ledger = LedgerWriter(folder / LEDGER_NAME)
+        ledger.run_started(make_run(**changes))
+        for number in range(1, 4):
+            record = make_round(number, start + number, start - number)
+            ledger.round_finished(record.model_copy(update={"clock": clock(10.0 * number)}) if timed else record)
+        ledger.run_finished()
+        return folder
+
+    return write
+
+
+def test_it_says_what_was_reached_what_it_cost_and_what_differs(write: Callable[..., Path], tmp_path: Path) -> None:
+    settings = {"common_args": {"random_seed": 7}, "train_args": {"comm_round": 20}, "dapper_args": {"output_dir": "a"}}
+    other = {"common_args": {"random_seed": 8}, "train_args": {"comm_round": 20}, "dapper_args": {"output_dir": "b"}}
+    first = write("first", 60, settings=settings, timed=True)
+    second = write("second", 50, settings=other, method="fedavg", timed=True)
+    document = json.loads(call(first, second, "--json").stdout)
+    assert [(run["name"], run["method"], run["global_accuracy"]["last"]) for run in document["runs"]] == [
+        ("first", "dapperfl", 60.0),
+        ("second", "fedavg", 50.0),
+    ]
+    assert document["runs"][0]["bytes"] == 3 * (16_000_000 * 3 + 16_000_000 + 2 * 8_000_100)
+    assert document["runs"][0]["clock"]["elapsed_s"] == 30
+    assert document["runs"][0]["clock"]["reached"] == {"50.0": 10.0, "60.0": 10.0, "70.0": None}
+    assert document["differences"] == {"common_args.random_seed": ["7", "8"]}
+    page = tmp_path / "page.html"
+    result = call(first, second, "-o", page)
+    assert result.exit_code == 0, result.output
+    assert str(page) in result.stdout.replace("\n", "")
+    html = page.read_text(encoding="utf-8")
+    for words in ("2 runs compared", "Over rounds", "Over bytes", "Over virtual time", "common_args.random_seed"):
+        assert words in html
+    assert "Not the same data" not in html
+
+
+def test_virtual_time_is_an_axis_only_where_all_have_it(write: Callable[..., Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert call(write("a", 60, timed=True), write("b", 50), "-o", page).exit_code == 0
+    html = page.read_text(encoding="utf-8")
+    assert "Over bytes" in html
+    assert "Over virtual time" not in html
+
+
+def test_other_data_are_called_that(write: Callable[..., Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = call(write("a", 60), write("b", 50, suite="pacs"), "-o", page)
+    assert result.exit_code == 0
+    assert "their figures do not compare" in " ".join(result.stdout.split())
+    assert "Not the same data" in page.read_text(encoding="utf-8")
+
+
+def test_folders_of_one_name_keep_their_paths(write: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    folders = [write("x/run", 60), write("y/run", 50)]
+    assert [each.name for each in compare(folders).runs] == [str(folder) for folder in folders]
+
+
+def test_what_cannot_be_compared_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
+    page, first = tmp_path / "page.html", write("a", 60)
+    alone = call(first, "-o", page)
+    assert (alone.exit_code, "give at least two runs' folders" in alone.output) == (2, True)
+    nothing = call(first, tmp_path / "nowhere", "-o", page)
+    assert (nothing.exit_code, "nowhere" in nothing.output) == (2, True)
+    other = write("b", 50, metric=Metric(name="mean error", unit="px", higher_is_better=False))
+    judged = call(first, other, "-o", page)
+    assert (judged.exit_code, "compare runs of one task" in " ".join(judged.output.split())) == (2, True)
+    assert not page.exists()
