@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedml_dapper.evaluation.units import duration
 from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRecord
 
 
@@ -61,7 +62,7 @@ class LogProgress(RunObserver):
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)
-            text += f"  clock {timedelta(seconds=round(record.clock.elapsed_s))}" + (f" ({late} late)" if late else "")
+            text += f"  clock {duration(record.clock.elapsed_s)}" + (f" ({late} late)" if late else "")
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 

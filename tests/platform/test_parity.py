@@ -61,3 +61,20 @@ def test_in_process_mpi_and_grpc_train_the_same_model(tiny_settings: SettingsFac
         for key, tensor in server.state.weights.items():
             assert torch.equal(saved[key], tensor), f"{name}: {key} differs"
         assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds), name
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_uploads_that_a_virtual_clock_drops_hang_no_rank(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    fleet = "{devices: [raspberry_pi_5, phone_low], network: flash_p50, round_s: 60, clock: {over_selection: 1.5}}"
+    clocked = (*FIVE_LEVELS, "client_num_per_round=3", "epochs=1", f"dapper_args.fleet={fleet}")
+    server, rounds = simulate(build_experiment(tiny_settings(*clocked)))
+    assert all(len(record.absent) == 2 for record in rounds)
+    mpi, folder = tmp_path / "mpi.yaml", tmp_path / "out"
+    mpi.write_text(tiny_settings(*clocked, "backend=MPI").as_yaml())
+    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", mpi, "--output", folder)
+    assert finished.returncode == 0, finished.stderr
+    saved = load_file(folder / "global_model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
+    again = read_ledger(folder / "ledger.jsonl")[1]
+    assert [record.clock for record in again] == [record.clock for record in rounds]
+    assert without_seconds(again) == without_seconds(rounds)

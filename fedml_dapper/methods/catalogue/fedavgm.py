@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, ServerState
-from fedml_dapper.methods.parts.server_momentum import WithMomentum
+from fedml_dapper.methods.parts.server_momentum import with_momentum
 
 
 class FedAvgMParams(MethodParams):
@@ -31,5 +31,5 @@ class FedAvgM(Method[FedAvgMParams]):
         return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        averaging = super().aggregation(server)
-        return WithMomentum(averaging, server, self.params.server_momentum, self.problem.layout.trainable)
+        beta, trainable = self.params.server_momentum, self.problem.layout.trainable
+        return with_momentum(super().aggregation(server), server, beta, trainable)

@@ -9,7 +9,14 @@ from fedml_dapper.methods.contract import Aggregation, ServerState, Upload
 _VELOCITY = "velocity"
 
 
-class WithMomentum:
+def with_momentum(
+    aggregation: Aggregation, server: ServerState, beta: float, trainable: Collection[str]
+) -> Aggregation:
+    """``aggregation`` with momentum ``beta`` over tensors named ``trainable``; itself where that is 0."""
+    return _WithMomentum(aggregation, server, beta, trainable) if beta > 0 else aggregation
+
+
+class _WithMomentum:
     """An aggregation that gives W', after which v <- beta v + (W' - W) and W <- W + v.
 
     Both over trainable parameters; what else an aggregation gives stays. A coordinate that nobody held has W' = W, so
