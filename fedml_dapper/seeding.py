@@ -30,6 +30,7 @@ class Stream(Enum):
     TRAINING = "local training"
     SEARCH = "hyper-parameter search"
     CLOCK = "virtual clock"
+    AVAILABILITY = "availability of devices"
 
 
 def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

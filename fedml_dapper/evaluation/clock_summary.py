@@ -16,6 +16,10 @@ class Participation(Record):
     began: int
     counted: int
     late: int
+    gone: int
+    """Whose device went off before it was done."""
+    offline: int
+    """How often a client could not be chosen, since its device was off."""
 
 
 class ClockSummary(Record):
@@ -54,6 +58,8 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
                 began=sum(where == domain for where, _ in began),
                 counted=began.count((domain, "in time")),
                 late=began.count((domain, "late")),
+                gone=began.count((domain, "gone")),
+                offline=sum(domains[client] == domain for clock in clocks for client in clock.offline),
             )
             for domain in run.domains
         },

@@ -169,8 +169,9 @@ class ClientOnClock(Record):
     upload_s: float
     joules: float | None
     """That training took, without radio; None where the device's profile has no watts."""
-    outcome: Literal["in time", "late", "surplus"]
-    """Whether its upload counted; or came after the deadline; or after as many others as were wanted."""
+    outcome: Literal["in time", "late", "surplus", "gone"]
+    """Whether its upload counted; or came after the deadline; or after as many others as were wanted; or never, since
+    its device went off."""
 
 
 class RoundOnClock(Record):
@@ -181,6 +182,8 @@ class RoundOnClock(Record):
     """Since the run's first round began."""
     joules: float | None
     """That all who began took for training so far in the run; None where a device's profile has no watts."""
+    offline: tuple[int, ...] = ()
+    """Who could not be chosen, since their devices were off where the round began."""
     clients: tuple[ClientOnClock, ...]
 
 

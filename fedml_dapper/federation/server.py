@@ -120,7 +120,7 @@ class Server:
                 self.state.profiles = self._experiment.roster.profiles(round_)
             self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
-            self._virtual.open(round_, self._clients)
+            self._virtual.open(round_, self.last_record, self._clients)
             self.state.clients = tuple(self._clients)
             self._refused, self._dropped = {}, set()
             self._awaited, self._early, self._records, self._bytes_down = list(self._clients), {}, [], {}
@@ -237,6 +237,7 @@ class Server:
         seed = self._experiment.settings.common_args.random_seed
         available = sorted(self._experiment.roster.available)
         ids = [client_id for client_id in available if self._method.takes_part(self.state.profiles[client_id].level)]
+        ids = list(self._virtual.online(self.state.round + 1, self.last_record, ids))
         if self._virtual.chosen >= len(ids):
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)

@@ -7,7 +7,7 @@ begin together, and servers compute in no time. Nothing is measured, so that tim
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan
 from fedml_dapper.seeding import Stream, numpy_generator
 
-Outcome = Literal["in time", "late", "surplus"]
+Outcome = Literal["in time", "late", "surplus", "gone"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,17 @@ class RoundTimes:
     in_time: frozenset[int]
     """Those whose uploads count."""
     late: frozenset[int]
-    """Those that are not done at the deadline; all others are, but after as many as were wanted."""
+    """Those that are not done at the deadline."""
+    gone: frozenset[int]
+    """Those whose device goes off before they are done. All others are done, but after as many as were wanted."""
     round_s: float
     """When the round closes, after its beginning."""
 
     def outcome(self, client_id: int) -> Outcome:
         """What became of the upload of ``client_id``."""
-        return "in time" if client_id in self.in_time else "late" if client_id in self.late else "surplus"
+        if client_id in self.in_time:
+            return "in time"
+        return "gone" if client_id in self.gone else "late" if client_id in self.late else "surplus"
 
 
 class VirtualClock:
@@ -75,29 +79,53 @@ class VirtualClock:
         """How many clients begin a round that wants so many uploads."""
         return math.ceil(round(self._args.over_selection * wanted, 9))
 
-    def times(self, round_: int, client_ids: Sequence[int], wanted: int) -> RoundTimes:
-        """The round of those that were chosen, of which the first ``wanted`` uploads count."""
+    def online(self, round_: int, at_s: float, client_ids: Iterable[int]) -> list[int]:
+        """Those of ``client_ids`` whose device is on where ``round_`` begins, ``at_s`` seconds into the run."""
+        return [client_id for client_id in client_ids if self._stays_s(client_id, round_, at_s) > 0]
+
+    def times(self, round_: int, at_s: float, client_ids: Sequence[int], wanted: int) -> RoundTimes:
+        """The round of those that were chosen, which begins ``at_s`` seconds into the run; the first ``wanted`` uploads
+        count."""
         clients = tuple(self._time(self._plan[client_id], round_) for client_id in client_ids)
         deadline = math.inf if self._args.deadline_s is None else self._args.deadline_s
-        arrivals = sorted((one.arrives_s, one.client) for one in clients)
+        gone = {one.client for one in clients if one.arrives_s > self._stays_s(one.client, round_, at_s)}
+        arrivals = sorted((one.arrives_s, one.client) for one in clients if one.client not in gone)
         done = [client for arrives_s, client in arrivals if arrives_s <= deadline]
         needed = frozenset(done[:wanted])
-        closes_s = max((arrives_s for arrives_s, client in arrivals if client in needed), default=0.0)
         return RoundTimes(
             clients=clients,
             in_time=needed,
             late=frozenset(client for _, client in arrivals) - frozenset(done),
-            round_s=closes_s if len(needed) == min(wanted, len(clients)) else deadline,
+            gone=frozenset(gone),
+            round_s=self._closes_s(clients, needed, wanted, deadline),
         )
+
+    def _closes_s(self, clients: Sequence[ClientTime], needed: frozenset[int], wanted: int, deadline: float) -> float:
+        """With the last upload that counts where all that were wanted are there, else at the deadline. Without a
+        deadline the server gives a device up that went off when it should have been done."""
+        last = max((one.arrives_s for one in clients if one.client in needed), default=0.0)
+        if len(needed) == min(wanted, len(clients)):
+            return last
+        return min(deadline, max(one.arrives_s for one in clients))
+
+    def _stays_s(self, client_id: int, round_: int, at_s: float) -> float:
+        """For how long a client's device is on from the beginning of a round; 0 where it is off."""
+        availability = self._plan[client_id].device.availability
+        if availability is None:
+            return math.inf
+        if availability.share is None:
+            return availability.stays_s(at_s)
+        draw = numpy_generator(self._seed, Stream.AVAILABILITY, client_id, round_).random()
+        return math.inf if draw < availability.share else 0.0
 
     def _time(self, one: ClientFit, round_: int) -> ClientTime:
         draws = numpy_generator(self._seed, Stream.CLOCK, one.client.client_id, round_)
         training, network = (math.exp(self._args.jitter * draw) for draw in draws.standard_normal(2).tolist())
-        use = one.fit.use
+        use, watts = one.fit.use, one.device.watts
         return ClientTime(
             client=one.client.client_id,
             download_s=network * use.download_s,
             training_s=training * use.training_s,
             upload_s=network * use.upload_s,
-            joules=None if one.watts is None else one.watts * training * use.training_s,
+            joules=None if watts is None else watts.value * training * use.training_s,
         )

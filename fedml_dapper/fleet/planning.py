@@ -30,8 +30,7 @@ class ClientFit:
     """The one of the device that was reckoned with."""
     stretch: Stretch
     """How far the device's speed had to be."""
-    watts: float | None
-    """That the device draws while it trains, where its profile says so."""
+    device: DeviceProfile
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients:
     planned = []
     for client, name in zip(clients, names, strict=True):
         means, stretch = _means(name, profiles[name], network, called, family, _trained(method, client))
-        watts = None if means.device.watts is None else means.device.watts.value
-        planned.append(ClientFit(client, shown(name), fit(needs, means, budget), means.speed, stretch, watts))
+        planned.append(ClientFit(client, shown(name), fit(needs, means, budget), means.speed, stretch, means.device))
     return FleetPlan(method.name, called, family, needs, tuple(planned))
 
 

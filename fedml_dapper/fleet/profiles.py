@@ -7,6 +7,7 @@ backward pass, the latter being twice the former.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -116,6 +117,40 @@ class Network(Profile):
     uplink_mbps: Figure
 
 
+class Availability(Stated):
+    """When a device can take part: by chance, or by the clock."""
+
+    share: float | None = Field(default=None, gt=0, le=1)
+    """Of the rounds at whose beginning it is there, drawn round by round."""
+    period_s: float | None = Field(default=None, gt=0)
+    """In its place: seconds after which ``on_s`` repeats itself, e.g. 86400 for a day."""
+    on_s: tuple[tuple[float, float], ...] | None = Field(default=None, min_length=1)
+    """When it goes on and off, in seconds of the period, ascending. The run begins at second 0."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Availability:
+        stated = self.share is not None, self.period_s is not None, self.on_s is not None
+        if stated not in ((True, False, False), (False, True, True)):
+            raise ValueError("give either share, or period_s and on_s")
+        seconds = [0.0, *(second for span in self.on_s or () for second in span), self.period_s or 0.0]
+        inner = seconds[1:-1]
+        if inner and (seconds != sorted(seconds) or len(set(inner)) < len(inner)):
+            raise ValueError("on_s has to ascend between 0 and period_s, spans apart: e.g. [[0, 600], [900, 1200]]")
+        return self
+
+    def stays_s(self, at_s: float) -> float:
+        """For how long a device with a trace stays on from second ``at_s`` of the run; 0 where it is off."""
+        assert self.period_s is not None, "it comes and goes by chance"
+        spans = self.on_s or ()
+        (first, until), now = spans[0], at_s % self.period_s
+        if (first, until) == (0.0, self.period_s):
+            return math.inf
+        for begins, ends in spans:
+            if begins <= now < ends:
+                return ends - now + (until if ends == self.period_s and first == 0 else 0.0)
+        return 0.0
+
+
 class DeviceProfile(Profile):
     """What a device is able to."""
 
@@ -130,6 +165,8 @@ class DeviceProfile(Profile):
     """Measured peak of training over the counted one; 1 when absent."""
     watts: Figure | None = None
     """While it trains, without radio."""
+    availability: Availability | None = None
+    """When it can take part, on a virtual clock; always when absent."""
 
     def speed_for(self, network: str, family: Family) -> tuple[Speed, Stretch]:
         """The speed that is nearest to training ``network``, and how far it has to be stretched."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
@@ -30,6 +31,15 @@ def run(experiment: Path, output: Path, *overrides: str, resume: bool = False) -
     arguments = ["run", "-c", str(experiment), *settings, "--output", str(output)]
     arguments += ["--resume"] if resume else []
     return CliRunner().invoke(main, arguments, prog_name="fedml-dapper")
+
+
+def board(tmp_path: Path, **availability: Any) -> str:
+    """A file like the shipped Pi 5, with another availability."""
+    values = yaml.safe_load((SHIPPED / "devices" / "raspberry_pi_5.yaml").read_text())
+    stated = {"mark": "derived", "how": "invented", "source": next(iter(values["sources"]))}
+    file = tmp_path / "board.yaml"
+    file.write_text(yaml.safe_dump(values | {"availability": availability | stated}))
+    return str(file)
 
 
 @pytest.fixture
@@ -150,5 +160,40 @@ def test_silos_have_real_clocks(tiny_settings: SettingsFactory) -> None:
 
 def test_a_round_that_too_few_finish_says_who_was_nearest(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings(*TINY, fleet(jitter=3, deadline_s=0.2), "min_clients_per_round=10")
-    with pytest.raises(ConfigError, match=r"clients are done in time, dapper_args.min_clients_per_round is 10; client"):
+    with pytest.raises(
+        ConfigError, match=r"done in time and with their device on, dapper_args.min_clients_per_round is 10; client"
+    ):
         simulate(build_experiment(settings))
+
+
+def test_devices_that_are_off_do_not_take_part(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    devices = [board(tmp_path, share=0.5)]
+    chance = f"dapper_args.fleet={json.dumps(FLEET | {'devices': devices, 'clock': {}})}"
+    _, records = simulate(build_experiment(tiny_settings(*TINY, chance)))
+    for record in records:
+        assert record.clock is not None
+        assert record.clock.offline
+        there = {client.client for client in record.clock.clients}
+        assert there | set(record.clock.offline) == set(range(10))
+        assert there == {client.client for client in record.clients}
+        assert not record.absent
+    assert records[0].clock != records[1].clock
+
+
+@pytest.mark.parametrize(
+    ("beside", "message"),
+    [
+        (["phone_low"], "5 of 10 clients' devices are on where round 3 begins, 1 s into the run; "),
+        ([], "0 of 10 clients are done in time and with their device on"),
+    ],
+)
+def test_a_trace_that_leaves_a_round_without_clients_ends_the_run(
+    tiny_settings: SettingsFactory, tmp_path: Path, beside: list[str], message: str
+) -> None:
+    devices = [board(tmp_path, period_s=1000, on_s=[[0, 0.9]]), *beside]
+    trace = f"dapper_args.fleet={json.dumps(FLEET | {'devices': devices, 'clock': {}})}"
+    fewest = f"min_clients_per_round={10 if beside else 1}"
+    settings = tiny_settings(*TINY, trace, fewest, "comm_round=20", "frequency_of_the_test=20")
+    with pytest.raises(ConfigError) as caught:
+        simulate(build_experiment(settings))
+    assert message in str(caught.value)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet import ClientFit, Fit, FleetPlan, Use, VirtualClock
-from fedml_dapper.fleet.profiles import Speed
+from fedml_dapper.fleet.profiles import Availability, DeviceProfile, Figure, Source, Speed
 from fedml_dapper.pruning import Device
 
-SPEED = Speed(network="any", family="convolutions", gmacs_per_s=1.0, mark="derived", how="invented", source="nowhere")
+STATED: dict[str, Any] = {"mark": "derived", "how": "invented", "source": "here"}
+SPEED = Speed(network="any", family="convolutions", gmacs_per_s=1.0, **STATED)
 
 
-def plan(*seconds: float | None, watts: float | None = None) -> FleetPlan:
+def plan(*seconds: float | None, watts: float | None = None, availability: dict[str, Any] | None = None) -> FleetPlan:
     """Clients that download in 1 s, upload in 2 s, and train for the rest; None for one that can run nothing."""
+    device = DeviceProfile(
+        description="a board",
+        sources={"here": Source(title="these tests", address="here")},
+        memory_mb=Figure(value=1000, **STATED),
+        speeds=(SPEED,),
+        watts=None if watts is None else Figure(value=watts, **STATED),
+        availability=None if availability is None else Availability(**availability, **STATED),
+    )
     clients = tuple(
         ClientFit(
             client=Device(client_id, "scans", 10),
@@ -24,7 +35,7 @@ def plan(*seconds: float | None, watts: float | None = None) -> FleetPlan:
             fit=Fit(None if total is None else 1, Use(1, 9, 1.0, (total or 99) - 3, 2.0, 90), ()),
             speed=SPEED,
             stretch="none",
-            watts=watts,
+            device=device,
         )
         for client_id, total in enumerate(seconds)
     )
@@ -32,7 +43,7 @@ def plan(*seconds: float | None, watts: float | None = None) -> FleetPlan:
 
 
 def test_a_round_waits_for_its_slowest_client() -> None:
-    times = VirtualClock(ClockArgs(), plan(10, 40, 20, watts=5), seed=1).times(1, [0, 1, 2], wanted=3)
+    times = VirtualClock(ClockArgs(), plan(10, 40, 20, watts=5), seed=1).times(1, 0.0, [0, 1, 2], wanted=3)
     assert times.round_s == 40
     assert times.in_time == {0, 1, 2}
     assert [one.arrives_s for one in times.clients] == [10, 40, 20]
@@ -42,16 +53,16 @@ def test_a_round_waits_for_its_slowest_client() -> None:
 
 def test_a_deadline_drops_who_is_later_and_closes_the_round() -> None:
     clock = VirtualClock(ClockArgs(deadline_s=30), plan(10, 40, 20), seed=1)
-    times = clock.times(1, [0, 1, 2], wanted=3)
+    times = clock.times(1, 0.0, [0, 1, 2], wanted=3)
     assert (times.round_s, times.in_time, times.late) == (30, {0, 2}, {1})
     assert [times.outcome(client) for client in range(3)] == ["in time", "late", "in time"]
-    assert clock.times(1, [0, 2], wanted=2).round_s == 20  # nobody is left to wait for
+    assert clock.times(1, 0.0, [0, 2], wanted=2).round_s == 20  # nobody is left to wait for
 
 
 def test_over_selection_takes_the_first_and_closes_with_them() -> None:
     clock = VirtualClock(ClockArgs(over_selection=1.5), plan(10, 40, 20), seed=1)
     assert [clock.chosen(wanted) for wanted in (2, 3, 10)] == [3, 5, 15]
-    times = clock.times(1, [0, 1, 2], wanted=2)
+    times = clock.times(1, 0.0, [0, 1, 2], wanted=2)
     assert (times.round_s, times.in_time, times.late) == (20, {0, 2}, frozenset())
     assert times.outcome(1) == "surplus"
 
@@ -62,11 +73,11 @@ def test_chosen_clients_are_counted_without_rounding_errors() -> None:
 
 def test_times_vary_with_client_and_round_alone() -> None:
     clock = VirtualClock(ClockArgs(jitter=0.5), plan(*[10] * 400), seed=1)
-    everyone = clock.times(1, range(400), wanted=400)
-    assert clock.times(1, [7], wanted=1).clients[0] == everyone.clients[7]
-    assert clock.times(2, [7], wanted=1).clients[0] != everyone.clients[7]
+    everyone = clock.times(1, 0.0, range(400), wanted=400)
+    assert clock.times(1, 0.0, [7], wanted=1).clients[0] == everyone.clients[7]
+    assert clock.times(2, 0.0, [7], wanted=1).clients[0] != everyone.clients[7]
     assert (
-        VirtualClock(ClockArgs(jitter=0.5), plan(*[10] * 400), seed=2).times(1, [7], 1).clients[0]
+        VirtualClock(ClockArgs(jitter=0.5), plan(*[10] * 400), seed=2).times(1, 0.0, [7], 1).clients[0]
         != (everyone.clients[7])
     )
     for field, expected in (("training_s", 7), ("upload_s", 2)):
@@ -81,3 +92,55 @@ def test_times_vary_with_client_and_round_alone() -> None:
 def test_a_deadline_that_nobody_meets_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"nobody is done within 5 s; fastest is client 0 \(board0\) with 10.0 s"):
         VirtualClock(ClockArgs(deadline_s=5), plan(10, 40, None), seed=1)
+
+
+DAY = {"period_s": 100, "on_s": [[0, 20], [50, 60], [90, 100]]}
+
+
+@pytest.mark.parametrize(
+    ("at_s", "stays_s"), [(0, 20), (19, 1), (20, 0), (49, 0), (55, 5), (95, 25), (195, 25), (260, 0)]
+)
+def test_a_trace_repeats_itself_and_goes_on_over_its_end(at_s: float, stays_s: float) -> None:
+    assert Availability(**DAY, **STATED).stays_s(at_s) == stays_s
+    assert Availability(period_s=10, on_s=((0, 10),), **STATED).stays_s(7) == math.inf
+
+
+def test_devices_that_are_off_are_not_there_and_those_that_go_off_send_nothing() -> None:
+    clock = VirtualClock(ClockArgs(), plan(10, 15, 40, availability=DAY), seed=1)
+    assert clock.online(1, 30, [0, 1, 2]) == []
+    assert clock.online(1, 0, [0, 1, 2]) == [0, 1, 2]
+    times = clock.times(1, 5, [0, 1, 2], wanted=3)  # on until second 20, so for 15 s
+    assert [times.outcome(client) for client in range(3)] == ["in time", "in time", "gone"]
+    assert times.round_s == 40  # without a deadline the server waits until the upload should have come
+    limited = VirtualClock(ClockArgs(deadline_s=30), plan(10, 15, 40, availability=DAY), seed=1)
+    assert limited.times(1, 5, [0, 1, 2], wanted=3).round_s == 30
+    enough = VirtualClock(ClockArgs(over_selection=1.5), plan(10, 15, 40, availability=DAY), seed=1)
+    assert enough.times(1, 5, [0, 1, 2], wanted=2).round_s == 15
+
+
+def test_a_share_is_drawn_for_each_client_and_round() -> None:
+    clock = VirtualClock(ClockArgs(), plan(*[10] * 1000, availability={"share": 0.3}), seed=1)
+    online = clock.online(1, 0, range(1000))
+    assert 250 < len(online) < 350
+    assert clock.online(1, 77, range(1000)) == online
+    assert clock.online(2, 0, range(1000)) != online
+    assert clock.times(1, 0, online[:2], wanted=2).in_time == set(online[:2])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"share": 0.5, "period_s": 10, "on_s": [[0, 5]]},
+        {"period_s": 10},
+        {"on_s": [[0, 5]]},
+        {"share": 1.5},
+        {"period_s": 10, "on_s": [[0, 15]]},
+        {"period_s": 10, "on_s": [[5, 2]]},
+        {"period_s": 10, "on_s": [[0, 5], [5, 8]]},
+        {"period_s": 10, "on_s": []},
+    ],
+)
+def test_an_availability_that_says_nothing_or_too_much_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Availability(**wrong, **STATED)
