@@ -37,10 +37,14 @@ def client_of_level(experiment: Experiment, level: int) -> int:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_with_full_models_and_no_fusion_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory, norm: str) -> None:
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+def test_with_full_models_it_is_fedavg_or_fedavgm_bit_for_bit(
+    tiny_settings: SettingsFactory, norm: str, beta: float
+) -> None:
     alike = (f"norm={norm}", "ratios=[0.0]")
-    ours = trained(tiny_settings("method=dapperfl_slim", params(fusion=False), *alike))
-    fedavg = trained(tiny_settings("method=fedavg", *alike))
+    ours = trained(tiny_settings("method=dapperfl_slim", params(fusion=False, server_momentum=beta), *alike))
+    theirs = f"dapper_args.params.fedavgm={{server_momentum: {beta}}}"
+    fedavg = trained(tiny_settings(f"method={'fedavgm' if beta else 'fedavg'}", *alike, theirs))
     assert all(torch.equal(tensor, fedavg[name]) for name, tensor in ours.items())
 
 

@@ -3,7 +3,8 @@
 The server chooses a client's channels on the global weights, sends the slim model, and the client trains that in all
 its epochs: one, fusion with what it received (DapperFL, Eq. 1-2), and the rest, with a penalty on the length of
 representations (Eq. 3 and 5). Every client teaches the networks inside its own: each step one weaker level's, in turn,
-learns to say what the client's says. The server averages every coordinate over its holders.
+learns to say what the client's says. The server averages every coordinate over its holders, and may go on in the
+direction of earlier rounds (FedAvgM).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.dealing import deal
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
+from fedml_dapper.methods.parts.server_momentum import with_momentum
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
@@ -61,6 +63,8 @@ class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
     """As in :class:`StaticBatchNormParams`; those tracked, so that with full models it is FedAvg."""
     recovery: Recovery = "holders"
     """What fills dropped coordinates."""
+    server_momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a round's change that the next one carries on."""
     distillation: float = Field(default=1.0, ge=0)
     """Weight of what weaker levels' networks are taught by those that hold them."""
 
@@ -159,4 +163,5 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         return True
 
     def averaging(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, self.params.recovery)
+        mean = RecoverAndAverage(server, self.problem, self.params.recovery)
+        return with_momentum(mean, server, self.params.server_momentum, self.problem.layout.trainable)
