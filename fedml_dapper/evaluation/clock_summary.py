@@ -18,6 +18,7 @@ class Participation(Record):
     late: int
     gone: int
     """Whose device went off before it was done."""
+    refused: int
     offline: int
     """How often a client could not be chosen, since its device was off."""
 
@@ -48,10 +49,11 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
     busy = sum(
         min(clock.round_s, one.download_s + one.training_s + one.upload_s) for clock in clocks for one in clock.clients
     )
+    spent = sum(clock.round_s * len(clock.clients) for clock in clocks)
     return ClockSummary(
         elapsed_s=clocks[-1].elapsed_s,
         joules=clocks[-1].joules,
-        waiting=1 - busy / sum(clock.round_s * len(clock.clients) for clock in clocks),
+        waiting=1 - busy / spent if spent else 0.0,
         reached={target: _time_to(target, rounds) for target in _TARGETS} if run.metric.unit == "%" else {},
         by_domain={
             domain: Participation(
@@ -59,6 +61,7 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
                 counted=began.count((domain, "in time")),
                 late=began.count((domain, "late")),
                 gone=began.count((domain, "gone")),
+                refused=began.count((domain, "refused")),
                 offline=sum(domains[client] == domain for clock in clocks for client in clock.offline),
             )
             for domain in run.domains

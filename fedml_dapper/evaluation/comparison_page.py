@@ -127,7 +127,8 @@ def _curves(
         xs, ys = zip(*tested, strict=True)
         lines += axes.plot(xs, ys, color=_colour(place), linewidth=1.6, **markers(place, len(xs)))
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if label == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_xlabel(label)
     axes.set_ylabel(replace(metric, name=f"{metric.name} on test data").title)

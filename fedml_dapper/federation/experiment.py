@@ -189,7 +189,7 @@ def build_experiment(
             *(() if fleet is None else fleet.notes),
         ),
         sources=_sources(settings, model, data),
-        clock=_clock(settings, fleet),
+        clock=_clock(settings, method, fleet),
     )
 
 
@@ -209,7 +209,7 @@ def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Devic
     return fleet
 
 
-def _clock(settings: Settings, fleet: FleetPlan | None) -> VirtualClock | None:
+def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> VirtualClock | None:
     """The virtual clock, where the fleet is to have one. Raises :class:`ConfigError` where there is nothing for it."""
     args, training = settings.dapper_args.fleet, settings.train_args
     if fleet is None or args is None or args.clock is None:
@@ -219,13 +219,13 @@ def _clock(settings: Settings, fleet: FleetPlan | None) -> VirtualClock | None:
             "dapper_args.fleet.clock: a virtual clock is for simulations; silos' rounds take real time, which"
             " dapper_args.round_timeout_s limits. Leave it out"
         )
-    able = len(fleet.clients) - len(fleet.left_out)
-    if args.clock.over_selection > 1 and able <= training.client_num_per_round:
+    able = [one for one in fleet.clients if one.fit.level is not None and method.takes_part(one.fit.level)]
+    if args.clock.over_selection > 1 and len(able) <= training.client_num_per_round:
         raise ConfigError(
-            f"dapper_args.fleet.clock.over_selection: all {able} clients that can run a level are wanted already; lower"
-            f" train_args.client_num_per_round ({training.client_num_per_round}), or leave it out"
+            f"dapper_args.fleet.clock.over_selection: all {len(able)} clients that can take part are wanted already;"
+            f" lower train_args.client_num_per_round ({training.client_num_per_round}), or leave it out"
         )
-    return VirtualClock(args.clock, fleet, settings.common_args.random_seed)
+    return VirtualClock(args.clock, able, settings.common_args.random_seed) if able else None
 
 
 def build_untrained(settings: Settings, num_classes: int, example: Tensor) -> Method[Any]:

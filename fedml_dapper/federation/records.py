@@ -169,9 +169,9 @@ class ClientOnClock(Record):
     upload_s: float
     joules: float | None
     """That training took, without radio; None where the device's profile has no watts."""
-    outcome: Literal["in time", "late", "surplus", "gone"]
+    outcome: Literal["in time", "late", "surplus", "gone", "refused"]
     """Whether its upload counted; or came after the deadline; or after as many others as were wanted; or never, since
-    its device went off."""
+    its device went off; or came in time and was refused (``RoundRecord.refused``)."""
 
 
 class RoundOnClock(Record):

@@ -203,7 +203,7 @@ class Server:
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
             quarantined=tuple(self._left_out),
-            clock=self._virtual.close(self.last_record),
+            clock=self._virtual.close(self.last_record, self._refused),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment import Experiment
@@ -35,7 +35,7 @@ class VirtualTime:
         at_s = _elapsed_s(before)
         online = self._clock.online(round_, at_s, client_ids)
         self._offline = tuple(sorted(set(client_ids) - set(online)))
-        if len(online) < self._fewest:
+        if len(online) < min(self._fewest, len(client_ids)):
             raise ConfigError(
                 f"dapper_args.fleet.devices: {len(online)} of {len(client_ids)} clients' devices are on where round"
                 f" {round_} begins, {at_s:.0f} s into the run; dapper_args.min_clients_per_round is {self._fewest}."
@@ -51,7 +51,7 @@ class VirtualTime:
         if self._clock is None:
             return
         self._times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted)
-        if len(self._times.in_time) < self._fewest:
+        if len(self._times.in_time) < min(self._fewest, len(client_ids)):
             arrivals = sorted((one.arrives_s, one.client) for one in self._times.clients)
             arrives_s, client = arrivals[min(self._fewest, len(arrivals)) - 1]
             raise ConfigError(
@@ -64,8 +64,8 @@ class VirtualTime:
         """Whether the upload of ``client_id`` does not count in the open round."""
         return self._times is not None and client_id not in self._times.in_time
 
-    def close(self, before: RoundRecord | None) -> RoundOnClock | None:
-        """The open round, which follows ``before``, as the ledger has it."""
+    def close(self, before: RoundRecord | None, refused: Container[int]) -> RoundOnClock | None:
+        """The open round, which follows ``before``, as the ledger has it; uploads of ``refused`` did not count."""
         times = self._times
         if times is None:
             return None
@@ -86,7 +86,7 @@ class VirtualTime:
                     training_s=one.training_s,
                     upload_s=one.upload_s,
                     joules=one.joules,
-                    outcome=times.outcome(one.client),
+                    outcome="refused" if one.client in refused else times.outcome(one.client),
                 )
                 for one in times.clients
             ),

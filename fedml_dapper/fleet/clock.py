@@ -13,7 +13,7 @@ from typing import Literal
 
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.fleet.planning import ClientFit, FleetPlan
+from fedml_dapper.fleet.planning import ClientFit
 from fedml_dapper.seeding import Stream, numpy_generator
 
 Outcome = Literal["in time", "late", "surplus", "gone"]
@@ -47,7 +47,7 @@ class RoundTimes:
     late: frozenset[int]
     """Those that are not done at the deadline."""
     gone: frozenset[int]
-    """Those whose device goes off before they are done. All others are done, but after as many as were wanted."""
+    """Those whose device goes off before they are done, while the round is open. All others are not needed any more."""
     round_s: float
     """When the round closes, after its beginning."""
 
@@ -59,14 +59,14 @@ class RoundTimes:
 
 
 class VirtualClock:
-    """The times of a fleet's clients, at the levels that a plan gives them.
+    """The times of a fleet's clients that take part, at the levels that a plan gives them.
 
     Raises :class:`ConfigError` for a deadline that no client can meet.
     """
 
-    def __init__(self, args: ClockArgs, plan: FleetPlan, seed: int) -> None:
+    def __init__(self, args: ClockArgs, clients: Sequence[ClientFit], seed: int) -> None:
         self._args, self._seed = args, seed
-        self._plan = {one.client.client_id: one for one in plan.clients if one.fit.level is not None}
+        self._plan = {one.client.client_id: one for one in clients}
         fastest = min(self._plan.values(), key=lambda one: one.fit.use.seconds)
         if args.deadline_s is not None and fastest.fit.use.seconds > args.deadline_s:
             raise ConfigError(
@@ -88,16 +88,18 @@ class VirtualClock:
         count."""
         clients = tuple(self._time(self._plan[client_id], round_) for client_id in client_ids)
         deadline = math.inf if self._args.deadline_s is None else self._args.deadline_s
-        gone = {one.client for one in clients if one.arrives_s > self._stays_s(one.client, round_, at_s)}
-        arrivals = sorted((one.arrives_s, one.client) for one in clients if one.client not in gone)
-        done = [client for arrives_s, client in arrivals if arrives_s <= deadline]
-        needed = frozenset(done[:wanted])
+        stays_s = {one.client: self._stays_s(one.client, round_, at_s) for one in clients}
+        arrivals = sorted((one.arrives_s, one.client) for one in clients if one.arrives_s <= stays_s[one.client])
+        needed = frozenset([client for arrives_s, client in arrivals if arrives_s <= deadline][:wanted])
+        round_s = self._closes_s(clients, needed, wanted, deadline)
+        missed = [one for one in clients if one.client not in needed]
+        gone = frozenset(one.client for one in missed if stays_s[one.client] < min(round_s, one.arrives_s))
         return RoundTimes(
             clients=clients,
             in_time=needed,
-            late=frozenset(client for _, client in arrivals) - frozenset(done),
-            gone=frozenset(gone),
-            round_s=self._closes_s(clients, needed, wanted, deadline),
+            late=frozenset(one.client for one in missed if one.arrives_s > deadline) - gone,
+            gone=gone,
+            round_s=round_s,
         )
 
     def _closes_s(self, clients: Sequence[ClientTime], needed: frozenset[int], wanted: int, deadline: float) -> float:

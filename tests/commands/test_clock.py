@@ -16,6 +16,7 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import SHIPPED, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger, simulate
+from fedml_dapper.federation.virtual_time import VirtualTime
 
 SettingsFactory = Callable[..., Settings]
 FLEET = {"devices": ["raspberry_pi_5", "phone_low"], "network": "flash_p50", "round_s": 60}
@@ -136,7 +137,7 @@ def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path
         ((fleet(deadline_s=1e-6),), "nobody is done within 1e-06 s; fastest is client"),
         ((fleet(deadline_s=90),), "clock.deadline_s (90) is later than round_s (60)"),
         ((fleet(over_selection=0.5),), "greater than or equal to 1"),
-        ((fleet(over_selection=1.5),), "all 10 clients that can run a level are wanted already"),
+        ((fleet(over_selection=1.5),), "all 10 clients that can take part are wanted already"),
         ((fleet(deadlines=3),), "unknown key `deadlines`"),
     ],
 )
@@ -164,6 +165,19 @@ def test_a_round_that_too_few_finish_says_who_was_nearest(tiny_settings: Setting
         ConfigError, match=r"done in time and with their device on, dapper_args.min_clients_per_round is 10; client"
     ):
         simulate(build_experiment(settings))
+
+
+def test_clients_that_quarantine_keeps_away_are_not_the_clock_s_matter(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*TINY, fleet(), "min_clients_per_round=5"))
+    virtual = VirtualTime(experiment)
+    virtual.open(1, None, [3, 4])  # all of them are in time
+    found = virtual.close(None, refused={4})
+    assert found is not None
+    assert [(one.client, one.outcome) for one in found.clients] == [(3, "in time"), (4, "refused")]
+    virtual.open(1, None, [])
+    nobody = virtual.close(None, refused=())
+    assert nobody is not None
+    assert nobody.round_s == 0
 
 
 def test_devices_that_are_off_do_not_take_part(tiny_settings: SettingsFactory, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.fleet import ClientFit, Fit, FleetPlan, Use, VirtualClock
+from fedml_dapper.fleet import ClientFit, Fit, Use, VirtualClock
 from fedml_dapper.fleet.profiles import Availability, DeviceProfile, Figure, Source, Speed
 from fedml_dapper.pruning import Device
 
@@ -18,8 +18,8 @@ STATED: dict[str, Any] = {"mark": "derived", "how": "invented", "source": "here"
 SPEED = Speed(network="any", family="convolutions", gmacs_per_s=1.0, **STATED)
 
 
-def plan(*seconds: float | None, watts: float | None = None, availability: dict[str, Any] | None = None) -> FleetPlan:
-    """Clients that download in 1 s, upload in 2 s, and train for the rest; None for one that can run nothing."""
+def plan(*seconds: float, watts: float | None = None, availability: dict[str, Any] | None = None) -> list[ClientFit]:
+    """Clients that download in 1 s, upload in 2 s, and train for the rest."""
     device = DeviceProfile(
         description="a board",
         sources={"here": Source(title="these tests", address="here")},
@@ -28,18 +28,17 @@ def plan(*seconds: float | None, watts: float | None = None, availability: dict[
         watts=None if watts is None else Figure(value=watts, **STATED),
         availability=None if availability is None else Availability(**availability, **STATED),
     )
-    clients = tuple(
+    return [
         ClientFit(
             client=Device(client_id, "scans", 10),
             profile=f"board{client_id}",
-            fit=Fit(None if total is None else 1, Use(1, 9, 1.0, (total or 99) - 3, 2.0, 90), ()),
+            fit=Fit(1, Use(1, 9, 1.0, total - 3, 2.0, 90), ()),
             speed=SPEED,
             stretch="none",
             device=device,
         )
         for client_id, total in enumerate(seconds)
-    )
-    return FleetPlan("fedavg", "any", "convolutions", (), clients)
+    ]
 
 
 def test_a_round_waits_for_its_slowest_client() -> None:
@@ -91,7 +90,7 @@ def test_times_vary_with_client_and_round_alone() -> None:
 
 def test_a_deadline_that_nobody_meets_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"nobody is done within 5 s; fastest is client 0 \(board0\) with 10.0 s"):
-        VirtualClock(ClockArgs(deadline_s=5), plan(10, 40, None), seed=1)
+        VirtualClock(ClockArgs(deadline_s=5), plan(10, 40), seed=1)
 
 
 DAY = {"period_s": 100, "on_s": [[0, 20], [50, 60], [90, 100]]}
@@ -114,8 +113,12 @@ def test_devices_that_are_off_are_not_there_and_those_that_go_off_send_nothing()
     assert times.round_s == 40  # without a deadline the server waits until the upload should have come
     limited = VirtualClock(ClockArgs(deadline_s=30), plan(10, 15, 40, availability=DAY), seed=1)
     assert limited.times(1, 5, [0, 1, 2], wanted=3).round_s == 30
+    early = VirtualClock(ClockArgs(deadline_s=12), plan(10, 15, 40, availability=DAY), seed=1)
+    assert early.times(1, 5, [0, 1, 2], wanted=3).late == {1, 2}  # they were on when the round closed without them
     enough = VirtualClock(ClockArgs(over_selection=1.5), plan(10, 15, 40, availability=DAY), seed=1)
-    assert enough.times(1, 5, [0, 1, 2], wanted=2).round_s == 15
+    times = enough.times(1, 5, [0, 1, 2], wanted=2)
+    assert (times.round_s, times.outcome(2)) == (15, "surplus")  # it went off when nobody waited for it any more
+    assert clock.times(1, 0, [], wanted=3).round_s == 0
 
 
 def test_a_share_is_drawn_for_each_client_and_round() -> None:

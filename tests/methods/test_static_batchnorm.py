@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Settings
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import Experiment, Server, build_experiment, simulate
-from fedml_dapper.methods import ClientContext
+from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
 
 SettingsFactory = Callable[..., Settings]
@@ -115,3 +116,34 @@ def test_networks_without_batchnorm_have_none_to_keep_apart(tiny_settings: Setti
 def test_statistics_that_stay_at_home_are_not_the_server_s(tiny_settings: SettingsFactory, choice: str) -> None:
     with pytest.raises(ConfigError, match="choose recalibrate or slim"):
         build(tiny_settings, "heterofl", choice, "at_home=statistics")
+
+
+def test_few_clients_of_a_level_are_no_majority(tiny_settings: SettingsFactory) -> None:
+    with pytest.raises(ConfigError, match=r"few clients each, in which .* `median` finds no majority"):
+        build(tiny_settings, "heterofl", "by_level", "dapper_args.defence.aggregation=median")
+
+
+@pytest.mark.parametrize("choice", ["by_level", "exact"])
+def test_a_level_s_model_is_not_made_up_where_its_statistics_are_lost(
+    tiny_settings: SettingsFactory, choice: str
+) -> None:
+    experiment = build(tiny_settings, "heterofl", choice, "comm_round=1")
+    state = simulate(experiment)[0].state
+    assert experiment.method.level_model(state, 5) is not None
+    with pytest.raises(DataError, match="keep the run's checkpoints folder"):
+        experiment.method.level_model(replace(state, memory=Memory()), 5)
+
+
+def test_the_strongest_level_that_ever_took_part_is_the_global_model_s(tiny_settings: SettingsFactory) -> None:
+    experiment = build(tiny_settings, "heterofl", "by_level", "comm_round=1")
+    state = simulate(experiment)[0].state
+    level_1 = state.memory.recall("statistics of level 1")
+    state.profiles = tuple(replace(profile, level=max(2, profile.level)) for profile in state.profiles)
+    state.clients = (0,)
+    aggregation = experiment.method.aggregation(state)
+    profile = replace(state.profiles[0], ratio=experiment.method.problem.ratios[state.profiles[0].level - 1])
+    state.profiles = (profile, *state.profiles[1:])
+    downlink = experiment.method.downlink(state, 0)
+    aggregation.add(experiment.method.local_update(ClientContext(profile, experiment.clients[0]), downlink))
+    aggregation.close()
+    assert all(torch.equal(state.weights[name], tensor) for name, tensor in level_1.items())

@@ -15,8 +15,8 @@ The original narrows the residual streams too: ``dapper_args.pruning.scope: grou
 * Widths are those that solve the levels' budgets, not the same share of every layer.
 * BatchNorm has one scale and shift for all widths, as in the original, but no running statistics for each width. What
   travels are those of the client's own width (``bn_statistics``); narrower ones leave them alone. So a channel's are
-  means over clients of all widths that hold it. Statistics that a device measures itself
-  (``dapper_args.evaluation.devices``) come near the original's. Other norms have none.
+  means over clients of all widths that hold it, unless ``bn_statistics`` is ``by_level`` or ``exact``. Statistics that
+  a device measures itself (``dapper_args.evaluation.devices``) come near the original's. Other norms have none.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from itertools import chain
 from typing import Literal, TypeVar
 
 import torch
+from torch import Tensor
 
 from fedml_dapper.datasets import Batch, ClientData
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
@@ -52,8 +53,9 @@ class StaticBatchNormParams(MethodParams):
     pass over their un-augmented images after training. ``by_level``: the same for the clients of each level apart; the
     global model has those of the strongest level that took part so far. ``slim``: the mean of those tracked during
     training. In a simulation besides, before every test: ``exact``, those of each level's model, in one pass over the
-    un-augmented images of all clients that can run it, the global model's as under ``by_level``; ``dense``, those of
-    the dense model over all clients' images, and between two tests those of ``slim``."""
+    un-augmented images of all clients that can run it, the global model's as under ``by_level``, and until the next
+    test a level has these; ``dense``, those of the dense model over all clients' images, and between two tests those of
+    ``slim``."""
 
 
 P = TypeVar("P", bound=StaticBatchNormParams)
@@ -70,6 +72,12 @@ class StaticBatchNorm(Method[P]):
                 f"dapper_args.params.{self.name}.bn_statistics: `{params.bn_statistics}` wants statistics at the"
                 f" server, and dapper_args.at_home `{problem.at_home}` keeps them with clients; choose recalibrate or"
                 " slim"
+            )
+        if params.bn_statistics == "by_level" and problem.defence.aggregation != "mean":
+            raise ConfigError(
+                f"dapper_args.params.{self.name}.bn_statistics: `by_level` takes means over few clients each, in which"
+                f" dapper_args.defence.aggregation `{problem.defence.aggregation}` finds no majority; choose"
+                " recalibrate or slim"
             )
 
     @property
@@ -94,11 +102,11 @@ class StaticBatchNorm(Method[P]):
                 able = [client for client in clients if server.profiles[client.client_id].level <= level]
                 if able:
                     self._measure(server, level, chain.from_iterable(able), device)
-            _adopt_strongest(server)
+            _adopt_strongest(server, self.problem)
 
     def _measure(self, server: ServerState, level: int, data: Iterable[Batch], device: torch.device) -> None:
         """Remember the statistics of the model of ``level`` on ``data``; channels that it lacks keep theirs."""
-        measured = recalibrate(self.level_model(server, level).to(device), data, device)
+        measured = recalibrate(self._cut(server, level).to(device), data, device)
         whole = {name: self.as_of_level(server, level).weights[name] for name in sorted(self._statistics)}
         plan = self.level_plan(server, level)
         server.memory.keep(_group(level), {**whole, **write_back(whole, measured, self.problem.layout, plan)})
@@ -132,6 +140,19 @@ class StaticBatchNorm(Method[P]):
         return self.plan(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
 
     def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The level's part of the global model, with the level's statistics where there are such.
+
+        Raises :class:`DataError` where the server does not remember them, as in a finished run without checkpoints.
+        """
+        kept_apart = self.params.bn_statistics in ("by_level", "exact") and self._statistics
+        if kept_apart and server.round > 0 and not _remembered(server, self.problem):
+            raise DataError(
+                f"the statistics of {self.name}'s levels (bn_statistics: {self.params.bn_statistics}) are in the"
+                " checkpoint of the run's last round, which is not there; keep the run's checkpoints folder"
+            )
+        return self._cut(server, level)
+
+    def _cut(self, server: ServerState, level: int) -> Backbone:
         layout, plan = self.problem.layout, self.level_plan(server, level)
         model = self.local_model(plan)
         model.load_state_dict(slim_tensors(self.as_of_level(server, level).weights, layout, plan))
@@ -175,7 +196,7 @@ class _StatisticsByLevel:
         self._whole.close()
         for level, mean in self._means.items():
             self._server.memory.keep(_group(level), mean.result())
-        _adopt_strongest(self._server)
+        _adopt_strongest(self._server, self._problem)
 
 
 def _group(level: int) -> str:
@@ -183,8 +204,12 @@ def _group(level: int) -> str:
     return f"statistics of level {level}"
 
 
-def _adopt_strongest(server: ServerState) -> None:
+def _remembered(server: ServerState, problem: Problem) -> list[dict[str, Tensor]]:
+    """The statistics of all levels that the server has some of, strongest first."""
+    levels = range(1, len(problem.ratios) + 1)
+    return [found for level in levels if (found := server.memory.recall(_group(level)))]
+
+
+def _adopt_strongest(server: ServerState, problem: Problem) -> None:
     """Give the global model the statistics of the strongest level that has some."""
-    levels = sorted({profile.level for profile in server.profiles})
-    strongest = next(filter(None, (server.memory.recall(_group(level)) for level in levels)), {})
-    server.weights = {**server.weights, **strongest}
+    server.weights = {**server.weights, **next(iter(_remembered(server, problem)), {})}
