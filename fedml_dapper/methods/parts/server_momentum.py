@@ -13,10 +13,10 @@ def with_momentum(
     aggregation: Aggregation, server: ServerState, beta: float, trainable: Collection[str]
 ) -> Aggregation:
     """``aggregation`` with momentum ``beta`` over tensors named ``trainable``; itself where that is 0."""
-    return _WithMomentum(aggregation, server, beta, trainable) if beta > 0 else aggregation
+    return WithMomentum(aggregation, server, beta, trainable) if beta > 0 else aggregation
 
 
-class _WithMomentum:
+class WithMomentum:
     """An aggregation that gives W', after which v <- beta v + (W' - W) and W <- W + v.
 
     Both over trainable parameters; what else an aggregation gives stays. A coordinate that nobody held has W' = W, so
@@ -24,14 +24,14 @@ class _WithMomentum:
     """
 
     def __init__(self, inner: Aggregation, server: ServerState, beta: float, trainable: Collection[str]) -> None:
-        self._inner, self._server, self._beta, self._trainable = inner, server, beta, trainable
+        self.inner, self._server, self._beta, self._trainable = inner, server, beta, trainable
 
     def add(self, upload: Upload) -> None:
-        self._inner.add(upload)
+        self.inner.add(upload)
 
     def close(self) -> None:
         before = self._server.weights
-        self._inner.close()
+        self.inner.close()
         velocity = self._server.memory.recall(_VELOCITY)
         for name in self._trainable:
             change = self._server.weights[name] - before[name]
