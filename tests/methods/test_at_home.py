@@ -222,7 +222,7 @@ def test_the_dense_epoch_of_dapperfl_renews_every_channel(tiny_settings: Setting
         ("heterofl", {"masked_loss": False, "bn_statistics": "slim"}),
         ("fedmp", {}),
         ("fiarse", {"bn_statistics": "slim"}),
-        ("dapperfl_slim", {"fusion": False, "distillation": 0}),
+        ("dapperfl_slim", {"server_momentum": 0, "distillation": 0}),
         ("dapperfl", {"fusion": False, "gamma": 0}),
     ],
 )

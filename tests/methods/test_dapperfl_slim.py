@@ -42,7 +42,7 @@ def test_with_full_models_it_is_fedavg_or_fedavgm_bit_for_bit(
     tiny_settings: SettingsFactory, norm: str, beta: float
 ) -> None:
     alike = (f"norm={norm}", "ratios=[0.0]")
-    ours = trained(tiny_settings("method=dapperfl_slim", params(fusion=False, server_momentum=beta), *alike))
+    ours = trained(tiny_settings("method=dapperfl_slim", params(server_momentum=beta), *alike))
     theirs = f"dapper_args.params.fedavgm={{server_momentum: {beta}}}"
     fedavg = trained(tiny_settings(f"method={'fedavgm' if beta else 'fedavg'}", *alike, theirs))
     assert all(torch.equal(tensor, fedavg[name]) for name, tensor in ours.items())
@@ -79,7 +79,7 @@ def test_those_who_hold_weaker_networks_teach_them(tiny_settings: SettingsFactor
 
 def test_what_is_fused_is_the_slim_model_that_was_sent(tiny_settings: SettingsFactory) -> None:
     """With alpha = 1 and one epoch a client sends back what it got (Eq. 1)."""
-    experiment = build_experiment(tiny_settings(*SLIM, "epochs=1", params(alpha_0=1.0, alpha_min=1.0)))
+    experiment = build_experiment(tiny_settings(*SLIM, "epochs=1", params(fusion=True, alpha_0=1.0, alpha_min=1.0)))
     server, upload = one_upload(experiment, client_of_level(experiment, 4))
     sent = server.downlink(upload.client_id).weights
     assert all(torch.equal(tensor, sent[name]) for name, tensor in upload.weights.items())
