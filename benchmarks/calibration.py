@@ -24,7 +24,7 @@ QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
 
 
 @click.command()
-@click.option("--method", default="dapperfl", show_default=True)
+@click.option("--method", default="dapperfl_slim", show_default=True)
 @click.option("--samples", default=96, show_default=True, help="Of every client.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--runs", default=3, show_default=True)

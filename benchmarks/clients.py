@@ -18,7 +18,7 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.fleet.resident import peak_bytes
 
-QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 
 
 @click.command()
@@ -70,7 +70,7 @@ def _measure(clients: int, method: str, model: str, width: int, rounds: int) -> 
         "method": method, "model": model, "width": width, "comm_round": rounds, "epochs": 2, "client_share": 0.01,
         "client_num_in_total": clients, "client_num_per_round": clients, "frequency_of_the_test": rounds,
     }  # fmt: skip
-    experiment = build_experiment(load_settings([QUICKSTART], [f"{key}={value}" for key, value in overrides.items()]))
+    experiment = build_experiment(load_settings([DIGITS], [f"{key}={value}" for key, value in overrides.items()]))
     _, records = simulate(experiment)
     last = records[-1].seconds
     return {"s per client": (last.total - last.evaluation) / clients, "peak MB": peak_bytes() / 1e6}

@@ -40,7 +40,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.methods import Upload
 
-QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 SMALL = (
     "width=4", "client_share=0.05", "epochs=1", "client_num_in_total=4", "client_num_per_round=4", "ratios=[0.5]",
     "dapper_args.defence.max_change=10",
@@ -80,7 +80,7 @@ class Target:
     @classmethod
     def build(cls) -> Target:
         """A tiny federation on the embedded suite."""
-        experiment: Experiment = build_experiment(load_settings([QUICKSTART], list(SMALL)))
+        experiment: Experiment = build_experiment(load_settings([DIGITS], list(SMALL)))
         settings, layout = experiment.settings, experiment.method.problem.layout
         codec = Codec(layout, Identity.of(settings), shared_settings(settings))
         server, clients = Server(experiment), ClientSide(experiment)

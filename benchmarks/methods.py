@@ -27,7 +27,7 @@ CONFIGS = Path(__file__).parents[1] / "config"
 
 
 @click.command()
-@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "quickstart.yaml")
+@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "digits_offline.yaml")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--methods", "names", default=",".join(METHODS), help="Comma-separated; all by default.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")

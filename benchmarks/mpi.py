@@ -19,7 +19,7 @@ CONFIGS = Path(__file__).parents[1] / "config"
 
 
 @click.command()
-@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "quickstart.yaml")
+@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "digits_offline.yaml")
 @click.option("--ranks", default="1,2", show_default=True, help="Numbers of training ranks; the server is one more.")
 @click.option("--rounds", default=3, show_default=True, help="Per run; the first one does not count.")
 @click.option("--runs", default=5, show_default=True)

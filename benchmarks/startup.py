@@ -22,7 +22,7 @@ _PATIENCE_S = 120.0
 
 
 @click.command()
-@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "quickstart.yaml")
+@click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "digits_offline.yaml")
 @click.option("--runs", default=5, show_default=True)
 @json_option
 def main(config: Path, runs: int, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from fedml_dapper.fleet import demands
 from fedml_dapper.fleet.resident import peak_extra_bytes
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8)
-QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 _WARM_UP = 4
 """Samples of a round that comes first: the first one loads code."""
 
@@ -97,7 +97,7 @@ def _measure(method: str, level: int, settings: list[str]) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         few = ["client_num_in_total=5", "client_num_per_round=5", "client_share=0.15", "epochs=1", "comm_round=1"]
         asked = [f"method={method}", "assignment=[1, 2, 3, 4, 5]", f"output_dir={folder}"]
-        experiment = build_experiment(load_settings([QUICKSTART], [*settings, *few, *asked]))
+        experiment = build_experiment(load_settings([DIGITS], [*settings, *few, *asked]))
         counted = next(one.memory_bytes for one in demands(experiment.method) if one.level == level)
         batch = experiment.settings.train_args.batch_size
         server, data = Server(experiment), experiment.clients[level - 1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job: DapperFL on ten devices of five capability levels over four image domains. Needs Python 3.11 only.
+# The main job: DapperFL from a slim download, on ten devices of five capability levels over four image domains. Needs Python 3.11 only.
 # Further arguments go to `fedml-dapper run`, e.g. bash run/quickstart.sh --set comm_round=5
 set -euo pipefail
 cd "$(dirname "$0")/.."

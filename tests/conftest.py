@@ -10,7 +10,7 @@ import torch
 
 from fedml_dapper.config import Settings, load_settings
 
-QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 
 SettingsFactory = Callable[..., Settings]
 
@@ -27,10 +27,10 @@ def _torch_seed() -> None:
 @pytest.fixture
 def tiny_settings(tmp_path: Path) -> SettingsFactory:
     """Settings of a run of seconds: ResNet10 of width 8, ten clients, two rounds; give overrides as key=value, and as
-    ``above`` a file to lay over the quickstart's."""
+    ``above`` a file to lay over the suite's."""
 
     def build(*overrides: str, above: Path | None = None) -> Settings:
         small = ["width=8", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", f"output_dir={tmp_path}"]
-        return load_settings([QUICKSTART] if above is None else [QUICKSTART, above], [*small, *overrides])
+        return load_settings([DIGITS] if above is None else [DIGITS, above], [*small, *overrides])
 
     return build

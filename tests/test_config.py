@@ -17,14 +17,14 @@ def experiment(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", ["quickstart.yaml", "digits.yaml", "office_caltech.yaml"])
+@pytest.mark.parametrize("name", ["digits_offline.yaml", "digits.yaml", "office_caltech.yaml"])
 def test_shipped_experiments_hold_the_papers_settings(name: str) -> None:
     settings = load_settings([CONFIG / name])
     training, dapperfl = settings.train_args, settings.dapper_args.params["dapperfl"]
     assert dapperfl == {"alpha_0": 0.9, "alpha_min": 0.1, "eps": 0.2, "gamma": 0.01}
     assert settings.dapper_args.levels.ratios == (0.0, 0.2, 0.4, 0.6, 0.8)
     assert (training.client_num_in_total, training.client_num_per_round, training.epochs) == (10, 10, 5)
-    if name != "quickstart.yaml":
+    if name != "digits_offline.yaml":
         assert (training.comm_round, training.batch_size, training.learning_rate) == (100, 64, 0.01)
         assert (training.momentum, training.weight_decay, settings.model_args.width) == (0.9, 1e-5, None)
 
@@ -183,4 +183,4 @@ def test_protections_that_slim_models_do_not_fit_are_refused_with_the_reason(
     file = tmp_path / "protected.yaml"
     file.write_text(section)
     with pytest.raises(ConfigError, match=reason):
-        load_settings([CONFIG / "quickstart.yaml", file])
+        load_settings([CONFIG / "digits_offline.yaml", file])

@@ -88,7 +88,7 @@ def test_a_source_is_a_name_and_a_digest_without_folders(zoo: Path, tmp_path: Pa
 
 def test_files_are_found_beside_the_experiment(zoo: Path) -> None:
     experiment = zoo.parent / "experiment.yaml"
-    experiment.write_text((CONFIG / "quickstart.yaml").read_text())
+    experiment.write_text((CONFIG / "digits_offline.yaml").read_text())
     settings = load_settings([experiment], ["method=zoo.py:Zebra"])
     assert settings.dapper_args.method == f"{zoo}:Zebra"
     assert sources(settings).keys() == {"dapper_args.method"}

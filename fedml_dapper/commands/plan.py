@@ -19,7 +19,7 @@ from fedml_dapper.federation import build_untrained, device_of, load_data
 from fedml_dapper.fleet import FleetPlan, plan_fleet
 from fedml_dapper.pruning import Device
 
-COMPARED = ("fedavg", "heterofl", "dapperfl_slim")
+COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
 """What the experiment's own method is shown beside."""
 
 

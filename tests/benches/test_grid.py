@@ -23,7 +23,7 @@ def write_bench(tmp_path: Path) -> WriteBench:
         values = {
             "title": "a bench",
             "source": "nowhere",
-            "experiment": "quickstart.yaml",
+            "experiment": "digits_offline.yaml",
             "profiles": {
                 "small": {"seeds": [1, 2], "note": "two rounds", "settings": {"train_args": {"comm_round": 2}}}
             },

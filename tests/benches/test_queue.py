@@ -33,7 +33,7 @@ def tiny_cells(rounds: int = 3, methods: tuple[str, ...] = ("dapperfl", "fedavg"
             "name": "tiny",
             "title": "tiny",
             "source": "none",
-            "experiment": "quickstart.yaml",
+            "experiment": "digits_offline.yaml",
             "profiles": {"small": {"seeds": [1], "note": "tiny", "settings": TINY}},
             "reference": methods[0],
             "variants": [{"label": method, "method": method} for method in methods],

@@ -17,7 +17,7 @@ def tiny_bench(tmp_path: Path) -> Path:
     bench = {
         "title": "a tiny bench",
         "source": "none",
-        "experiment": "quickstart.yaml",
+        "experiment": "digits_offline.yaml",
         "profiles": {
             "small": {
                 "seeds": [1],

@@ -1,4 +1,4 @@
-"""A finished run of seconds, on the data and with the network of the quickstart."""
+"""Finished runs of seconds, on the embedded digits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = (
 )  # fmt: skip
 
 
-def finish(folder: Path, *overrides: str, config: Path = ROOT / "config" / "quickstart.yaml") -> FinishedRun:
+def finish(folder: Path, *overrides: str, config: Path = ROOT / "config" / "digits_offline.yaml") -> FinishedRun:
     """Train a run in ``folder``, and open it as those who export it do."""
     settings = load_settings([config], [*FEW, f"output_dir={folder.parent}", *overrides])
     simulate(build_experiment(settings), run_dir=folder)
@@ -30,8 +30,15 @@ def finish(folder: Path, *overrides: str, config: Path = ROOT / "config" / "quic
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """The quickstart's run: DapperFL on ResNet10, five levels."""
-    return finish(tmp_path_factory.mktemp("quickstart") / "run", "width=8")
+    """DapperFL on ResNet10 with BatchNorm, five levels."""
+    return finish(tmp_path_factory.mktemp("digits") / "run", "width=8")
+
+
+@pytest.fixture(scope="session")
+def finished_quickstart(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    """The quickstart's run, in seconds."""
+    config = ROOT / "config" / "quickstart.yaml"
+    return finish(tmp_path_factory.mktemp("quickstart") / "run", "width=8", config=config)
 
 
 @pytest.fixture(scope="session")

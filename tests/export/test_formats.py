@@ -46,6 +46,11 @@ def exported_own(finished_own: FinishedRun, tmp_path_factory: pytest.TempPathFac
     return exported_levels(finished_own, LEVELS, tmp_path_factory.mktemp("exported_own"))
 
 
+@pytest.fixture(scope="module")
+def exported_quickstart(finished_quickstart: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return exported_levels(finished_quickstart, LEVELS, tmp_path_factory.mktemp("exported_quickstart"))
+
+
 def outputs_of_ours(run: FinishedRun, level: int, pixels: Tensor) -> Tensor:
     """Of the level's model as it was trained, on pictures prepared as for training."""
     preprocessing = run.origin.preprocessing
@@ -135,15 +140,18 @@ def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: F
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("level", LEVELS)
-def test_so_it_is_for_a_network_of_ones_own(
-    exported_own: Exported, finished_own: FinishedRun, level: int, name: str
+@pytest.mark.parametrize(("which", "network"), [("quickstart", "resnet10"), ("own", "Net")])
+def test_so_it_is_for_the_quickstart_and_for_a_network_of_ones_own(
+    request: pytest.FixtureRequest, which: str, network: str, level: int, name: str
 ) -> None:
-    folder, card = exported_own[level]
-    pixels = pixels_of(finished_own, 40)
+    run: FinishedRun = request.getfixturevalue(f"finished_{which}")
+    exported: Exported = request.getfixturevalue(f"exported_{which}")
+    folder, card = exported[level]
+    pixels = pixels_of(run, 40)
     runtime = FORMATS[name].read(folder / FORMATS[name].file_name)
-    torch.testing.assert_close(runtime(pixels), outputs_of_ours(finished_own, level, pixels), rtol=0, atol=1e-4)
-    assert card.about.network == "Net"
-    assert card.about.parameters == finished_own.record.footprints[level - 1].params
+    torch.testing.assert_close(runtime(pixels), outputs_of_ours(run, level, pixels), rtol=0, atol=1e-4)
+    assert card.about.network == network
+    assert card.about.parameters == run.record.footprints[level - 1].params
 
 
 def test_weights_go_into_a_network_of_ones_own_and_bring_its_code_along(exported_own: Exported) -> None:

@@ -47,7 +47,7 @@ from .interruptions import (
     unfinished_in,
 )
 
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SettingsFactory = Callable[..., Settings]
 VARIANTS = (
     ("dapperfl", "personal=true", "validation_share=0.1"),
@@ -99,7 +99,7 @@ def test_every_method_ends_as_if_it_had_not_been_interrupted(
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Of a method that remembers much on both sides."""
-    return load_settings([QUICKSTART], [*FEW, "method=scaffold", f"output_dir={tmp_path_factory.mktemp('runs')}"])
+    return load_settings([DIGITS], [*FEW, "method=scaffold", f"output_dir={tmp_path_factory.mktemp('runs')}"])
 
 
 @pytest.fixture(scope="module")

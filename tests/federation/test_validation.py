@@ -20,7 +20,7 @@ from fedml_dapper.pruning import DENSE, PruningPlan, slim_tensors
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=2")
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 
 
 def first_round(experiment: Experiment) -> tuple[Server, list[Upload]]:
@@ -32,7 +32,7 @@ def first_round(experiment: Experiment) -> tuple[Server, list[Upload]]:
 @pytest.fixture(scope="module")
 def slim() -> tuple[Experiment, Server, Upload]:
     """DapperFL, and the upload of the slimmest client; nothing in them may change."""
-    experiment = build_experiment(load_settings([QUICKSTART], ["width=8", "client_share=0.08", "batch_size=16", *FEW]))
+    experiment = build_experiment(load_settings([DIGITS], ["width=8", "client_share=0.08", "batch_size=16", *FEW]))
     server, uploads = first_round(experiment)
     return experiment, server, max(uploads, key=lambda upload: server.state.profiles[upload.client_id].level)
 

@@ -26,7 +26,7 @@ from fedml_dapper.federation.wire import MAGIC
 from fedml_dapper.methods import Downlink, Memory, Upload, payload_bytes
 from fedml_dapper.pruning import PruningPlan
 
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SettingsFactory = Callable[..., Settings]
 
 
@@ -67,7 +67,7 @@ def test_every_level_survives_the_wire_bit_for_bit(tiny_settings: SettingsFactor
 
 
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
-    experiment = build_experiment(load_settings([QUICKSTART], ["client_share=0.05", "epochs=1"]))
+    experiment = build_experiment(load_settings([DIGITS], ["client_share=0.05", "epochs=1"]))
     codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
     layout = experiment.method.problem.layout
     for message in (*uploads, server.downlink(0)):
@@ -147,7 +147,7 @@ def test_settings_of_the_machine_do_not_matter_and_others_are_named(tiny_setting
 @pytest.fixture(scope="module")
 def encoded() -> tuple[Codec, Upload, bytes]:
     small = ["width=8", "client_share=0.08", "epochs=1", "client_num_in_total=4", "client_num_per_round=4"]
-    experiment = build_experiment(load_settings([QUICKSTART], [*small, "ratios=[0.5]"]))
+    experiment = build_experiment(load_settings([DIGITS], [*small, "ratios=[0.5]"]))
     codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
     return codec, uploads[0], codec.encode(uploads[0])
 

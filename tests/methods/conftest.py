@@ -11,7 +11,7 @@ import pytest
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.federation import Experiment, build_experiment
 
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         "method=fedavg", "width=8", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1",
         "batch_size=16", "comm_round=9", "frequency_of_the_test=9", f"output_dir={tmp_path_factory.mktemp('runs')}",
     ]  # fmt: skip
-    return build_experiment(load_settings([QUICKSTART], small))
+    return build_experiment(load_settings([DIGITS], small))
 
 
 @pytest.fixture(scope="session")
@@ -38,4 +38,4 @@ def lenet(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         "client_share=0.05", "epochs=1", "batch_size=16", "comm_round=10", "frequency_of_the_test=10",
         f"output_dir={tmp_path_factory.mktemp('runs')}",
     ]  # fmt: skip
-    return build_experiment(load_settings([QUICKSTART], small))
+    return build_experiment(load_settings([DIGITS], small))

@@ -22,7 +22,7 @@ from fedml_dapper.models.norms import norm_tensors
 from fedml_dapper.pruning import PruningPlan
 
 SettingsFactory = Callable[..., Settings]
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SLIMMING = (
     *("dapperfl", "dapperfl_slim", "heterofl", "fedrolex", "fjord", "feddrop", "fedmp", "fedecover", "fiarse"),
     *("depthfl", "scalefl"),
@@ -47,7 +47,7 @@ dapper_args:
 def small(folder: Path, *overrides: str) -> Experiment:
     """Five clients; loaded once, with a method to be put in."""
     few = ["method=fedavg", "width=8", "image_size=16", "batch_size=16", *FEW, f"output_dir={folder}"]
-    return build_experiment(load_settings([QUICKSTART], [*few, *overrides]))
+    return build_experiment(load_settings([DIGITS], [*few, *overrides]))
 
 
 @pytest.fixture(scope="module")

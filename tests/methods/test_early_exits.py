@@ -24,7 +24,7 @@ from fedml_dapper.pruning import solve_widths, trace_layout, verify_layout
 from fedml_dapper.pruning.layout import Scope
 
 SettingsFactory = Callable[..., Settings]
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 BOTH = ("depthfl", "scalefl")
 IMAGES = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 NAMES = ("stem.", "stages.0.", "stages.1.", "stages.2.", "stages.3.", "exits.0.", "exits.1.", "exits.2.", "predictor.")
@@ -153,7 +153,7 @@ def full_models(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
         "client_share=0.04", "epochs=1", "batch_size=16", "comm_round=2", "frequency_of_the_test=9",
         f"output_dir={tmp_path_factory.mktemp('runs')}",
     ]  # fmt: skip
-    return build_experiment(load_settings([QUICKSTART], small))
+    return build_experiment(load_settings([DIGITS], small))
 
 
 @pytest.mark.parametrize("kind", [DeepestDepthFL, DeepestScaleFL])

@@ -45,7 +45,7 @@ SMALL = (
 
 
 def build(*overrides: str) -> Experiment:
-    files = [CONFIG / "quickstart.yaml", CONFIG / "methods" / "nefl.yaml"]
+    files = [CONFIG / "digits_offline.yaml", CONFIG / "methods" / "nefl.yaml"]
     return build_experiment(load_settings(files, [*SMALL, *THREE, *overrides]))
 
 

@@ -20,7 +20,7 @@ from fedml_dapper.pruning import Device, PruningPlan, slim_tensors
 
 from .sample_counts import say_that_clients_hold
 
-QUICKSTART = Path(__file__).parents[2] / "config" / "quickstart.yaml"
+DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SUB_MODELS = ("feddrop", "fedmp", "heterofl", "fedrolex", "fjord", "fedecover", "fiarse")
 RATIOS = (0.0, 0.3, 0.5, 0.7)
 
@@ -30,7 +30,7 @@ def base() -> Experiment:
     """Four clients of four levels; loaded once, with a method to be put in."""
     few = ["client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1", "comm_round=9"]
     untested = ["frequency_of_the_test=9"]
-    return build_experiment(load_settings([QUICKSTART], ["width=8", *few, *untested, f"ratios={list(RATIOS)}"]))
+    return build_experiment(load_settings([DIGITS], ["width=8", *few, *untested, f"ratios={list(RATIOS)}"]))
 
 
 def with_method(base: Experiment, name: str, **params: Any) -> Experiment:

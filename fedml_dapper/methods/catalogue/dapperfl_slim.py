@@ -72,7 +72,7 @@ class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
 
 
 class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
-    """Slim downloads, channels dealt out, sub-networks taught in place, averages over holders, momentum at the server."""
+    """Slim downloads, channels dealt out, sub-networks taught in place, averages over holders, server momentum."""
 
     name = "dapperfl_slim"
     Params = DapperFLSlimParams

@@ -83,8 +83,8 @@ class Chaos:
         self._config = SecureGrpcConfig(
             server_address=f"localhost:{free_port()}", certificates=folder / "certs", max_message_mb=4
         )
-        quickstart = ROOT / "config" / "quickstart.yaml"
-        settings = load_settings([quickstart], [*SMALL, f"comm_round={rounds}", f"output_dir={folder}"])
+        digits = ROOT / "config" / "digits_offline.yaml"
+        settings = load_settings([digits], [*SMALL, f"comm_round={rounds}", f"output_dir={folder}"])
         self._experiment = build_experiment(settings)
         self._silos = Silos(folder, experiment_file(folder, settings, self._config), NUM_SILOS)
         self._made = folder / "made"
