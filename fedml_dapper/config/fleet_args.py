@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator, model_validator
 
 from fedml_dapper.config.section import Section
@@ -15,10 +17,23 @@ class ClockArgs(Section):
     """By how much a client's times vary from round to round: the standard deviation of the logarithm of the factors,
     one for training and one for the network, whose median is 1."""
     deadline_s: float | None = Field(default=None, gt=0)
-    """Uploads that arrive later after the round's beginning are dropped."""
+    """What arrives later after the round's beginning does not count in it."""
     over_selection: float = Field(default=1.0, ge=1)
-    """So many times ``client_num_per_round`` clients are chosen; the first ``client_num_per_round`` uploads to arrive
-    count, the others are dropped (Bonawitz et al., 2019, who choose 1.3 times as many)."""
+    """So many times ``client_num_per_round`` clients are at work; a round closes with the ``client_num_per_round``-th
+    upload (Bonawitz et al., 2019, who choose 1.3 times as many)."""
+    late: Literal["dropped", "kept"] = "dropped"
+    """What becomes of uploads that do not count in their round. Kept, they count in the round in which they arrive, and
+    their clients begin nothing else until then. What training changed is then added to the global model of that round,
+    times (1 + rounds passed)^-1/2. With ``over_selection`` these are the buffered rounds of FedBuff (Nguyen et al.,
+    AISTATS 2022)."""
+
+    @model_validator(mode="after")
+    def _somebody_can_be_late(self) -> ClockArgs:
+        if self.late == "kept" and self.deadline_s is None and self.over_selection == 1:
+            raise ValueError(
+                "late: kept is for rounds that do not wait for everyone; set deadline_s or over_selection as well"
+            )
+        return self
 
 
 class FleetArgs(Section):

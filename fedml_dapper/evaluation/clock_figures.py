@@ -11,8 +11,10 @@ from matplotlib.patches import Patch
 from fedml_dapper.evaluation.style import PALETTE, canvas, markers
 from fedml_dapper.federation import RoundRecord, RunRecord
 
-_PARTS = ("download", "training", "upload", "waiting")
-_COLOURS = dict(zip(_PARTS, (PALETTE[0], PALETTE[1], PALETTE[2], "0.88"), strict=True))
+_EARLIER = "begun in an earlier round"
+_COLOURS = {
+    "download": PALETTE[0], "training": PALETTE[1], "upload": PALETTE[2], _EARLIER: PALETTE[3], "waiting": "0.88"
+}  # fmt: skip
 _UNITS = ((48 * 3600, 3600, "h"), (600, 60, "min"), (0, 1, "s"))
 
 
@@ -32,30 +34,33 @@ def accuracy_over_time(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def timeline(run: RunRecord, record: RoundRecord) -> Figure:
-    """One round: what every chosen client did, and how long it waited for the round to close."""
+    """One round: what every client at work did, and how long it waited for the round to close."""
     assert record.clock is not None
     clock, levels = record.clock, {client.client: client for client in run.clients}
-    arrivals = [one.download_s + one.training_s + one.upload_s for one in clock.clients]
-    scale, unit = time_unit(max(clock.round_s, *arrivals))
-    figure, axes = canvas(
-        f"Round {record.round} on the fleet's devices", _subtitle(run), height=1.8 + 0.3 * len(clock.clients)
-    )
+    rows: dict[int, tuple[str, dict[str, float]]] = {}
+    for one in clock.clients:
+        outcome = "" if one.outcome == "in time" else f", {one.outcome}"
+        rows[one.client] = outcome, {"download": one.download_s, "training": one.training_s, "upload": one.upload_s}
+    for earlier in (*clock.arrived, *clock.under_way):
+        left_s = max(0.0, earlier.arrives_s - (clock.elapsed_s - clock.round_s))
+        rows.setdefault(earlier.client, (f", since round {earlier.begun}", {_EARLIER: left_s}))
+    scale, unit = time_unit(max([clock.round_s, *(sum(spans.values()) for _, spans in rows.values())]))
+    figure, axes = canvas(f"Round {record.round} on the fleet's devices", _subtitle(run), height=1.8 + 0.3 * len(rows))
     names = []
-    for place, (one, arrives_s) in enumerate(zip(clock.clients, arrivals, strict=True)):
-        spans = (one.download_s, one.training_s, one.upload_s, max(0.0, clock.round_s - arrives_s))
+    for place, (client_id, (outcome, spans)) in enumerate(sorted(rows.items())):
         begins = 0.0
-        for part, span in zip(_PARTS, spans, strict=True):
+        for part, span in {**spans, "waiting": max(0.0, clock.round_s - sum(spans.values()))}.items():
             axes.barh(place, span / scale, left=begins / scale, height=0.7, color=_COLOURS[part])
             begins += span
-        client = levels[one.client]
-        outcome = "" if one.outcome == "in time" else f", {one.outcome}"
-        names.append(f"{one.client} ({client.domain}, level {client.level}{outcome})")
+        client = levels[client_id]
+        names.append(f"{client_id} ({client.domain}, level {client.level}{outcome})")
     axes.axvline(clock.round_s / scale, color="black", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xlabel(f"virtual time since the round began ({unit})")
-    patches = [Patch(color=colour, label=part) for part, colour in _COLOURS.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False)
+    drawn = {part for _, spans in rows.values() for part in spans} | {"waiting"}
+    patches = [Patch(color=colour, label=part) for part, colour in _COLOURS.items() if part in drawn]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
     return figure
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fedml_dapper.federation import RoundRecord, RunRecord
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.records import Record, RoundOnClock
 
 _TARGETS = (50.0, 60.0, 70.0)
 
@@ -15,6 +15,9 @@ class Participation(Record):
 
     began: int
     counted: int
+    """In their own round or in a later one."""
+    counted_later: int
+    """In a later round than their own."""
     late: int
     gone: int
     """Whose device went off before it was done."""
@@ -46,10 +49,9 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
         return None
     domains = {client.client: client.domain for client in run.clients}
     began = [(domains[one.client], one.outcome) for clock in clocks for one in clock.clients]
-    busy = sum(
-        min(clock.round_s, one.download_s + one.training_s + one.upload_s) for clock in clocks for one in clock.clients
-    )
-    spent = sum(clock.round_s * len(clock.clients) for clock in clocks)
+    later = [domains[one.client] for clock in clocks for one in clock.arrived]
+    work = [seconds for clock in clocks for seconds in _work(clock)]
+    busy, spent = (sum(seconds) for seconds in zip(*work, strict=True)) if work else (0.0, 0.0)
     return ClockSummary(
         elapsed_s=clocks[-1].elapsed_s,
         joules=clocks[-1].joules,
@@ -58,7 +60,8 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
         by_domain={
             domain: Participation(
                 began=sum(where == domain for where, _ in began),
-                counted=began.count((domain, "in time")),
+                counted=began.count((domain, "in time")) + later.count(domain),
+                counted_later=later.count(domain),
                 late=began.count((domain, "late")),
                 gone=began.count((domain, "gone")),
                 refused=began.count((domain, "refused")),
@@ -68,6 +71,17 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
         },
         last_round=max(record.round for record in rounds if record.clock is not None),
     )
+
+
+def _work(clock: RoundOnClock) -> Iterator[tuple[float, float]]:
+    """For how long each client that was at work in a round was busy, and how long the round was."""
+    opened_s = clock.elapsed_s - clock.round_s
+    began = {one.client for one in clock.clients}
+    for one in clock.clients:
+        yield min(clock.round_s, one.download_s + one.training_s + one.upload_s), clock.round_s
+    for earlier in (*clock.arrived, *clock.under_way):
+        if earlier.client not in began:
+            yield min(clock.round_s, max(0.0, earlier.arrives_s - opened_s)), clock.round_s
 
 
 def _time_to(target: float, rounds: Sequence[RoundRecord]) -> float | None:

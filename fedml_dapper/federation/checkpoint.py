@@ -13,23 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
 from fedml_dapper.config import Settings, check
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.late_uploads import LateUpload
 from fedml_dapper.federation.quarantine import Standing
 from fedml_dapper.federation.records import Record, RoundRecord
 from fedml_dapper.federation.scoring import Best
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, storable, write_tensors
-from fedml_dapper.methods import Memory
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.methods import Memory, TrainingMetrics, Upload
+from fedml_dapper.pruning import PruningPlan, Tensors
 
 SCHEMA = "1"
 """Version of the checkpoint format; raise it when a reader of the old one would misread the new one."""
 _SCHEMA, _HEADER, _DIGEST = "schema", "header", "sha256"
-_WEIGHTS, _SERVER, _CLIENT = "weights", "server", "client"
+_WEIGHTS, _SERVER, _CLIENT, _LATE = "weights", "server", "client", "late"
+_CHANGE, _KEPT, _EXTRA = "change", "kept", "extra"
+"""Of a late upload: weights, channels and extras."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,24 @@ class Checkpoint:
     last_record: RoundRecord
     standing: Standing = field(default_factory=Standing)
     """Clients' strikes and quarantines."""
+    late: Mapping[int, LateUpload] = field(default_factory=dict)
+    """Uploads that will count in a later round, by client id."""
 
     @property
     def round(self) -> int:
         """The number of completed rounds."""
         return self.last_record.round
+
+
+class _Late(Record):
+    """What of a late upload is not a tensor."""
+
+    round: int
+    num_samples: int
+    metrics: TrainingMetrics
+    bytes_down: int
+    omitted: tuple[str, ...]
+    unsliced: tuple[str, ...]
 
 
 class _Header(Record):
@@ -62,6 +78,7 @@ class _Header(Record):
     best_validation: Best
     server: dict[str, JsonValue]
     clients: dict[int, dict[str, JsonValue]]
+    late: dict[int, _Late] = Field(default_factory=dict)
     names: tuple[str, ...]
     """Of all tensors, in the order of their dictionaries; sums over them depend on it."""
     on_device: tuple[str, ...]
@@ -84,6 +101,7 @@ def save_checkpoint(
         best_validation=checkpoint.best_validation,
         server=checkpoint.memory.values,
         clients={client_id: memory.values for client_id, memory in checkpoint.memories.items()},
+        late={client_id: _described(late) for client_id, late in checkpoint.late.items()},
         names=tuple(tensors),
         on_device=tuple(name for name, tensor in tensors.items() if tensor.device.type != "cpu"),
     ).model_dump_json()
@@ -124,6 +142,10 @@ def load_checkpoint(
         best_validation=header.best_validation,
         last_record=header.last_record,
         standing=header.standing,
+        late={
+            client_id: _late(client_id, described, groups.get(f"{_LATE}{client_id}", {}))
+            for client_id, described in header.late.items()
+        },
     )
 
 
@@ -158,7 +180,43 @@ def _as_known_today(shared: dict[str, Any], path: Path) -> dict[str, Any]:
 def _named(checkpoint: Checkpoint) -> dict[str, Tensor]:
     groups = {_WEIGHTS: checkpoint.weights, _SERVER: checkpoint.memory.tensors}
     groups |= {f"{_CLIENT}{client_id}": memory.tensors for client_id, memory in checkpoint.memories.items()}
+    groups |= {f"{_LATE}{client_id}": _tensors_of(late.change) for client_id, late in checkpoint.late.items()}
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
+
+def _described(late: LateUpload) -> _Late:
+    upload = late.change
+    return _Late(
+        round=upload.round,
+        num_samples=upload.num_samples,
+        metrics=upload.metrics,
+        bytes_down=late.bytes_down,
+        omitted=tuple(sorted(upload.plan.omitted)),
+        unsliced=tuple(sorted(upload.unsliced)),
+    )
+
+
+def _tensors_of(upload: Upload) -> dict[str, Tensor]:
+    parts = {_CHANGE: upload.weights, _KEPT: upload.plan.kept, _EXTRA: upload.extras}
+    return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+
+
+def _late(client_id: int, described: _Late, tensors: Tensors) -> LateUpload:
+    parts: dict[str, dict[str, Tensor]] = {_CHANGE: {}, _KEPT: {}, _EXTRA: {}}
+    for name, tensor in tensors.items():
+        part, _, own = name.partition("/")
+        parts[part][own] = tensor
+    change = Upload(
+        round=described.round,
+        client_id=client_id,
+        num_samples=described.num_samples,
+        weights=parts[_CHANGE],
+        metrics=described.metrics,
+        plan=PruningPlan(parts[_KEPT], frozenset(described.omitted)),
+        unsliced=frozenset(described.unsliced),
+        extras=parts[_EXTRA],
+    )
+    return LateUpload(change, described.bytes_down)
 
 
 def _digest(header: str, tensors: Tensors) -> str:

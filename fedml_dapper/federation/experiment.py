@@ -220,6 +220,11 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
             " dapper_args.round_timeout_s limits. Leave it out"
         )
     able = [one for one in fleet.clients if one.fit.level is not None and method.takes_part(one.fit.level)]
+    if args.clock.late == "kept" and not method.takes_late_uploads:
+        raise ConfigError(
+            f"dapper_args.fleet.clock.late: `{method.name}` uses more of an upload than a mean of its weights, which is"
+            " only true in the upload's own round; set it to dropped, or choose another method"
+        )
     if args.clock.over_selection > 1 and len(able) <= training.client_num_per_round:
         raise ConfigError(
             f"dapper_args.fleet.clock.over_selection: all {len(able)} clients that can take part are wanted already;"

@@ -169,9 +169,19 @@ class ClientOnClock(Record):
     upload_s: float
     joules: float | None
     """That training took, without radio; None where the device's profile has no watts."""
-    outcome: Literal["in time", "late", "surplus", "gone", "refused"]
-    """Whether its upload counted; or came after the deadline; or after as many others as were wanted; or never, since
-    its device went off; or came in time and was refused (``RoundRecord.refused``)."""
+    outcome: Literal["in time", "late", "surplus", "under way", "gone", "refused"]
+    """Whether its upload counted; or came after the deadline; or after as many others as were wanted; or will count in
+    a later round; or never came, since its device went off; or was refused (``RoundRecord.refused``)."""
+
+
+class UnderWay(Record):
+    """A client that is at work when a round closes, where late uploads are kept."""
+
+    client: int
+    begun: int
+    """The round in which it was chosen."""
+    arrives_s: float
+    """When its upload is there, since the run's first round began."""
 
 
 class RoundOnClock(Record):
@@ -185,6 +195,10 @@ class RoundOnClock(Record):
     offline: tuple[int, ...] = ()
     """Who could not be chosen, since their devices were off where the round began."""
     clients: tuple[ClientOnClock, ...]
+    arrived: tuple[UnderWay, ...] = ()
+    """Clients of earlier rounds whose uploads counted in this one."""
+    under_way: tuple[UnderWay, ...] = ()
+    """Those whose uploads will count in later rounds."""
 
 
 class RoundRecord(Record):

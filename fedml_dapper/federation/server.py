@@ -11,12 +11,13 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.late_uploads import LateUpload, arriving, late_upload
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.validation import UploadCheck
-from fedml_dapper.federation.virtual_time import VirtualTime
+from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
@@ -57,7 +58,10 @@ class Server:
         self._refused: dict[int, str] = {}
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
-        self._dropped: set[int] = set()
+        self._not_counting: set[int] = set()
+        """Clients of the open round whose upload arrived, and counts later or never, on the virtual clock."""
+        self._late: dict[int, LateUpload] = {}
+        """Uploads that will count in a later round, by client id."""
         self._num_tests: dict[int, int] = {}
         """Test samples of silos with data of their own, by client id."""
         self._bytes_down: dict[int, int] = {}
@@ -122,10 +126,16 @@ class Server:
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._virtual.open(round_, self.last_record, self._clients)
             self.state.clients = tuple(self._clients)
-            self._refused, self._dropped = {}, set()
-            self._awaited, self._early, self._records, self._bytes_down = list(self._clients), {}, [], {}
+            self._refused, self._not_counting = {}, set()
+            self._awaited = sorted([*self._clients, *self._virtual.arrived])
+            self._early, self._records, self._bytes_down = {}, [], {}
             self._aggregation = self._method.aggregation(self.state)
             self._opened = time.perf_counter()
+            for client_id in self._virtual.arrived:
+                late = self._late.pop(client_id)
+                self._bytes_down[client_id] = late.bytes_down
+                self._early[client_id] = arriving(late, round_, self.state.weights, self._layout)
+            self._fold_in_turn()
         return self._clients
 
     def downlink(self, client_id: int) -> Downlink:
@@ -135,7 +145,7 @@ class Server:
         return message
 
     def receive(self, upload: Upload) -> None:
-        """Take one upload; one that on the virtual clock does not count is checked and dropped.
+        """Take one upload; one that on the virtual clock does not count is checked, and dropped or kept for later.
 
         Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what its client has to
         send. One that the defence finds implausible is refused, in simulation as elsewhere.
@@ -146,14 +156,17 @@ class Server:
             raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
         self._check.check_form(self.state, upload)
         if self._virtual.drops(upload.client_id):
-            self._awaited.remove(upload.client_id)
-            self._dropped.add(upload.client_id)
-            self._fold_in_turn()
+            self._goes_on_without(upload.client_id)
             return
         try:
             self._check.check_change(self.state, upload)
         except ProtocolError as error:
             self.refuse(upload.client_id, error)
+            return
+        if self._virtual.keeps(upload.client_id):
+            bytes_down = self._bytes_down.pop(upload.client_id, 0)
+            self._late[upload.client_id] = late_upload(upload, self.state.weights, self._layout, bytes_down)
+            self._goes_on_without(upload.client_id)
             return
         self._early[upload.client_id] = upload
         self._fold_in_turn()
@@ -176,7 +189,7 @@ class Server:
 
     def answered(self) -> set[int]:
         """Clients whose upload of the open round has arrived and was taken, or does not count on the virtual clock."""
-        return {record.client for record in self._records} | self._early.keys() | self._dropped
+        return {record.client for record in self._records} | self._early.keys() | self._not_counting
 
     def close_round(self) -> RoundRecord:
         """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
@@ -203,7 +216,7 @@ class Server:
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
             quarantined=tuple(self._left_out),
-            clock=self._virtual.close(self.last_record, self._refused),
+            clock=self._virtual.close(self.last_record, self._refused, self._late),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
@@ -221,6 +234,7 @@ class Server:
             best_validation=replace(self._scoring.best_validation),
             last_record=self.last_record,
             standing=self._quarantine.standing,
+            late=dict(self._late),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -232,16 +246,19 @@ class Server:
         self.memories.update(checkpoint.memories)
         self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
         self.last_record, self._quarantine.standing = checkpoint.last_record, checkpoint.standing
+        self._late = dict(checkpoint.late)
 
     def _choose_clients(self) -> list[int]:
         seed = self._experiment.settings.common_args.random_seed
         available = sorted(self._experiment.roster.available)
         ids = [client_id for client_id in available if self._method.takes_part(self.state.profiles[client_id].level)]
-        ids = list(self._virtual.online(self.state.round + 1, self.last_record, ids))
-        if self._virtual.chosen >= len(ids):
+        at_work = {one.client for one in at_work_after(self.last_record)}
+        ids = list(self._virtual.online(self.state.round + 1, self.last_record, ids, at_work))
+        wanted = max(0, self._virtual.chosen - len(at_work))
+        if wanted >= len(ids):
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
-        return sorted(stream.choice(ids, self._virtual.chosen, replace=False).tolist())
+        return sorted(stream.choice(ids, wanted, replace=False).tolist())
 
     def _is_tested(self, round_: int) -> bool:
         every = self._experiment.settings.validation_args.frequency_of_the_test
@@ -254,6 +271,11 @@ class Server:
         if self._quarantine.strike(client_id, round_):
             last = self._quarantine.standing.out_until[client_id]
             LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
+
+    def _goes_on_without(self, client_id: int) -> None:
+        self._awaited.remove(client_id)
+        self._not_counting.add(client_id)
+        self._fold_in_turn()
 
     def _fold_in_turn(self) -> None:
         while self._awaited and self._awaited[0] in self._early:

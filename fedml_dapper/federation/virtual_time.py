@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.records import ClientOnClock, RoundOnClock, RoundRecord
+from fedml_dapper.federation.records import ClientOnClock, RoundOnClock, RoundRecord, UnderWay
 from fedml_dapper.fleet import RoundTimes
 
 
@@ -22,22 +22,25 @@ class VirtualTime:
 
     @property
     def chosen(self) -> int:
-        """How many clients are to begin a round."""
+        """How many clients are to be at work in a round."""
         return self._wanted if self._clock is None else self._clock.chosen(self._wanted)
 
-    def online(self, round_: int, before: RoundRecord | None, client_ids: Sequence[int]) -> Sequence[int]:
-        """Those whose devices are on where ``round_``, which follows ``before``, begins.
+    def online(
+        self, round_: int, before: RoundRecord | None, client_ids: Sequence[int], at_work: Collection[int] = ()
+    ) -> Sequence[int]:
+        """Those whose devices are on where ``round_``, which follows ``before``, begins, and who are not ``at_work``.
 
-        Raises :class:`ConfigError` where these are fewer than ``min_clients_per_round``.
+        Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` devices are on or at work.
         """
         if self._clock is None:
             return client_ids
         at_s = _elapsed_s(before)
-        online = self._clock.online(round_, at_s, client_ids)
-        self._offline = tuple(sorted(set(client_ids) - set(online)))
-        if len(online) < min(self._fewest, len(client_ids)):
+        idle = [client_id for client_id in client_ids if client_id not in at_work]
+        online = self._clock.online(round_, at_s, idle)
+        self._offline = tuple(sorted(set(idle) - set(online)))
+        if len(online) + len(at_work) < min(self._fewest, len(client_ids)):
             raise ConfigError(
-                f"dapper_args.fleet.devices: {len(online)} of {len(client_ids)} clients' devices are on where round"
+                f"dapper_args.fleet.devices: {len(online)} of {len(idle)} clients' devices are on where round"
                 f" {round_} begins, {at_s:.0f} s into the run; dapper_args.min_clients_per_round is {self._fewest}."
                 " Change the profiles' availability, or choose more devices"
             )
@@ -50,33 +53,49 @@ class VirtualTime:
         """
         if self._clock is None:
             return
-        self._times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted)
-        if len(self._times.in_time) < min(self._fewest, len(client_ids)):
-            arrivals = sorted((one.arrives_s, one.client) for one in self._times.clients)
-            arrives_s, client = arrivals[min(self._fewest, len(arrivals)) - 1]
+        at_work = at_work_after(before)
+        self._times = times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted, at_work)
+        num_done, num_at_work = len(times.in_time) + len(times.arrived), len(client_ids) + len(at_work)
+        if num_done < min(self._fewest, num_at_work):
+            arrivals = [(one.arrives_s, one.client) for one in times.clients]
+            arrivals = sorted(arrivals + [(one.arrives_s - _elapsed_s(before), one.client) for one in at_work])
+            arrives_s, client = arrivals[min(self._fewest, num_at_work) - 1]
             raise ConfigError(
-                f"dapper_args.fleet.clock: in round {round_} {len(self._times.in_time)} of {len(arrivals)} clients are"
-                f" done in time and with their device on, dapper_args.min_clients_per_round is {self._fewest}; client"
-                f" {client} would take {arrives_s:.1f} s. Raise deadline_s, or change the profiles' availability"
+                f"dapper_args.fleet.clock: in round {round_} {num_done} of {num_at_work} clients are done in time and"
+                f" with their device on, dapper_args.min_clients_per_round is {self._fewest}; client {client} would"
+                f" take {arrives_s:.1f} s. Raise deadline_s, or change the profiles' availability"
             )
 
-    def drops(self, client_id: int) -> bool:
-        """Whether the upload of ``client_id`` does not count in the open round."""
-        return self._times is not None and client_id not in self._times.in_time
+    @property
+    def arrived(self) -> Sequence[int]:
+        """Those who began in earlier rounds, and whose uploads count in the open one, ascending."""
+        return () if self._times is None else sorted(self._times.arrived)
 
-    def close(self, before: RoundRecord | None, refused: Container[int]) -> RoundOnClock | None:
-        """The open round, which follows ``before``, as the ledger has it; uploads of ``refused`` did not count."""
+    def drops(self, client_id: int) -> bool:
+        """Whether the upload of ``client_id`` does not count in the open round, nor in a later one."""
+        times = self._times
+        return times is not None and client_id not in times.in_time and client_id not in times.under_way
+
+    def keeps(self, client_id: int) -> bool:
+        """Whether the upload of ``client_id`` counts in a later round than the open one."""
+        return self._times is not None and client_id in self._times.under_way
+
+    def close(self, before: RoundRecord | None, refused: Container[int], kept: Container[int]) -> RoundOnClock | None:
+        """The open round, which follows ``before``, as the ledger has it; uploads of ``refused`` did not count, those
+        of ``kept`` will."""
         times = self._times
         if times is None:
             return None
-        previous = None if before is None else before.clock
+        previous, now = (None, 1) if before is None else (before.clock, before.round + 1)
         spent = [one.joules for one in times.clients]
         joules = None if None in spent else sum(value for value in spent if value is not None)
         if previous is not None and joules is not None:
             joules = None if previous.joules is None else previous.joules + joules
+        elapsed_s, at_work = _elapsed_s(before), at_work_after(before)
+        begun = (UnderWay(client=one.client, begun=now, arrives_s=elapsed_s + one.arrives_s) for one in times.clients)
         return RoundOnClock(
             round_s=times.round_s,
-            elapsed_s=_elapsed_s(before) + times.round_s,
+            elapsed_s=elapsed_s + times.round_s,
             joules=joules,
             offline=self._offline,
             clients=tuple(
@@ -90,7 +109,17 @@ class VirtualTime:
                 )
                 for one in times.clients
             ),
+            arrived=tuple(one for one in at_work if one.client in times.arrived),
+            under_way=(
+                *(one for one in at_work if one.client not in times.arrived),
+                *(one for one in begun if one.client in times.under_way and one.client in kept),
+            ),
         )
+
+
+def at_work_after(before: RoundRecord | None) -> tuple[UnderWay, ...]:
+    """Those whom a round that follows ``before`` finds at work."""
+    return () if before is None or before.clock is None else before.clock.under_way
 
 
 def _elapsed_s(before: RoundRecord | None) -> float:

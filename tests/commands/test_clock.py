@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner, Result
+from safetensors.torch import load_file
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import SHIPPED, Settings, load_settings
@@ -114,8 +116,9 @@ def test_the_first_to_arrive_count_where_more_are_chosen(tiny_settings: Settings
         assert record.clock.round_s == arrivals[first[-1]]
 
 
-def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path, tmp_path: Path) -> None:
-    clock = fleet(jitter=0.4, over_selection=1.3)
+@pytest.mark.parametrize("late", ["dropped", "kept"])
+def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path, tmp_path: Path, late: str) -> None:
+    clock = fleet(jitter=0.4, over_selection=1.3 if late == "dropped" else 2.0, late=late)
     overrides = (clock, "client_num_per_round=5", "checkpoint_every=1", "comm_round=3")
     for name in ("once", "twice"):
         assert run(experiment, tmp_path / name, *overrides).exit_code == 0
@@ -129,6 +132,10 @@ def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path
     assert run(experiment, tmp_path / "twice", *overrides, resume=True).exit_code == 0
     resumed = read_ledger(tmp_path / "twice" / "ledger.jsonl")[1]
     assert without_seconds(resumed) == without_seconds(ledgers[0])
+    models = [load_file(tmp_path / name / "global_model.safetensors") for name in ("once", "twice")]
+    assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
+    clocks = [record.clock for record in ledgers[0] if record.clock is not None]
+    assert any(clock.arrived for clock in clocks[2:]) == (late == "kept")  # those that the checkpoint held
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,8 @@ def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path
         ((fleet(over_selection=0.5),), "greater than or equal to 1"),
         ((fleet(over_selection=1.5),), "all 10 clients that can take part are wanted already"),
         ((fleet(deadlines=3),), "unknown key `deadlines`"),
+        ((fleet(late="kept"),), "set deadline_s or over_selection as well"),
+        ((fleet(late="kept", deadline_s=9), "method=scaffold"), "`scaffold` uses more of an upload than a mean of"),
     ],
 )
 def test_bad_clocks_end_before_anything_is_written(
@@ -171,11 +180,11 @@ def test_clients_that_quarantine_keeps_away_are_not_the_clock_s_matter(tiny_sett
     experiment = build_experiment(tiny_settings(*TINY, fleet(), "min_clients_per_round=5"))
     virtual = VirtualTime(experiment)
     virtual.open(1, None, [3, 4])  # all of them are in time
-    found = virtual.close(None, refused={4})
+    found = virtual.close(None, refused={4}, kept=())
     assert found is not None
     assert [(one.client, one.outcome) for one in found.clients] == [(3, "in time"), (4, "refused")]
     virtual.open(1, None, [])
-    nobody = virtual.close(None, refused=())
+    nobody = virtual.close(None, refused=(), kept=())
     assert nobody is not None
     assert nobody.round_s == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -64,6 +65,37 @@ def test_over_selection_takes_the_first_and_closes_with_them() -> None:
     times = clock.times(1, 0.0, [0, 1, 2], wanted=2)
     assert (times.round_s, times.in_time, times.late) == (20, {0, 2}, frozenset())
     assert times.outcome(1) == "surplus"
+
+
+@dataclass(frozen=True)
+class AtWork:
+    client: int
+    arrives_s: float
+
+
+def test_who_is_not_done_goes_on_where_late_uploads_are_kept() -> None:
+    clock = VirtualClock(ClockArgs(over_selection=1.5, late="kept"), plan(10, 40, 20), seed=1)
+    times = clock.times(1, 0.0, [0, 1, 2], wanted=2)
+    assert (times.round_s, times.in_time, times.arrived, times.under_way) == (20, {0, 2}, set(), {1})
+    assert times.outcome(1) == "under way"
+    times = clock.times(2, 20.0, [0, 2], wanted=2, at_work=[AtWork(1, 40.0)])  # 1 and 2 arrive at once
+    assert (times.round_s, times.in_time, times.arrived, times.under_way) == (20, {0}, {1}, {2})
+    times = clock.times(3, 40.0, [], wanted=2, at_work=[AtWork(2, 40.0)])
+    assert (times.round_s, times.arrived) == (0, {2})
+
+
+def test_a_deadline_closes_rounds_in_which_others_go_on() -> None:
+    clock = VirtualClock(ClockArgs(deadline_s=15, late="kept"), plan(10, 40, 20), seed=1)
+    times = clock.times(1, 0.0, [0, 1, 2], wanted=3)
+    assert (times.round_s, times.in_time, times.under_way) == (15, {0}, {1, 2})
+    times = clock.times(2, 15.0, [0], wanted=3, at_work=[AtWork(1, 40.0), AtWork(2, 20.0)])
+    assert (times.round_s, times.in_time, times.arrived) == (15, {0}, {2})
+
+
+def test_a_device_that_goes_off_before_it_is_done_never_arrives() -> None:
+    clock = VirtualClock(ClockArgs(deadline_s=12, late="kept"), plan(10, 15, 40, availability=DAY), seed=1)
+    times = clock.times(1, 5, [0, 1, 2], wanted=3)  # on until second 20, so for 15 s
+    assert [times.outcome(client) for client in range(3)] == ["in time", "under way", "gone"]
 
 
 def test_chosen_clients_are_counted_without_rounding_errors() -> None:

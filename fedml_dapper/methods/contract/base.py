@@ -265,6 +265,11 @@ class Method(Generic[P]):
         statistic can stand in. A method that aggregates in its own way says so itself."""
         return type(self).aggregation is Method.aggregation
 
+    @property
+    def takes_late_uploads(self) -> bool:
+        """Whether an upload may count in a later round than its own, as what goes into a mean alone may."""
+        return self.takes_robust_means and self.has_global_model
+
     def footprint(self, ratio: float) -> Footprint:
         """What a client of pruning ratio ``ratio`` trains, gets and sends."""
         widths = self.problem.widths(ratio) if self.slims else {}

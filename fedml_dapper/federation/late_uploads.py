@@ -1,0 +1,50 @@
+"""Uploads that count in a later round than the one they were made in (FedBuff; Nguyen et al., AISTATS 2022).
+
+A client that is late trained from a global model that has moved on since. So what its training changed is kept, and
+added to the global model of the round in which it arrives. Slim uploads are cut out of both models by the channels
+that they hold. Deviation: FedBuff starts a new client as soon as one is done, here that waits for the round's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from fedml_dapper.methods import Upload
+from fedml_dapper.pruning import ChannelLayout, Tensors, slim_tensors
+
+
+@dataclass(frozen=True)
+class LateUpload:
+    """An upload under way."""
+
+    change: Upload
+    """As it was made, but that its weights are what training changed."""
+    bytes_down: int
+    """Of the download that it began with."""
+
+
+def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_down: int) -> LateUpload:
+    """``upload`` of the open round, whose clients start from the global ``weights``."""
+    before = _cut(upload, weights, layout)
+    change = {name: tensor - before[name] for name, tensor in upload.weights.items()}
+    return LateUpload(replace(upload, weights=change), bytes_down)
+
+
+def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLayout) -> Upload:
+    """An upload as it counts in ``round_``, whose clients start from the global ``weights``: its change times
+    (1 + rounds passed)^-1/2. Counters, which are whole numbers, change as they did."""
+    change, share = late.change, (1 + round_ - late.change.round) ** -0.5
+    now = _cut(change, weights, layout)
+
+    def moved(name: str, by: Tensor) -> Tensor:
+        return now[name] + (share * by if by.is_floating_point() else by)
+
+    return replace(change, round=round_, weights={name: moved(name, by) for name, by in change.weights.items()})
+
+
+def _cut(upload: Upload, weights: Tensors, layout: ChannelLayout) -> Tensors:
+    """The global model, as ``upload`` is cut, on its device."""
+    named = {name: weights[name].to(tensor.device) for name, tensor in upload.weights.items()}
+    return slim_tensors(named, layout, upload.plan, upload.unsliced)

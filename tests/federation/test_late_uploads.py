@@ -1,0 +1,99 @@
+"""Uploads that count in a later round, recomputed by hand from what clients sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
+from fedml_dapper.methods import Upload
+from fedml_dapper.pruning import Tensors, write_back
+
+SettingsFactory = Callable[..., Settings]
+ALL_BUT_ONE = {"over_selection": 1.25, "late": "kept"}  # five at work, four uploads close a round
+FLEET = {"devices": ["raspberry_pi_5", "phone_middle"], "network": "flash_p50", "round_s": 60, "clock": ALL_BUT_ONE}
+FEW = ("image_size=16", "client_share=0.05", "epochs=1", "client_num_in_total=5", "client_num_per_round=4")
+
+
+def build(tiny_settings: SettingsFactory, *overrides: str) -> Experiment:
+    return build_experiment(tiny_settings(*FEW, f"dapper_args.fleet={json.dumps(FLEET)}", *overrides))
+
+
+def play(server: Server, clients: ClientSide, experiment: Experiment) -> dict[int, Upload]:
+    """One round; every upload that was made in it."""
+    uploads = {}
+    for client_id in server.round_clients():
+        uploads[client_id] = clients.update(server.downlink(client_id), experiment.clients[client_id])
+        server.receive(uploads[client_id])
+    server.close_round()
+    return uploads
+
+
+def averaged(experiment: Experiment, uploads: list[Upload], before: Tensors, name: str) -> Tensor:
+    """The mean over those that hold each coordinate, by numbers of samples, in full shape."""
+    layout, shape = experiment.method.problem.layout, before[name]
+    total, weight = torch.zeros_like(shape, dtype=torch.float64), torch.zeros_like(shape, dtype=torch.float64)
+    for upload in uploads:
+        part = {name: upload.weights[name].double()}
+        zeros = {name: torch.zeros_like(total)}
+        total += upload.num_samples * write_back(zeros, part, layout, upload.plan)[name]
+        held = {name: torch.ones_like(part[name])}
+        weight += upload.num_samples * write_back(zeros, held, layout, upload.plan)[name]
+    return torch.where(weight > 0, total / weight, before[name].double())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl"])  # HeteroFL with nothing but its slim uploads
+def test_a_late_change_is_added_to_the_model_of_the_round_in_which_it_arrives(
+    tiny_settings: SettingsFactory, method: str
+) -> None:
+    plain = ("norm=standardised", "dapper_args.params.heterofl={masked_loss: false}", "aggregation_weights=samples")
+    experiment = build(tiny_settings, f"method={method}", *plain)
+    server = Server(experiment)
+    clients = ClientSide(experiment, server.memories)
+    before = [dict(server.state.weights)]
+    made: list[dict[int, Upload]] = []
+    for _ in range(2):
+        made.append(play(server, clients, experiment))
+        before.append(dict(server.state.weights))
+    record = server.last_record
+    assert record is not None
+    assert record.clock is not None
+    [late] = record.clock.arrived
+    passed = record.round - late.begun
+    assert late.client in {client.client for client in record.clients}
+    assert late.client not in made[-1]
+    uploads = [made[-1][one.client] for one in record.clients if one.client != late.client]
+    then, now, upload = before[late.begun - 1], before[-2], made[late.begun - 1][late.client]
+    layout = experiment.method.problem.layout
+    for name, after in server.state.weights.items():
+        start = write_back(then, {name: upload.weights[name]}, layout, upload.plan)[name] - then[name]
+        kept = torch.zeros_like(then[name])
+        kept = write_back({name: kept}, {name: torch.ones_like(upload.weights[name])}, layout, upload.plan)[name]
+        moved = now[name] + start / sqrt(1 + passed)
+        slim = moved[kept.bool()].reshape(upload.weights[name].shape)
+        arrived = replace(upload, weights={name: slim})
+        expected = averaged(experiment, [*uploads, arrived], now, name)
+        torch.testing.assert_close(after.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_whoever_is_at_work_is_not_chosen_and_not_awaited(tiny_settings: SettingsFactory) -> None:
+    experiment = build(tiny_settings, "method=fedavg")
+    server = Server(experiment)
+    clients = ClientSide(experiment, server.memories)
+    play(server, clients, experiment)
+    assert server.last_record is not None
+    assert server.last_record.clock is not None
+    [under_way] = server.last_record.clock.under_way
+    assert under_way.begun == 1
+    assert under_way.client not in server.round_clients()
+    upload = clients.update(server.downlink(under_way.client), experiment.clients[under_way.client])
+    with pytest.raises(ProtocolError, match=f"client {under_way.client} is not awaited"):
+        server.receive(upload)
