@@ -13,12 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
+from fedml_dapper.benches.fleet_time import over_time
 from fedml_dapper.benches.grid import Variant
 from fedml_dapper.benches.looks import Look, line_name, looks, ordered_looks
 from fedml_dapper.benches.measures import Column, columns, headline, honest, in_round
 from fedml_dapper.benches.results import BenchResults, VariantResults
 from fedml_dapper.benches.statistics import Estimate
 from fedml_dapper.benches.tables import AccuracyTable, CostRow, Tables
+from fedml_dapper.evaluation.clock_figures import time_unit
 from fedml_dapper.evaluation.style import below_legend, canvas, label_once, label_rounds, markers, multiples
 
 ACCURACY = "Top-1 accuracy (%)"
@@ -78,6 +80,36 @@ def domain_curves(results: BenchResults) -> Figure:
         axes.set_title(column.heading, fontsize="medium")
     label_once(grid)
     _legend(figure, grid[0], _BANDS)
+    return figure
+
+
+def accuracy_over_time(results: BenchResults) -> Figure:
+    """The headline accuracy over the fleet's virtual time, which every run keeps until its next test."""
+    column = headline(results.bench.statistic)
+    figure, axes = canvas(f"Over the fleet's time: {column.heading}", subtitle(results))
+    appearance, variants = looks(results), results.finished
+    curves = {v.label: [over_time(cell, column.key) for cell in v.cells.values()] for v in variants}
+    scale, unit = time_unit(max(max(curve, default=0.0) for found in curves.values() for curve in found))
+    for variant in variants:
+        runs = [curve for curve in curves[variant.label] if curve]
+        if not runs:
+            continue
+        times = sorted({at for curve in runs for at in curve if at >= max(min(each) for each in runs)})
+        values = np.array([[curve[max(at for at in curve if at <= time)] for time in times] for curve in runs])
+        look, shown = appearance[line_name(variant)], [time / scale for time in times]
+        if len(runs) > 1:
+            axes.fill_between(
+                shown, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, linewidth=0, step="post"
+            )
+        axes.plot(
+            shown, values.mean(axis=0), look.style, color=look.colour, label=line_name(variant), linewidth=look.width,
+            zorder=look.above, drawstyle="steps-post",
+        )  # fmt: skip
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"virtual time ({unit})")
+    axes.set_ylabel(ACCURACY)
+    axes.grid(alpha=0.3)
+    _legend(figure, axes, _BANDS)
     return figure
 
 

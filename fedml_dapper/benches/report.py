@@ -120,6 +120,11 @@ def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:
             "domain_curves", figures.domain_curves(results), "Accuracy over the rounds, column by column",
             "The columns of the tables, round by round. Small test sets make jumpy lines.",
         )  # fmt: skip
+    if tables.times:
+        yield Picture(
+            "over_time", figures.accuracy_over_time(results), "Accuracy over the fleet's time",
+            "Test accuracy over virtual time. Up and to the left is better.",
+        )  # fmt: skip
     if figures.has_cost_choice(results, tables):
         yield Picture(
             "accuracy_and_cost", figures.accuracy_against_cost(results, tables), "Accuracy against cost",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from fedml_dapper.benches.fleet_time import TimeRow, shortest_s, time_rows
 from fedml_dapper.benches.gap import GapRow, gap_rows
 from fedml_dapper.benches.grid import Published, Statistic
 from fedml_dapper.benches.measures import Column, Reading, best, columns, headline, honest
@@ -122,6 +123,10 @@ class Tables(Record):
     """Of the variants in which it was measured."""
     gap: tuple[GapRow, ...] = ()
     """Of benches that say where size pays."""
+    times: tuple[TimeRow, ...] = ()
+    """Of benches whose runs have a fleet's virtual clock."""
+    equal_s: float | None = None
+    """Virtual seconds of the shortest run, in which all variants are compared."""
     submodels: tuple[SubmodelRow, ...]
     """Of the variants whose clients are sent slim models."""
     missing: tuple[OpenCell, ...]
@@ -160,6 +165,8 @@ def build_tables(results: BenchResults) -> Tables:
         levels=tuple(row for variant in results.finished for row in _levels(variant)),
         devices=tuple(found for variant in results.finished if (found := _devices(variant))),
         gap=gap_rows(bench.gap, read) if bench.gap is not None else (),
+        times=time_rows(results.finished, [column.key for column in shown]),
+        equal_s=shortest_s(results.finished),
         submodels=tuple(row for variant in results.finished if (row := _submodels(variant))),
         missing=results.open,
         versions=tuple(sorted({cell.run.version for cell in results.cells})),

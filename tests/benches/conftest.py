@@ -13,11 +13,13 @@ from fedml_dapper.benches.grid import Bench, Manifest, PlannedCell, Profile, Var
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.federation import ClientRecord, LedgerWriter, LevelFootprint, RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.records import (
+    ClientOnClock,
     ClientSummary,
     DeviceFigures,
     DeviceScores,
     LevelFigures,
     PersonalScores,
+    RoundOnClock,
     RoundSeconds,
 )
 
@@ -95,9 +97,11 @@ class Store:
         planned: int | None = None,
         diagnosed: bool = False,
         sent_slim: bool = False,
+        round_s: float | None = None,
         **changes: Any,
     ) -> Path:
-        """A cell's ledger: its test (and validation) accuracies, by round; ``planned`` rounds if it was cut short."""
+        """A cell's ledger: its test (and validation) accuracies, by round; ``planned`` rounds if it was cut short.
+        With ``round_s``, on a virtual clock."""
         folder = self.root / CELLS_NAME / self.folder(label, seed)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "ledger.jsonl").unlink(missing_ok=True)
@@ -113,6 +117,7 @@ class Store:
                     personal=own(personal[number - 1]) if personal else None,
                     validation=own(validation[number - 1]) if personal and validation else None,
                     devices=of_devices(devices[number - 1]) if devices else None,
+                    clock=None if round_s is None else on_clock(number, round_s),
                     seconds=RoundSeconds(total=3.0, evaluation=1.0),
                 )
             )
@@ -120,6 +125,13 @@ class Store:
         if diagnosed:
             made_up_diagnosis(sent_slim).save(folder / DIAGNOSIS_NAME)
         return folder
+
+
+def on_clock(number: int, round_s: float) -> RoundOnClock:
+    """A round whose one client is busy for half of the time."""
+    times = {"download_s": 0.0, "training_s": round_s / 2, "upload_s": 0.0, "joules": round_s}
+    client = ClientOnClock(client=0, outcome="in time", **times)
+    return RoundOnClock(round_s=round_s, elapsed_s=number * round_s, joules=number * round_s, clients=(client,))
 
 
 def run_record(label: str, seed: int, rounds: int, **changes: Any) -> RunRecord:
