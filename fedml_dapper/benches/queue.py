@@ -14,8 +14,10 @@ from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, folder_name
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME
+from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.durable import written_whole
+from fedml_dapper.federation.ledger import read_unfinished
+from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"
 _POLL_S = 0.5
@@ -60,8 +62,8 @@ def run_queue(
     """
     started, outcome = time.monotonic(), Outcome()
     folders = {store / cell.folder: cell for cell in cells}
-    for folder in folders:
-        _check_settings(folder)
+    for folder, cell in folders.items():
+        _check_settings(folder, cell)
     waiting = [folder for folder in folders if not is_finished(folder)]
     rounds_before = sum(_rounds(folder) for folder in folders)
     running: dict[Path, subprocess.Popen[bytes]] = {}
@@ -86,12 +88,16 @@ def run_queue(
     return outcome
 
 
-def _check_settings(folder: Path) -> None:
-    saved = folder / SETTINGS_NAME
+def _check_settings(folder: Path, cell: Cell) -> None:
+    saved, begun = folder / SETTINGS_NAME, read_unfinished(folder / LEDGER_NAME)
     if saved.exists() and folder_name(load_settings([saved])) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
         )
+    args = cell.settings.dapper_args
+    changed = "" if begun is None else changed_params(begun[0].params, effective_params(args))
+    if changed:
+        raise ConfigError(f"{folder}: a default of {args.method} changed since it was run: {changed}; move it away")
 
 
 def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:

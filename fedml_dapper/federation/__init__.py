@@ -11,7 +11,7 @@ from fedml_dapper.federation.experiment import (
     slow_precision,
 )
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
-from fedml_dapper.federation.identity import Identity, settings_difference, shared_settings
+from fedml_dapper.federation.identity import Identity, changed_params, settings_difference, shared_settings
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
 from fedml_dapper.federation.metrics import metrics_of
@@ -58,6 +58,7 @@ __all__ = [
     "UploadCheck",
     "build_experiment",
     "build_untrained",
+    "changed_params",
     "device_of",
     "framed",
     "is_finished",

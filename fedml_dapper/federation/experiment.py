@@ -99,6 +99,7 @@ class Experiment:
             method=self.method.name,
             metric=self.method.problem.task.headline,
             settings=self.settings.model_dump(mode="json"),
+            params=self.method.params.model_dump(mode="json"),
             sources=dict(self.sources),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
             cost_note=self.method.cost_note,

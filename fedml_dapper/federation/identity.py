@@ -81,6 +81,13 @@ def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
     return "; ".join(f"{key} is {left.get(key)} there and {right.get(key)} here" for key in differing)
 
 
+def changed_params(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """As :func:`settings_difference`, of a method's settings; those that one side does not know do not count, since
+    versions differ in them."""
+    known = theirs.keys() & ours.keys()
+    return settings_difference({key: theirs[key] for key in known}, {key: ours[key] for key in known})
+
+
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -59,6 +59,8 @@ class RunRecord(Record):
     metric: Metric = TOP_1
     """By what models are judged."""
     settings: dict[str, Any]
+    params: dict[str, Any] = {}
+    """The method's own settings, defaults included; empty in ledgers of earlier versions, which say what was given."""
     sources: dict[str, str] = {}
     """For settings that name something outside of the package: which object, and a digest of its source."""
     footprints: tuple[LevelFootprint, ...]

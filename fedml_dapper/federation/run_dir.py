@@ -9,7 +9,7 @@ from fedml_dapper.config import Settings, check, short_name
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper.federation.identity import changed_params, settings_difference, shared_settings
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
 
@@ -63,6 +63,7 @@ def _resumable(experiment: Experiment, path: Path | None) -> Path:
     difference = settings_difference(
         shared_settings(settings, theirs.sources), shared_settings(experiment.settings, ours.sources)
     )
+    difference = difference or changed_params(theirs.params, ours.params)
     if difference:
         raise ConfigError(f"{path} holds a run with other settings: {difference}; take its own, or another folder")
     theirs = theirs.model_copy(update={"classes": theirs.classes or ours.classes})  # earlier versions did not say

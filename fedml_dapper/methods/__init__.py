@@ -112,10 +112,18 @@ __all__ = [
     "Upload",
     "as_received",
     "build_method",
+    "effective_params",
     "payload_bytes",
     "recalibrate",
     "renew_statistics",
 ]
+
+
+def effective_params(args: DapperArgs) -> dict[str, Any]:
+    """The settings of the method named in ``args`` as plain values, defaults included; raises ``ConfigError``."""
+    method = METHODS.find(args.method)
+    values: dict[str, Any] = method.check_params(args.params.get(method.name, {})).model_dump(mode="json")
+    return values
 
 
 def build_method(args: DapperArgs, problem: Problem) -> Method[Any]:

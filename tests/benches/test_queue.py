@@ -66,6 +66,18 @@ def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Pa
         run([cell], tmp_path)
 
 
+def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
+    """Names of folders leave defaults out, so that a default that changes has to be noticed otherwise."""
+    [cell] = tiny_cells(rounds=1, methods=("fedprox",))
+    run([cell], tmp_path)
+    ledger = tmp_path / cell.folder / LEDGER_NAME
+    first, *rounds = ledger.read_text().splitlines(keepends=True)
+    assert '"params":{' in first
+    ledger.write_text("".join([first.replace('"mu":', '"mu":2'), *rounds]))
+    with pytest.raises(ConfigError, match=r"a default of fedprox changed since it was run: mu is 2.* there and 0"):
+        run([cell], tmp_path)
+
+
 def test_all_cells_are_run_once(tmp_path: Path) -> None:
     chosen = tiny_cells()
     outcome, said = run(chosen, tmp_path)
