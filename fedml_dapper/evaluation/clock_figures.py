@@ -8,10 +8,10 @@ from dataclasses import replace
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fedml_dapper.evaluation.style import PALETTE, canvas, markers
+from fedml_dapper.evaluation.style import PALETTE, canvas, markers, multiples
 from fedml_dapper.federation import RoundRecord, RunRecord
 
-_EARLIER = "begun in an earlier round"
+_EARLIER = "since an earlier round"
 _COLOURS = {
     "download": PALETTE[0], "training": PALETTE[1], "upload": PALETTE[2], _EARLIER: PALETTE[3], "waiting": "0.88"
 }  # fmt: skip
@@ -45,7 +45,8 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
         left_s = max(0.0, earlier.arrives_s - (clock.elapsed_s - clock.round_s))
         rows.setdefault(earlier.client, (f", since round {earlier.begun}", {_EARLIER: left_s}))
     scale, unit = time_unit(max([clock.round_s, *(sum(spans.values()) for _, spans in rows.values())]))
-    figure, axes = canvas(f"Round {record.round} on the fleet's devices", _subtitle(run), height=1.8 + 0.3 * len(rows))
+    heading = f"Round {record.round} on the fleet's devices"
+    figure, (axes,) = multiples(heading, _subtitle(run), 1, height=1.1 + 0.3 * len(rows))
     names = []
     for place, (client_id, (outcome, spans)) in enumerate(sorted(rows.items())):
         begins = 0.0
@@ -60,7 +61,7 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
     axes.set_xlabel(f"virtual time since the round began ({unit})")
     drawn = {part for _, spans in rows.values() for part in spans} | {"waiting"}
     patches = [Patch(color=colour, label=part) for part, colour in _COLOURS.items() if part in drawn]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 

@@ -38,6 +38,8 @@ class ClockSummary(Record):
     """Virtual seconds until the global model first had so many percent, where the headline is in percent; None where it
     never had."""
     by_domain: dict[str, Participation]
+    keeps_late: bool
+    """Whether any upload counted in a later round than its own."""
     last_round: int
     """The last round with a clock."""
 
@@ -69,6 +71,7 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
             )
             for domain in run.domains
         },
+        keeps_late=bool(later),
         last_round=max(record.round for record in rounds if record.clock is not None),
     )
 
