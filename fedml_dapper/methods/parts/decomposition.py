@@ -81,8 +81,8 @@ def decompose(
     }
     if not pairs:
         raise ConfigError(
-            "model_args.norm: fdse decomposes layers that a BatchNorm follows; the network has none. Set norm: batch or"
-            " choose another dapper_args.method"
+            "model_args.model: fdse decomposes layers that a BatchNorm follows, and the network has none; set"
+            " model_args.norm to batch where it is ours, or choose another network or another dapper_args.method"
         )
     for layer_name, norm_name in pairs.items():
         layer, norm = decomposed.get_submodule(layer_name), decomposed.get_submodule(norm_name)
