@@ -135,3 +135,8 @@ class DapperArgs(Section):
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
     """With fewer uploads than this at the timeout, the run ends with an error."""
+    buffer_size: int | None = Field(default=None, ge=1)
+    """Across silos, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022). Silos that are not done
+    go on, and count in the round in which their upload arrives: what training changed is added to that round's global
+    model, times (1 + rounds passed)^-1/2. A round waits for everyone when absent; simulations have
+    ``fleet.clock.late`` instead."""

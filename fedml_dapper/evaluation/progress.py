@@ -65,6 +65,8 @@ class LogProgress(RunObserver):
             text += f"  clock {duration(record.clock.elapsed_s)}" + (f" ({late} late)" if late else "")
             earlier = len(record.clock.arrived)
             text += f" ({earlier} from earlier rounds)" if earlier else ""
+        late_uploads = sum(client.begun is not None for client in record.clients)
+        text += f"  {len(record.clients)} uploads ({late_uploads} from earlier rounds)" if late_uploads else ""
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 

@@ -146,6 +146,7 @@ def build_experiment(
             f"dapper_args.params.{method.name}: these settings measure something on all clients' training data, which"
             " only a simulation has in one place; choose others (docs/methods.md)"
         )
+    _check_buffer(settings, method)
     level_args = settings.dapper_args.levels
     known = range(1, 1 + len(level_args.ratios))
     if level_args.strict and any(method.takes_part(level) and not method.has_level_model(level) for level in known):
@@ -208,6 +209,28 @@ def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Devic
             f" dapper_args.min_clients_per_round is {fewest}; `fedml-dapper plan` says what limits the others"
         )
     return fleet
+
+
+def _check_buffer(settings: Settings, method: Method[Any]) -> None:
+    """Raises :class:`ConfigError` where rounds cannot close before everyone is done."""
+    args, wanted = settings.dapper_args, settings.train_args.client_num_per_round
+    if args.buffer_size is None:
+        return
+    if settings.common_args.training_type == "simulation":
+        raise ConfigError(
+            "dapper_args.buffer_size: a simulation has no real clock; choose dapper_args.fleet.clock, late: kept and"
+            " over_selection (docs/fleet.md)"
+        )
+    if not args.min_clients_per_round <= args.buffer_size < wanted:
+        raise ConfigError(
+            f"dapper_args.buffer_size: is {args.buffer_size}; choose at least dapper_args.min_clients_per_round"
+            f" ({args.min_clients_per_round}) and less than train_args.client_num_per_round ({wanted}), who are at work"
+        )
+    if not method.takes_late_uploads:
+        raise ConfigError(
+            f"dapper_args.buffer_size: `{method.name}` uses more of an upload than a mean of its weights, which is only"
+            " true in the upload's own round; leave it out, or choose another method"
+        )
 
 
 def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> VirtualClock | None:

@@ -90,6 +90,8 @@ class ClientRecord(Record):
     accuracy_before: float | None = None
     """The client's own model on its own test samples before the round's training; None where it is not measured."""
     accuracy_after: float | None = None
+    begun: int | None = None
+    """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``)."""
 
 
 class RoundSeconds(Record):
@@ -222,11 +224,13 @@ class RoundRecord(Record):
     """What each device gets; None where it is not measured, or where the method has no global model."""
     absent: tuple[int, ...] = ()
     """Chosen for the round and not in quarantine, but no valid upload came in time; on a virtual clock, of which
-    ``clock`` says why."""
+    ``clock`` says why. Some may be ``at_work``."""
     refused: dict[int, str] = {}
     """Those of the absent whose upload was refused, and why."""
     quarantined: tuple[int, ...] = ()
     """Chosen for the round, but left out for earlier uploads that were refused."""
+    at_work: dict[int, int] = {}
+    """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None
     """When things happened on the fleet's devices; None without a virtual clock."""
     notes: dict[str, JsonValue] = {}

@@ -11,7 +11,7 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.late_uploads import LateUpload, arriving, late_upload
+from fedml_dapper.federation.late_uploads import AtWork, LateUpload, arriving, late_upload
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
@@ -62,6 +62,11 @@ class Server:
         """Clients of the open round whose upload arrived, and counts later or never, on the virtual clock."""
         self._late: dict[int, LateUpload] = {}
         """Uploads that will count in a later round, by client id."""
+        self._keeps_late = experiment.settings.dapper_args.buffer_size is not None
+        self._at_work: dict[int, AtWork] = {}
+        """Silos that began in an earlier round, and whose uploads may count in the open one."""
+        self._opening = self.state
+        """The state in which the open round's clients began."""
         self._num_tests: dict[int, int] = {}
         """Test samples of silos with data of their own, by client id."""
         self._bytes_down: dict[int, int] = {}
@@ -94,8 +99,8 @@ class Server:
 
     @property
     def measurers(self) -> Sequence[int]:
-        """Silos that have joined with test samples, by client id."""
-        return sorted(client_id for client_id, count in self._num_tests.items() if count)
+        """Silos that have joined with test samples, by client id; but for those still at work."""
+        return sorted({client_id for client_id, count in self._num_tests.items() if count} - self._at_work.keys())
 
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
         """The record of the round just closed, with what silos measured of its model on their own test samples.
@@ -127,8 +132,11 @@ class Server:
             self._virtual.open(round_, self.last_record, self._clients)
             self.state.clients = tuple(self._clients)
             self._refused, self._not_counting = {}, set()
-            self._awaited = sorted([*self._clients, *self._virtual.arrived])
-            self._early, self._records, self._bytes_down = {}, [], {}
+            self._awaited = sorted([*self._clients, *self._virtual.arrived, *self._at_work])
+            self._early, self._records = {}, []
+            self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
+            if self._keeps_late:
+                self._opening = replace(self.state, memory=self.state.memory.snapshot())
             self._aggregation = self._method.aggregation(self.state)
             self._opened = time.perf_counter()
             for client_id in self._virtual.arrived:
@@ -150,16 +158,18 @@ class Server:
         Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what its client has to
         send. One that the defence finds implausible is refused, in simulation as elsewhere.
         """
-        if upload.round != self.state.round + 1:
+        earlier = self._at_work.get(upload.client_id)
+        before = self.state if earlier is None else earlier.server
+        if upload.round != before.round + 1:
             raise ProtocolError(f"upload of round {upload.round} arrived in round {self.state.round + 1}")
         if upload.client_id not in self._awaited or upload.client_id in self._early:
             raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
-        self._check.check_form(self.state, upload)
+        self._check.check_form(before, upload)
         if self._virtual.drops(upload.client_id):
             self._goes_on_without(upload.client_id)
             return
         try:
-            self._check.check_change(self.state, upload)
+            self._check.check_change(before, upload)
         except ProtocolError as error:
             self.refuse(upload.client_id, error)
             return
@@ -168,6 +178,9 @@ class Server:
             self._late[upload.client_id] = late_upload(upload, self.state.weights, self._layout, bytes_down)
             self._goes_on_without(upload.client_id)
             return
+        if earlier is not None:
+            late = late_upload(upload, before.weights, self._layout, earlier.bytes_down)
+            upload = arriving(late, self.state.round + 1, self.state.weights, self._layout)
         self._early[upload.client_id] = upload
         self._fold_in_turn()
 
@@ -182,6 +195,21 @@ class Server:
         self._note_refusal(client_id, reason)
         self._fold_in_turn()
 
+    def give_up(self, client_id: int) -> None:
+        """Go on without ``client_id`` in the open round, which is not to blame: it was never reached, or what it began
+        is lost. It may be chosen for the next round. Nothing happens where its upload was taken or refused before."""
+        if client_id in self.answered():
+            return
+        self._at_work.pop(client_id, None)
+        if client_id in self._awaited:
+            self._awaited.remove(client_id)
+            self._fold_in_turn()
+
+    @property
+    def at_work(self) -> Mapping[int, int]:
+        """Silos that were at work already when the open or coming round began: the round that each began in."""
+        return {client_id: one.begun for client_id, one in self._at_work.items()}
+
     @property
     def refused(self) -> Mapping[int, str]:
         """Clients whose upload was refused in the open round, and why."""
@@ -194,8 +222,10 @@ class Server:
     def close_round(self) -> RoundRecord:
         """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
         assert self._aggregation is not None, "round_clients comes first"
+        unfinished = [client_id for client_id in self._awaited if client_id not in self._early]
         for client_id in sorted(self._early):
             self._fold(self._early.pop(client_id))
+        self._at_work = self._still_at_work(unfinished) if self._keeps_late else {}
         with part("aggregation"):
             self._aggregation.close()
         self._aggregation = None
@@ -216,6 +246,7 @@ class Server:
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
             quarantined=tuple(self._left_out),
+            at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
@@ -246,19 +277,28 @@ class Server:
         self.memories.update(checkpoint.memories)
         self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
         self.last_record, self._quarantine.standing = checkpoint.last_record, checkpoint.standing
-        self._late = dict(checkpoint.late)
+        self._late, self._at_work = dict(checkpoint.late), {}  # silos are sent the next round's model
 
     def _choose_clients(self) -> list[int]:
         seed = self._experiment.settings.common_args.random_seed
         available = sorted(self._experiment.roster.available)
         ids = [client_id for client_id in available if self._method.takes_part(self.state.profiles[client_id].level)]
+        ids = [client_id for client_id in ids if client_id not in self._at_work]
         at_work = {one.client for one in at_work_after(self.last_record)}
         ids = list(self._virtual.online(self.state.round + 1, self.last_record, ids, at_work))
-        wanted = max(0, self._virtual.chosen - len(at_work))
+        wanted = max(0, self._virtual.chosen - len(at_work) - len(self._at_work))
         if wanted >= len(ids):
             return ids
         stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
         return sorted(stream.choice(ids, wanted, replace=False).tolist())
+
+    def _still_at_work(self, client_ids: Sequence[int]) -> dict[int, AtWork]:
+        """Those of ``client_ids``, whose uploads the round that closes has not seen, that were sent something."""
+        return {
+            client_id: self._at_work.get(client_id) or AtWork(self._opening, self._bytes_down[client_id])
+            for client_id in client_ids
+            if client_id in self._bytes_down
+        }
 
     def _is_tested(self, round_: int) -> bool:
         every = self._experiment.settings.validation_args.frequency_of_the_test
@@ -291,7 +331,8 @@ class Server:
                 raise
             self._note_refusal(upload.client_id, error)
             return
-        profile = self.state.profiles[upload.client_id]
+        earlier = self._at_work.get(upload.client_id)
+        profile = (self.state if earlier is None else earlier.server).profiles[upload.client_id]
         params, macs = self._method.model_size(upload.plan)
         self._records.append(
             ClientRecord(
@@ -309,6 +350,7 @@ class Server:
                 seconds=upload.metrics.seconds,
                 accuracy_before=upload.metrics.accuracy_before,
                 accuracy_after=upload.metrics.accuracy_after,
+                begun=None if earlier is None else earlier.begun,
             )
         )
 

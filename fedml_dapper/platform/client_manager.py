@@ -106,6 +106,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
         message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
         message.add_params(TICKET, msg_params.get(TICKET))
+        if self.queued(MyMessage.MSG_TYPE_S2C_FINISH):
+            LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
+            return
         self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 

@@ -40,7 +40,8 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
     A process serves one client (cross-silo) or several, one after another (MPI). Under MPI a client moves to the next
     rank in every round, and what it remembers travels with it; a silo keeps its own. A round closes when everyone who
     should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. A client that let a
-    round pass is still sent the next, but no longer waited for until it answers again.
+    round pass is still sent the next, but no longer waited for until it answers again. With ``buffer_size`` a round
+    closes with so many uploads, and who is not done goes on.
 
     Silos with data of their own say what they hold when they come online, and join with that. Where the server has no
     test samples, it sends them the model of every tested round to be measured before the round is recorded.
@@ -60,13 +61,16 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         self._said_goodbye: set[int] = set()
         self._queues: dict[int, deque[int]] = defaultdict(deque)
         self._sent: dict[int, str] = {}
-        """Clients that were sent the round's model, and the ticket that came with it."""
+        """Clients that were sent the round's model or are at work since an earlier one, and the ticket that came with
+        what they were sent."""
         self._silent: set[int] = set()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
         self._measuring: dict[int, str] = {}
         """Clients that are to measure the model of the round just closed, and the ticket that came with it."""
         self._measured: dict[int, Measurement] = {}
+        self._deferred: list[Message] = []
+        """Uploads that came while a round's model was measured."""
         self._open = False
         self._leaving = False
         self._greeted = False
@@ -111,6 +115,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         elif self._open:
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
+            self._close_if_complete()
         elif not self._leaving and len(self._online) == self._num_processes:
             self._open_round_or_leave()
 
@@ -135,9 +140,13 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
             return
         self._lives[process] = life
         for client_id in reversed(self._owed_by(process)):
-            LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
             del self._sent[client_id]
-            self._queues[process].appendleft(client_id)
+            if client_id in self._server.at_work:
+                LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
+                self._server.give_up(client_id)
+            else:
+                LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
+                self._queues[process].appendleft(client_id)
 
     # A round
 
@@ -151,13 +160,16 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         chosen = list(self._server.round_clients())
         self._journal.round_opened(chosen)
         self._queues.clear()
-        self._sent = {}
+        self._sent = {client_id: self._sent[client_id] for client_id in self._server.at_work}
         for client_id in chosen:
             self._queues[self._process_of(client_id)].append(client_id)
         self._open = True
         self.set_deadline(self._experiment.settings.dapper_args.round_timeout_s)
         for process in sorted(self._queues):
             self._send_next(process)
+        deferred, self._deferred = self._deferred, []
+        for message in deferred:
+            self.handle_message_receive_model_from_client(message)
         self._close_if_complete()
 
     def _send_next(self, process: int) -> None:
@@ -184,10 +196,13 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         return message
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
+        if self._measuring:
+            self._deferred.append(msg_params)
+            return
         process = int(msg_params.get_sender_id())
         try:
             upload = self._decoded(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
-            if upload.round <= self._server.state.round:
+            if upload.round <= self._server.state.round and upload.client_id not in self._server.at_work:
                 LOGGER.warning("client %d: upload of round %d came too late, dropped", upload.client_id, upload.round)
                 return
             if upload.client_id not in self._sent or msg_params.get(TICKET) != self._sent[upload.client_id]:
@@ -259,21 +274,23 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         waiting = {client_id for queued in self._queues.values() for client_id in queued}
         reachable = {client_id for client_id in waiting if self._process_of(client_id) in self._online}
         awaited = (self._sent.keys() | reachable) - self._server.refused.keys() - self._silent
-        enough = len(answered) >= self._experiment.settings.dapper_args.min_clients_per_round
-        if self._open and enough and awaited <= answered:
-            self._silent |= self._sent.keys() - answered - self._server.refused.keys()
+        args = self._experiment.settings.dapper_args
+        full = args.buffer_size is not None and len(answered) >= args.buffer_size
+        if self._open and len(answered) >= args.min_clients_per_round and (full or awaited <= answered):
             self._close()
 
     def _close(self) -> None:
         self._open = False
+        for client_id in [client_id for queued in self._queues.values() for client_id in queued]:
+            self._server.give_up(client_id)
         record = self._server.close_round()
-        if record.absent:
-            LOGGER.warning("round %d closed without clients %s", record.round, list(record.absent))
+        if missing := sorted(set(record.absent) - record.at_work.keys()):
+            LOGGER.warning("round %d closed without clients %s", record.round, missing)
         if not self._starts_measuring():
             self._go_on_from(record)
 
     def _go_on_from(self, record: RoundRecord) -> None:
-        self.com_manager.forget_finished_rounds()
+        self.com_manager.forget_finished_rounds([self._process_of(client_id) for client_id in record.at_work])
         self._journal.round_closed(record)
         self._open_round_or_leave()
 
@@ -329,6 +346,8 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
 
     def _leave(self) -> None:
         self._leaving = True
+        for client_id in self._server.at_work:
+            self._server.give_up(client_id)
         self.set_deadline(GOODBYE_SECONDS)
         for process in sorted(self._online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import queue
+from collections.abc import Collection
 from typing import Any
 
 import grpc
@@ -41,7 +42,7 @@ class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
                 continue
             self.notify(pickle.loads(data))  # noqa: S301  # FedML's wire format; see the module's first lines
 
-    def forget_finished_rounds(self) -> None:
+    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Nothing is stored."""
 
 
@@ -62,7 +63,7 @@ class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is u
         for thread in (self._server_receive_thread, self._client_receive_thread):
             self._stop_thread(thread)
 
-    def forget_finished_rounds(self) -> None:
+    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Nothing is stored."""
 
 
@@ -76,11 +77,13 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
         except storage.exceptions.NoSuchKey:
             LOGGER.warning("a message's object is gone: the round it belonged to is over")
 
-    def forget_finished_rounds(self) -> None:
-        """Delete every object of this run; call between rounds, when all that is stored belongs to finished ones."""
+    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
+        """Delete every object of this run, but for those from and to ``busy`` ranks; call between rounds, when all
+        others belong to finished ones."""
         storage, bucket = self.s3_storage.aws_s3_client, self.s3_storage.bucket_name
+        kept = tuple(f"{self._topic}{sides}_" for rank in busy for sides in (rank, f"{self.server_id}_{rank}"))
         for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
+            keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
             if keys:
                 storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,16 +49,19 @@ def address_table(folder: Path, num_clients: int) -> Path:
 class Silos:
     """A server and clients, each ``python -m fedml_dapper`` in a process of its own, with its output in a file.
 
-    They start warm, but for the ranks in ``cold``, which start as a command line does.
+    They start warm, but for the ranks in ``cold``, which start as a command line does; those in ``programs`` run a
+    program of the user's own.
     """
 
     def __init__(
-        self, folder: Path, config: Path, num_clients: int, overrides: Sequence[str] = (), cold: Sequence[int] = ()
-    ) -> None:
+        self, folder: Path, config: Path, num_clients: int, overrides: Sequence[str] = (), cold: Sequence[int] = (),
+        programs: Mapping[int, Path] | None = None,
+    ) -> None:  # fmt: skip
         self.folder, self.config, self.num_clients = folder, config, num_clients
         self.run_dir = folder / "run"
         self._overrides = [part for override in overrides for part in ("--set", override)]
         self._cold = cold
+        self._programs = programs or {}
         self.processes: dict[int, subprocess.Popen[bytes] | Fork] = {}
 
     def start(
@@ -67,6 +70,7 @@ class Silos:
         """Start one process, of another experiment, as a program of the user's own, or with a file laid over the
         experiment, where given; the server goes on with the run that is there."""
         role = ["--role", "server", "--output", str(self.run_dir), "--resume"] if rank == 0 else ["--role", "client"]
+        program = program or self._programs.get(rank)
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
         files = ["--cf", str(config or self.config), *([] if above is None else ["--cf", str(above)])]
         arguments = [*what, *files, "--rank", str(rank), *role, *self._overrides]

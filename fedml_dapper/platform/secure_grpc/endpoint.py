@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.constants import CommunicationConstants
@@ -67,7 +68,7 @@ class Endpoint(BaseCommunicationManager):  # type: ignore[misc]  # fedml is unty
         """FedML's hook."""
         self._observers.remove(observer)
 
-    def forget_finished_rounds(self) -> None:
+    def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Nothing is stored."""
 
     def _tell(self, message: Message) -> None:

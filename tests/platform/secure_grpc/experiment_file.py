@@ -9,11 +9,12 @@ import yaml
 from fedml_dapper.config import SecureGrpcConfig, Settings
 
 
-def experiment_file(folder: Path, settings: Settings, config: SecureGrpcConfig) -> Path:
-    """``settings`` across silos over DAPPER_GRPC."""
+def experiment_file(folder: Path, settings: Settings, config: SecureGrpcConfig, buffer_size: int | None = None) -> Path:
+    """``settings`` across silos over DAPPER_GRPC, in rounds that close with ``buffer_size`` uploads, if given."""
     content = yaml.safe_load(settings.as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
     content["comm_args"] = {"backend": "DAPPER_GRPC", "dapper_grpc": config.model_dump(mode="json")}
+    content["dapper_args"]["buffer_size"] = buffer_size
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(content))
     return file

@@ -6,19 +6,26 @@ import torch
 from safetensors.torch import load_file
 
 from fedml_dapper.federation import ClientSide, Experiment, Server
+from fedml_dapper.methods import Downlink
 
 from ..processes import Silos
 
 
 def differences_to_replay(experiment: Experiment, silos: Silos) -> list[str]:
     """Tensors of the run's global model that do not come out, bit for bit, when in each round those clients train that
-    the ledger names, and nobody else. For methods whose clients remember nothing."""
+    the ledger names, from the model of the round that it names, and nobody else. For methods whose clients remember
+    nothing."""
     server = Server(experiment)
-    clients = ClientSide(experiment, server.memories)
+    clients = ClientSide(experiment)
+    sent: dict[int, Downlink] = {}
     for record in silos.rounds():
-        server.round_clients()
-        for client in record.clients:
-            server.receive(clients.update(server.downlink(client.client), experiment.clients[client.client]))
+        counts_on = record.at_work | {one.client: one.begun for one in record.clients if one.begun is not None}
+        for client, begun in server.at_work.items():
+            if counts_on.get(client) != begun:
+                server.give_up(client)
+        sent |= {client: server.downlink(client) for client in server.round_clients()}
+        for one in record.clients:
+            server.receive(clients.update(sent[one.client], experiment.clients[one.client]))
         server.close_round()
     saved = load_file(silos.run_dir / "global_model.safetensors")
     assert saved.keys() == server.state.weights.keys()
