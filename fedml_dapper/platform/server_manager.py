@@ -82,6 +82,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         try:
             self._journal.started()
             self.loop()
+            self.com_manager.forget_finished_rounds()  # what silos sent that were at work to the end
         finally:
             self._journal.finished()
 

@@ -30,10 +30,10 @@ from fedml_dapper.config import SecureGrpcConfig, load_settings
 from fedml_dapper.federation import RoundRecord, build_experiment
 
 from ..processes import ROOT, Silos, free_port
+from ..slow_silo import slow_program
 from .experiment_file import experiment_file
 from .impostor import Impostor, garbage
 from .replay import differences_to_replay
-from .slow_silo import slow_program
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
