@@ -22,7 +22,8 @@ DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 
 
 @click.command()
-@click.option("--sizes", default="10,100,1000", show_default=True, help="Numbers of clients, all in every round.")
+@click.option("--sizes", default="10,100,1000", show_default=True, help="Numbers of clients.")
+@click.option("--per-round", type=int, help="So many of them in every round; default: all.")
 @click.option("--method", default="dapperfl", show_default=True)
 @click.option("--model", default="resnet10", show_default=True)
 @click.option("--width", default=8, show_default=True)
@@ -31,14 +32,15 @@ DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 @click.option("--of", "single", type=int, hidden=True)
 @json_option
 def main(
-    sizes: str, method: str, model: str, width: int, rounds: int, runs: int, single: int | None, as_json: bool
+    sizes: str, per_round: int | None, method: str, model: str, width: int, rounds: int, runs: int, single: int | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Rounds of the embedded digits, each client with 1 % of a domain's images and two local epochs.
 
     Seconds are those of the last round without the server's evaluation, which is the same for any number of clients.
     """
     if single is not None:
-        click.echo(json.dumps(_measure(single, method, model, width, rounds)))
+        click.echo(json.dumps(_measure(single, per_round or single, method, model, width, rounds)))
         return
     numbers = [int(size) for size in sizes.split(",")]
     begun = time.perf_counter()
@@ -47,6 +49,7 @@ def main(
         for number in numbers:
             command = [sys.executable, "-m", "benchmarks.clients", "--of", str(number), "--method", method]
             command += ["--model", model, "--width", str(width), "--rounds", str(rounds)]
+            command += [] if per_round is None else ["--per-round", str(per_round)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise click.ClickException(done.stderr[-2000:])
@@ -56,7 +59,7 @@ def main(
     rows: list[dict[str, Figure]] = []
     for number in numbers:
         row: dict[str, Figure] = {"clients": number}
-        for key in ("s per client", "peak MB"):
+        for key in ("s per client", "s a round", "s to begin", "peak MB"):
             row[key] = median(run[key] for run in found[number])
             pairs = zip(found[number], found[first], strict=True)
             row[f"{key}, of {first}"] = median(one[key] / other[key] for one, other in pairs)
@@ -64,16 +67,23 @@ def main(
     Findings(f"{method}, {model} of width {width}, {rounds} rounds", runs, rows).show(as_json)
 
 
-def _measure(clients: int, method: str, model: str, width: int, rounds: int) -> dict[str, float]:
+def _measure(clients: int, per_round: int, method: str, model: str, width: int, rounds: int) -> dict[str, float]:
     torch.set_num_threads(1)
+    begun = time.perf_counter()
     overrides = {
         "method": method, "model": model, "width": width, "comm_round": rounds, "epochs": 2, "client_share": 0.01,
-        "client_num_in_total": clients, "client_num_per_round": clients, "frequency_of_the_test": rounds,
+        "client_num_in_total": clients, "client_num_per_round": per_round, "frequency_of_the_test": rounds,
     }  # fmt: skip
     experiment = build_experiment(load_settings([DIGITS], [f"{key}={value}" for key, value in overrides.items()]))
     _, records = simulate(experiment)
-    last = records[-1].seconds
-    return {"s per client": (last.total - last.evaluation) / clients, "peak MB": peak_bytes() / 1e6}
+    whole, last = time.perf_counter() - begun, records[-1].seconds
+    round_s = last.total - last.evaluation
+    return {
+        "s per client": round_s / per_round,
+        "s a round": round_s,
+        "s to begin": whole - sum(record.seconds.total for record in records),
+        "peak MB": peak_bytes() / 1e6,
+    }
 
 
 if __name__ == "__main__":

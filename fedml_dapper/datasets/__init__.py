@@ -5,7 +5,7 @@ from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests
 from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.division import PARTITIONS, Division, divide
 from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.datasets.image_set import ImageSet
+from fedml_dapper.datasets.image_set import ImageSet, images_of
 from fedml_dapper.datasets.loaded import loaded_division
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
@@ -43,6 +43,7 @@ __all__ = [
     "data_root",
     "divide",
     "find_domains",
+    "images_of",
     "load_server",
     "load_silo",
     "load_suite",

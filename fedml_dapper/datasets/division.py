@@ -109,11 +109,10 @@ def _by_domain(suite: Suite, args: DataArgs, shares: Partition, batch_size: int,
         for domain, samples in zip(suite.domains, held_out, strict=True)
         if samples is not None
     )
+    own_tests = [ClientTests(test, validations[index] if validations else None) for index, test in enumerate(tests)]
     return Division(
         clients=tuple(client_data(suite, shares, batch_size, seed)),
-        client_tests=tuple(
-            ClientTests(tests[domain], validations[domain] if validations else None) for domain in shares.domains
-        ),
+        client_tests=tuple(own_tests[domain] for domain in shares.domains),
         domain_tests=tests,
         domain_validations=validations,
         notes=shares.notes,

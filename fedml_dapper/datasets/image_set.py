@@ -54,12 +54,15 @@ class ImageSet(Samples):
             return replace(self, images=self.images[indices, :1].expand(-1, 3, -1, -1), labels=self.labels[indices])
         return replace(self, images=self.images[indices], labels=self.labels[indices])
 
+    def view(self, indices: Tensor) -> ImageView:
+        return ImageView(self, indices.to(self.labels.device))
+
     def split(self, sizes: Sequence[int]) -> list[Samples]:
         parts = zip(torch.split(self.images, list(sizes)), torch.split(self.labels, list(sizes)), strict=True)
         return [replace(self, images=images, labels=labels) for images, labels in parts]
 
     def joined(self, others: Sequence[Samples]) -> ImageSet:
-        return concatenate([self, *(samples for samples in others if isinstance(samples, ImageSet))])
+        return concatenate([self, *images_of(others)])
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same samples on ``device``; these themselves when they are there already."""
@@ -78,6 +81,58 @@ class ImageSet(Samples):
         pieces = zip(torch.split(self.images, batch_size), torch.split(self.labels, batch_size), strict=True)
         for images, labels in pieces:
             yield Batch(self.preprocessing.evaluate(images), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageView(Samples):
+    """The images of ``whole`` at ``places``, int64 (N,), which are copied when a batch needs them."""
+
+    whole: ImageSet
+    places: Tensor
+
+    @property
+    def labels(self) -> Tensor:  # type: ignore[override]  # which nobody sets
+        return self.whole.labels[self.places]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def example(self) -> Tensor:
+        return self.whole.example
+
+    def copied(self) -> ImageSet:
+        """These images alone."""
+        return self.whole.take(self.places)
+
+    def take(self, indices: Tensor) -> ImageView:
+        return replace(self, places=self.places[indices.to(self.places.device)])
+
+    def split(self, sizes: Sequence[int]) -> list[Samples]:
+        return [replace(self, places=places) for places in torch.split(self.places, list(sizes))]
+
+    def joined(self, others: Sequence[Samples]) -> ImageSet:
+        return self.copied().joined(others)
+
+    def to(self, device: torch.device | str) -> Samples:
+        """These themselves where they are on ``device``, otherwise a copy of them there."""
+        return self if self.places.device == torch.device(device) else self.copied().to(device)
+
+    def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        return self.whole.draw(self.places[indices.to(self.places.device)], generator)
+
+    def pictures(self, indices: Tensor) -> Tensor:
+        return self.take(indices).copied().images
+
+    def batches(self, batch_size: int) -> Iterator[Batch]:
+        for places in torch.split(self.places, batch_size):
+            yield from self.whole.take(places).batches(batch_size)
+
+
+def images_of(samples: Sequence[Samples]) -> list[ImageSet]:
+    """Those of ``samples`` that are images in memory."""
+    copied = (one.copied() if isinstance(one, ImageView) else one for one in samples)
+    return [one for one in copied if isinstance(one, ImageSet)]
 
 
 def concatenate(image_sets: Sequence[ImageSet]) -> ImageSet:

@@ -20,6 +20,8 @@ from fedml_dapper.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
 ClientOrder = Literal["shuffled", "official"]
+_NAMED_ONE_BY_ONE = 100
+"""So many clients that share samples have a note each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,7 @@ def partition(
     pools = [_Pool(domain, held_out) for domain, held_out in zip(suite.domains, validation, strict=True)]
     indices: list[Tensor] = []
     notes = without_clients(suite, domains)
+    overlapping: list[tuple[int, int]] = []
     for client, (index, count) in enumerate(zip(domains, _counts(suite, domains, shares, pools), strict=True)):
         domain, pool = suite.domains[index], pools[index]
         if count > len(pool.places):
@@ -78,10 +81,18 @@ def partition(
         indices.append(torch.from_numpy(np.sort(pool.places[drawn])))
         overlap = int((pool.holders[drawn] > 1).sum())
         if overlap:
-            notes.append(
-                f"client {client} (domain {domain.name}): {overlap} of {len(drawn)} samples are also held by earlier"
-                " clients; a smaller client_share or max_clients_per_domain avoids this"
-            )
+            overlapping.append((client, overlap))
+    if len(overlapping) > _NAMED_ONE_BY_ONE:
+        notes.append(
+            f"{len(overlapping)} of {num_clients} clients hold samples that others hold as well; a smaller client_share"
+            " or fewer clients avoid this"
+        )
+    else:
+        notes += [
+            f"client {client} (domain {suite.domains[domains[client]].name}): {overlap} of {len(indices[client])}"
+            " samples are also held by earlier clients; a smaller client_share or max_clients_per_domain avoids this"
+            for client, overlap in overlapping
+        ]
     return Partition(tuple(domains), tuple(indices), tuple(map(torch.from_numpy, validation)), tuple(notes))
 
 
@@ -211,11 +222,18 @@ def _find_domains(suite: Suite, stated: Sequence[ClientArgs]) -> list[int]:
 
 
 def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) -> list[ClientData]:
-    """The data of every client, in client order; raises :class:`DataError` when one holds fewer than 2 samples."""
+    """The data of every client, in client order; raises :class:`DataError` when one holds fewer than 2 samples.
+
+    Clients of a domain copy what they hold, or else all look at its training set, whichever takes less memory.
+    """
+    held_in_all = [0] * len(suite.domains)
+    for index, held in zip(partition.domains, partition.indices, strict=True):
+        held_in_all[index] += len(held)
     clients: list[ClientData] = []
     for client, (index, held) in enumerate(zip(partition.domains, partition.indices, strict=True)):
         domain = suite.domains[index]
-        clients.append(ClientSamples(client, domain.name, domain.train.take(held), batch_size, seed))
+        samples = domain.train.take(held) if held_in_all[index] <= len(domain.train) else domain.train.view(held)
+        clients.append(ClientSamples(client, domain.name, samples, batch_size, seed))
     return clients
 
 

@@ -42,6 +42,10 @@ class Samples(ABC):
     def take(self, indices: Tensor) -> Samples:
         """The samples at ``indices`` int64 (M,), in that order."""
 
+    def view(self, indices: Tensor) -> Samples:
+        """The same as :meth:`take`, without a copy where there can be one."""
+        return self.take(indices)
+
     @abstractmethod
     def split(self, sizes: Sequence[int]) -> list[Samples]:
         """Consecutive parts of these ``sizes``, which add up to all; nothing is copied."""

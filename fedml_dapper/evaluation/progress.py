@@ -63,10 +63,8 @@ class LogProgress(RunObserver):
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)
             text += f"  clock {duration(record.clock.elapsed_s)}" + (f" ({late} late)" if late else "")
-            earlier = len(record.clock.arrived)
-            text += f" ({earlier} from earlier rounds)" if earlier else ""
-        late_uploads = sum(client.begun is not None for client in record.clients)
-        text += f"  {len(record.clients)} uploads ({late_uploads} from earlier rounds)" if late_uploads else ""
+        earlier = sum(client.begun is not None for client in record.clients)
+        text += f"  {earlier} of {len(record.clients)} uploads from earlier rounds" if earlier else ""
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 

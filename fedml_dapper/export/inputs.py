@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedml_dapper.datasets import ClientData, ClientSamples, ImageSet, Preprocessing, TestData, TestSamples
+from fedml_dapper.datasets import ClientData, ClientSamples, Preprocessing, TestData, TestSamples, images_of
 from fedml_dapper.datasets.preprocessing import resize
 
 DataT = TypeVar("DataT", TestData, ClientData)
@@ -24,9 +24,9 @@ class Pixels(Preprocessing):
 
 def as_files_take(data: DataT) -> DataT:
     """``data`` with inputs that are pixels; as they are where they are no pictures."""
-    if isinstance(data, TestSamples | ClientSamples) and isinstance(data.samples, ImageSet):
-        pixels = Pixels(data.samples.preprocessing.input_size)
-        return replace(data, samples=replace(data.samples, preprocessing=pixels))
+    if isinstance(data, TestSamples | ClientSamples) and (images := images_of([data.samples])):
+        pixels = Pixels(images[0].preprocessing.input_size)
+        return replace(data, samples=replace(images[0], preprocessing=pixels))
     return data
 
 

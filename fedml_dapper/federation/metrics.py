@@ -40,7 +40,6 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
         metrics["clock/round_s"] = record.clock.round_s
         metrics["clock/elapsed_s"] = record.clock.elapsed_s
         metrics["clock/late"] = sum(client.outcome == "late" for client in record.clock.clients)
-        metrics["clock/from_earlier_rounds"] = len(record.clock.arrived)
         if record.clock.joules is not None:
             metrics["clock/joules"] = record.clock.joules
     metrics["seconds/round"] = record.seconds.total

@@ -91,7 +91,8 @@ class ClientRecord(Record):
     """The client's own model on its own test samples before the round's training; None where it is not measured."""
     accuracy_after: float | None = None
     begun: int | None = None
-    """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``)."""
+    """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
+    ``fleet.clock.late``)."""
 
 
 class RoundSeconds(Record):

@@ -54,7 +54,8 @@ class Scoring:
             return Measured()  # the silos measure
         wants_personal = experiment.settings.dapper_args.evaluation.personal
         if memories is not None:
-            able = [client for client in experiment.clients if client.client_id in experiment.roster.available]
+            available = experiment.roster.available
+            able = [client for client in experiment.clients if client.client_id in available]
             method.before_tests(state, able, experiment.device)
         test, validation = dict[int, Figures](), dict[int, Figures]()
         if memories is not None and (wants_personal or not method.has_global_model):

@@ -70,6 +70,8 @@ class Server:
         self._num_tests: dict[int, int] = {}
         """Test samples of silos with data of their own, by client id."""
         self._bytes_down: dict[int, int] = {}
+        self._begun: dict[int, int] = {}
+        """Where an upload that counts in the open round began in an earlier one: that one, by client id."""
         self._records: list[ClientRecord] = []
         self._aggregation: Aggregation | None = None
         self._opened = 0.0
@@ -133,7 +135,7 @@ class Server:
             self.state.clients = tuple(self._clients)
             self._refused, self._not_counting = {}, set()
             self._awaited = sorted([*self._clients, *self._virtual.arrived, *self._at_work])
-            self._early, self._records = {}, []
+            self._early, self._records, self._begun = {}, [], {}
             self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
             if self._keeps_late:
                 self._opening = replace(self.state, memory=self.state.memory.snapshot())
@@ -141,7 +143,7 @@ class Server:
             self._opened = time.perf_counter()
             for client_id in self._virtual.arrived:
                 late = self._late.pop(client_id)
-                self._bytes_down[client_id] = late.bytes_down
+                self._bytes_down[client_id], self._begun[client_id] = late.bytes_down, late.change.round
                 self._early[client_id] = arriving(late, round_, self.state.weights, self._layout)
             self._fold_in_turn()
         return self._clients
@@ -181,6 +183,7 @@ class Server:
         if earlier is not None:
             late = late_upload(upload, before.weights, self._layout, earlier.bytes_down)
             upload = arriving(late, self.state.round + 1, self.state.weights, self._layout)
+            self._begun[upload.client_id] = earlier.begun
         self._early[upload.client_id] = upload
         self._fold_in_turn()
 
@@ -350,7 +353,7 @@ class Server:
                 seconds=upload.metrics.seconds,
                 accuracy_before=upload.metrics.accuracy_before,
                 accuracy_after=upload.metrics.accuracy_after,
-                begun=None if earlier is None else earlier.begun,
+                begun=self._begun.get(upload.client_id),
             )
         )
 

@@ -65,3 +65,27 @@ def test_merged_is_training_then_test(small_suite: Callable[..., Suite]) -> None
     assert torch.equal(merged.images, torch.cat([domain.train.images, domain.test.images]))
     assert torch.equal(merged.labels, torch.cat([domain.train.labels, domain.test.labels]))
     assert torch.equal(merged.labels, domain.merged_labels())
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_a_view_is_the_copy_that_it_saves(image_set: Callable[..., ImageSet], grey: bool) -> None:
+    whole = image_set([3, 1, 2, 0, 1])
+    if grey:
+        whole = ImageSet(whole.images[:, :1].expand(-1, 3, -1, -1), whole.labels, whole.preprocessing)
+    places, some = torch.tensor([4, 0, 2]), torch.tensor([2, 0])
+    view, copied = whole.view(places), whole.take(places)
+    assert len(view) == 3
+    assert view.labels.tolist() == copied.labels.tolist() == [1, 3, 2]
+    pairs = [
+        (view.draw(some, torch.Generator().manual_seed(1)), copied.draw(some, torch.Generator().manual_seed(1))),
+        *zip(view.batches(2), copied.batches(2), strict=True),
+        *zip(view.take(some).batches(2), copied.take(some).batches(2), strict=True),
+        *zip(view.split([1, 2])[1].batches(2), copied.split([1, 2])[1].batches(2), strict=True),
+        *zip(view.joined([view]).batches(9), copied.joined([view]).batches(9), strict=True),
+    ]
+    for one, other in pairs:
+        assert torch.equal(one.inputs, other.inputs)
+        assert torch.equal(one.targets, other.targets)
+    assert torch.equal(view.pictures(some), copied.pictures(some))
+    assert torch.equal(view.example, copied.example)
+    assert view.to("cpu") is view

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import ClientArgs
-from fedml_dapper.datasets import Partition, Suite, assign_domains, client_data, partition
+from fedml_dapper.datasets import ClientSamples, ImageSet, Partition, Suite, assign_domains, client_data, partition
 from fedml_dapper.errors import ConfigError, DataError
 
 MakeSuite = Callable[..., Suite]
@@ -199,3 +199,26 @@ def test_stated_clients_get_their_domains_and_shares(small_suite: MakeSuite) -> 
 def test_a_stated_domain_has_to_exist(small_suite: MakeSuite) -> None:
     with pytest.raises(ConfigError, match=r"data_args.clients: no domain `d7`; known: d0, d1"):
         partition(small_suite([40, 40]), 1, None, seed=1, stated=[ClientArgs(domain="d7")])
+
+
+def test_clients_that_hold_more_than_there_is_look_at_one_copy(small_suite: MakeSuite) -> None:
+    suite = small_suite([40, 40])
+    for share, num_clients, copies in ((0.2, 6, True), (0.4, 12, False)):
+        division = partition(suite, num_clients, share, seed=1)
+        clients = client_data(suite, division, 4, seed=1)
+        assert {isinstance(client.samples, ImageSet) for client in clients if isinstance(client, ClientSamples)} == {
+            copies
+        }
+        for client, held, domain in zip(clients, division.indices, division.domains, strict=True):
+            train = suite.domains[domain].train
+            alone = ClientSamples(client.client_id, client.domain, train.take(held), 4, seed=1)
+            for one, other in zip(client.batches(2, 1), alone.batches(2, 1), strict=True):
+                assert torch.equal(one.inputs, other.inputs)
+                assert torch.equal(one.targets, other.targets)
+
+
+def test_many_clients_that_share_have_one_note(small_suite: MakeSuite) -> None:
+    division = partition(small_suite([40]), 400, 0.1, seed=1)
+    assert division.notes == (
+        "390 of 400 clients hold samples that others hold as well; a smaller client_share or fewer clients avoid this",
+    )

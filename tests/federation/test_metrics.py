@@ -44,6 +44,7 @@ def test_names_and_values_of_a_round() -> None:
         "clients/answered": 3,
         "clients/absent": 1,
         "clients/refused": 0,
+        "clients/from_earlier_rounds": 0,
         "seconds/round": 9.0,
         "seconds/evaluation": 2.0,
     }
@@ -53,5 +54,5 @@ def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losse
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     assert set(metrics_of(record)) == {
         "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused",
-        "seconds/round", "seconds/evaluation",
+        "clients/from_earlier_rounds", "seconds/round", "seconds/evaluation",
     }  # fmt: skip
