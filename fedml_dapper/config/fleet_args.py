@@ -46,6 +46,9 @@ class FleetArgs(Section):
     """Seconds that download, training and upload of a round may take together."""
     memory_share: float = Field(default=0.8, gt=0, le=1)
     """Share of a device's memory that training may take."""
+    continuous: bool = False
+    """Give every client the largest model that its device can run, of any ratio between the first and the last of
+    ``levels.ratios``, in hundredths. The levels are then those ratios; otherwise the largest that fits of those set."""
     network: str | None = None
     """Network of all clients, the name of a shipped one or a file; each device's own when absent."""
     clock: ClockArgs | None = None

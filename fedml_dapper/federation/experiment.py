@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
-from fedml_dapper.fleet import FleetPlan, VirtualClock, plan_fleet
+from fedml_dapper.fleet import FleetPlan, VirtualClock, plan_fleet, with_levels_of_its_own
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
@@ -134,7 +134,16 @@ def build_experiment(
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     problem = build_problem(settings, backbone.to(device), data.example)
     _check_outputs(problem, data.num_classes)
-    method = build_method(settings.dapper_args, problem)
+    devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
+
+    def method_of(settings: Settings) -> Method[Any]:
+        ratios = settings.dapper_args.levels.ratios
+        return build_method(
+            settings.dapper_args, problem if ratios == problem.ratios else replace(problem, ratios=ratios)
+        )
+
+    settings = with_levels_of_its_own(settings, devices, method_of)
+    method = method_of(settings)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
         raise ConfigError(
@@ -164,7 +173,6 @@ def build_experiment(
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     if method.slims:
         method.problem.verify()
-    devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
     fleet = _fleet_plan(settings, method, devices)
     roster = Roster(settings, method, devices, fleet)
     if settings.data_args.partition != "own" and not any(method.takes_part(each.level) for each in roster.profiles(1)):

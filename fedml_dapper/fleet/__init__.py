@@ -1,6 +1,7 @@
 """Unequal devices: what they are able to, what a level needs of them, and who can run which."""
 
 from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
+from fedml_dapper.fleet.continuous import with_levels_of_its_own
 from fedml_dapper.fleet.demand import Demand, demands
 from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
@@ -24,4 +25,5 @@ __all__ = [
     "fit",
     "plan_fleet",
     "shipped_names",
+    "with_levels_of_its_own",
 ]

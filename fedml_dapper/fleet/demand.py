@@ -57,17 +57,18 @@ class Demand:
 def demands(method: Method[Any]) -> tuple[Demand, ...]:
     """Of every capability level whose clients train, strongest first."""
     ratios = enumerate(method.problem.ratios, start=1)
-    counted = _Counter(method)
-    return tuple(counted.demand(level, ratio) for level, ratio in ratios if method.takes_part(level))
+    counter = DemandCounter(method)
+    return tuple(counter.demand(level, ratio) for level, ratio in ratios if method.takes_part(level))
 
 
-class _Counter:
+class DemandCounter:
     """Counts each network once, however many levels run it."""
 
     def __init__(self, method: Method[Any]) -> None:
         self._method, self._known = method, dict[object, NetworkMemory]()
 
     def demand(self, level: int, ratio: float) -> Demand:
+        """Of a client that prunes by ``ratio``."""
         method = self._method
         phases = method.local_phases(ClientProfile(0, "", level, ratio, 0))
         cost = method.footprint(ratio)

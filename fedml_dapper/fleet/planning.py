@@ -93,16 +93,39 @@ def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients:
 
     Raises :class:`ConfigError` for profiles that are not to be had and for devices without a network.
     """
+    needs, budget = demands(method), Budget(fleet.round_s, fleet.memory_share)
+    equipped = equip(fleet, method, model, clients)
+    called, family = network_label(model, method), family_of(method.problem.backbone)
+    planned = tuple(
+        ClientFit(
+            one.client, one.profile, fit(needs, one.means, budget), one.means.speed, one.stretch, one.means.device
+        )
+        for one in equipped
+    )
+    return FleetPlan(method.name, called, family, needs, planned)
+
+
+@dataclass(frozen=True)
+class Equipped:
+    """A client and what it has for a round."""
+
+    client: Device
+    profile: str
+    means: Means
+    stretch: Stretch
+
+
+def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequence[Device]) -> list[Equipped]:
+    """What each of ``clients`` has for a round; raises :class:`ConfigError` as :func:`plan_fleet` does."""
     names = deal_devices(fleet, clients, method.problem.seed)
     profiles = {name: find_device(name) for name in names}
     network = None if fleet.network is None else find_network(fleet.network)
-    needs, budget = demands(method), Budget(fleet.round_s, fleet.memory_share)
     called, family = network_label(model, method), family_of(method.problem.backbone)
-    planned = []
+    equipped = []
     for client, name in zip(clients, names, strict=True):
         means, stretch = _means(name, profiles[name], network, called, family, _trained(method, client))
-        planned.append(ClientFit(client, shown(name), fit(needs, means, budget), means.speed, stretch, means.device))
-    return FleetPlan(method.name, called, family, needs, tuple(planned))
+        equipped.append(Equipped(client, shown(name), means, stretch))
+    return equipped
 
 
 def deal_devices(fleet: FleetArgs, clients: Sequence[Device], seed: int) -> tuple[str, ...]:

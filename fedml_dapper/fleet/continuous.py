@@ -1,0 +1,71 @@
+"""Levels as fine as a fleet needs: of every client's device, the largest model that it can run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from math import ceil, floor
+from typing import Any
+
+from fedml_dapper.config import Settings
+from fedml_dapper.fleet.demand import Demand, DemandCounter
+from fedml_dapper.fleet.fitting import Budget, Means, use_of
+from fedml_dapper.fleet.planning import equip
+from fedml_dapper.methods import Method
+from fedml_dapper.pruning import Device
+
+STEPS = 100
+"""Ratios are whole hundredths, but for the first and the last level's."""
+
+
+def with_levels_of_its_own(
+    settings: Settings, devices: Sequence[Device], build: Callable[[Settings], Method[Any]]
+) -> Settings:
+    """``settings`` with the levels that a continuous fleet of ``devices`` needs: the first and the last of those that
+    are set, and between them the largest size of every client. Unchanged where the fleet is not continuous.
+
+    ``build`` gives the method of some settings. The same comes out where it is asked about the outcome again: what a
+    size needs is counted beside the first and the last level alone.
+    """
+    fleet, levels = settings.dapper_args.fleet, settings.dapper_args.levels
+    if fleet is None or not fleet.continuous or len(levels.ratios) < 2:
+        return settings
+    first, last = levels.ratios[0], levels.ratios[-1]
+    method = build(_with_ratios(settings, (first, last)))
+    found = {first, last}
+    if method.takes_part(2):
+        counter, budget = DemandCounter(method), Budget(fleet.round_s, fleet.memory_share)
+
+        @cache
+        def demand(ratio: float) -> Demand:
+            return counter.demand(1 if ratio == first else 2, ratio)
+
+        equipped = equip(fleet, method, settings.model_args, devices)
+        for means in {(one.profile, one.means.num_samples): one.means for one in equipped}.values():
+            fits = partial(_fits, demand=demand, means=means, budget=budget)
+            found.add(smallest_ratio(fits, first, last))
+    return _with_ratios(settings, tuple(sorted(found)))
+
+
+def smallest_ratio(fits: Callable[[float], bool], first: float, last: float) -> float:
+    """The smallest ratio from ``first`` to ``last``, in hundredths, that ``fits``; ``last`` where none does."""
+    if fits(first):
+        return first
+    too_small, fitting = floor(first * STEPS), ceil(last * STEPS)
+    while fitting - too_small > 1:
+        between = (too_small + fitting) // 2
+        if fits(between / STEPS):
+            fitting = between
+        else:
+            too_small = between
+    return min(fitting / STEPS, last)
+
+
+def _fits(ratio: float, demand: Callable[[float], Demand], means: Means, budget: Budget) -> bool:
+    return not use_of(demand(ratio), means, budget).limits
+
+
+def _with_ratios(settings: Settings, ratios: tuple[float, ...]) -> Settings:
+    args = settings.dapper_args
+    levels = args.levels.model_copy(update={"ratios": ratios})
+    return settings.model_copy(update={"dapper_args": args.model_copy(update={"levels": levels})})
