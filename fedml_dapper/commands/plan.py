@@ -36,9 +36,9 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
     """Say which level each client's device can run, what limits it, and who is left out under each method."""
     settings = load_settings(configs, overrides)
     fleet = settings.dapper_args.fleet
-    if fleet is None:
+    if fleet is None or not fleet.names:
         raise ConfigError(
-            "dapper_args.fleet: the experiment has none; say which devices the clients have, e.g."
+            "dapper_args.fleet: the experiment names no devices; say which devices the clients have, e.g."
             " --set 'dapper_args.fleet={devices: [raspberry_pi_5, raspberry_pi_4], round_s: 60}'"
         )
     names = dict.fromkeys((settings.dapper_args.method, *(methods or COMPARED)))

@@ -39,9 +39,10 @@ class ClockArgs(Section):
 class FleetArgs(Section):
     """``dapper_args.fleet``: every client gets the largest level that its device can run (docs/fleet.md)."""
 
-    devices: tuple[str, ...] | dict[str, str]
+    devices: tuple[str, ...] | dict[str, str] | None = None
     """Profiles, by the names of shipped ones or as files: one for each client in client order; or fewer, dealt in turn
-    to the clients in shuffled order; or one for each domain, by the domain's name."""
+    to the clients in shuffled order; or one for each domain, by the domain's name. Absent with
+    ``data_args.partition: own``, where each silo names its own (``silo_args.device``)."""
     round_s: float = Field(gt=0)
     """Seconds that download, training and upload of a round may take together."""
     memory_share: float = Field(default=0.8, gt=0, le=1)
@@ -66,12 +67,12 @@ class FleetArgs(Section):
 
     @field_validator("devices")
     @classmethod
-    def _not_empty(cls, devices: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
-        if not devices:
+    def _not_empty(cls, devices: tuple[str, ...] | dict[str, str] | None) -> tuple[str, ...] | dict[str, str] | None:
+        if devices is not None and not devices:
             raise ValueError("needs at least one device, e.g. [raspberry_pi_4]")
         return devices
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every profile that is named, in order."""
-        return tuple(self.devices.values()) if isinstance(self.devices, dict) else self.devices
+        return tuple(self.devices.values()) if isinstance(self.devices, dict) else self.devices or ()

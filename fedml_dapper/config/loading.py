@@ -163,6 +163,8 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
     if own.data_cache_dir is not None:
         place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
         own = own.model_copy(update={"data_cache_dir": place})
+    if own.device is not None and own.device.endswith(".yaml"):
+        own = own.model_copy(update={"device": str(find(Path(own.device), "silo_args.device"))})
     found_sections = {"comm_args": comm, "client_specific_args": silos, "silo_args": own, "dapper_args": dapper}
     return settings.model_copy(update={**found_sections, "data_args": data, "model_args": model})
 
@@ -177,7 +179,7 @@ def _with_found_profiles(fleet: FleetArgs, folders: Sequence[Path]) -> FleetArgs
     if isinstance(devices, dict):
         found: Any = {domain: find(name, "devices") for domain, name in devices.items()}
     else:
-        found = tuple(find(name, "devices") for name in devices)
+        found = None if devices is None else tuple(find(name, "devices") for name in devices)
     network = None if fleet.network is None else find(fleet.network, "network")
     return fleet.model_copy(update={"devices": found, "network": network})
 

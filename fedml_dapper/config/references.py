@@ -143,7 +143,7 @@ def sources(settings: Settings) -> dict[str, str]:
             named[key] = _with_content(file)
     fleet = settings.dapper_args.fleet
     if fleet is not None and any(name.endswith(_PROFILE) for name in fleet.names):
-        places = fleet.devices if isinstance(fleet.devices, dict) else dict(enumerate(fleet.devices))
+        places = fleet.devices if isinstance(fleet.devices, dict) else dict(enumerate(fleet.names))
         named["dapper_args.fleet.devices"] = "; ".join(f"{place}: {_profile(name)}" for place, name in places.items())
     if fleet is not None and fleet.network is not None and fleet.network.endswith(_PROFILE):
         named["dapper_args.fleet.network"] = _profile(fleet.network)

@@ -96,7 +96,7 @@ class Settings(Section):
         places = [place for place, given in levels.items() if given]
         if silos_say_levels:
             places.append("client_specific_args.data_silo_config")
-        if self.dapper_args.fleet is not None:
+        if self.dapper_args.fleet is not None and self.data_args.partition != "own":
             places.append("dapper_args.fleet")
             if isinstance(listed, str) and listed != LevelArgs().assignment:
                 places.append("dapper_args.levels.assignment")
@@ -104,9 +104,12 @@ class Settings(Section):
             raise ValueError(f"levels stand in {' and in '.join(places)}; leave one out")
 
     def _own_data_fit(self, kind: str) -> None:
+        fleet, own = self.dapper_args.fleet, self.silo_args
         if self.data_args.partition != "own":
             if self.silo_args != SiloArgs():
                 raise ValueError("silo_args go with data_args.partition: own, where every silo has its own data")
+            if fleet is not None and fleet.devices is None:
+                raise ValueError("dapper_args.fleet.devices: name the clients' devices, e.g. [raspberry_pi_4]")
             return
         if kind != "cross_silo":
             raise ValueError("data_args.partition own is for silos, which are processes: training_type cross_silo")
@@ -117,11 +120,17 @@ class Settings(Section):
             "data_args.validation_share": data.validation_share,
             "dapper_args.evaluation.unseen_domain": self.dapper_args.evaluation.unseen_domain,
             "client_specific_args.data_silo_config": self.client_specific_args.data_silo_config,
-            "dapper_args.fleet": self.dapper_args.fleet,
+            "dapper_args.fleet.devices": None if fleet is None else fleet.devices,
+            "dapper_args.fleet.clock": None if fleet is None else fleet.clock,
+            "dapper_args.fleet.continuous": fleet.continuous or None if fleet is not None else None,
         }
         for key, value in known_of_all.items():
             if value is not None:
                 raise ValueError(f"{key} deals out what one process knows of all; with partition own leave it out")
+        if own.device is not None and own.level is not None:
+            raise ValueError("silo_args has a device and a level; leave one of them out")
+        if own.device is not None and fleet is None:
+            raise ValueError("silo_args.device: what a device can run depends on dapper_args.fleet.round_s; set that")
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

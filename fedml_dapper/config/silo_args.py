@@ -25,7 +25,10 @@ class SiloArgs(Section):
     data_cache_dir: Path | None = None
     """Where its images are; ``data_args.data_cache_dir`` when absent."""
     level: int | None = Field(default=None, ge=1)
-    """Its capability level; ``dapper_args.levels.assignment`` decides when absent."""
+    """Its capability level; ``device``, or else ``dapper_args.levels.assignment``, decides when absent."""
+    device: str | None = Field(default=None, min_length=1)
+    """Its device's profile, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
+    largest level that this can run."""
 
 
 class SiloLevel(Section):

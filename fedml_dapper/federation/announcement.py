@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.wire import MAX_SAMPLES
+from fedml_dapper.fleet import DeviceProfile
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Metric
 
+MAX_LETTERS = 2**16
+"""Of an announcement; a profile with many sources has a few thousand."""
 _Count = Annotated[int, Field(ge=0, lt=MAX_SAMPLES)]
 
 
@@ -29,6 +32,8 @@ class Announcement(_Told):
     num_train: Annotated[int, Field(ge=2, lt=MAX_SAMPLES)]
     num_test: _Count = 0
     level: Annotated[int, Field(ge=1, lt=1000)] | None = None
+    profile: DeviceProfile | None = None
+    """Of its device, where the server is to choose the level."""
 
     def device(self, client_id: int) -> Device:
         """The silo as level rules see it."""
@@ -46,6 +51,8 @@ class Measurement(_Told):
 
 def read_announcement(text: object, levels: int) -> Announcement:
     """An announcement out of a message; raises :class:`ProtocolError` for what is none, in words for its sender."""
+    if isinstance(text, str) and len(text) > MAX_LETTERS:
+        raise ProtocolError(f"what it says of itself has {len(text)} letters; {MAX_LETTERS} are allowed")
     if not isinstance(text, str):
         raise ProtocolError("it did not say what data it holds; start it with the same partition as the server: own")
     try:

@@ -11,6 +11,7 @@ from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.federation.trained import TrainedFigures
+from fedml_dapper.fleet import find_device
 from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
@@ -55,12 +56,13 @@ class ClientSide:
 
     def announcement(self, client_id: int) -> Announcement:
         """What the silo of ``client_id`` tells the server of its own data when it joins."""
-        data = self._experiment.data_of(client_id)
+        data, own = self._experiment.data_of(client_id), self._experiment.settings.silo_args
         return Announcement(
             domain=data.domain,
             num_train=data.num_samples,
             num_test=self._experiment.own_tests(client_id).test.num_samples,
-            level=self._experiment.settings.silo_args.level,
+            level=own.level,
+            profile=None if own.device is None else find_device(own.device, "silo_args.device"),
         )
 
     def measure(self, downlink: Downlink, data: ClientData) -> Measurement:

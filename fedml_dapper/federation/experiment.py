@@ -20,7 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
-from fedml_dapper.fleet import FleetPlan, VirtualClock, plan_fleet, with_levels_of_its_own
+from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_levels_of_its_own
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
@@ -173,6 +173,8 @@ def build_experiment(
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     if method.slims:
         method.problem.verify()
+    if settings.silo_args.device is not None:
+        find_device(settings.silo_args.device, "silo_args.device")
     fleet = _fleet_plan(settings, method, devices)
     roster = Roster(settings, method, devices, fleet)
     if settings.data_args.partition != "own" and not any(method.takes_part(each.level) for each in roster.profiles(1)):
@@ -204,9 +206,10 @@ def build_experiment(
 
 
 def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Device]) -> FleetPlan | None:
-    """Who can run what; None without a fleet. Raises :class:`ConfigError` where too few can run anything."""
+    """Who can run what; None without a fleet, and where silos name their devices when they join. Raises
+    :class:`ConfigError` where too few can run anything."""
     args, fewest = settings.dapper_args, settings.dapper_args.min_clients_per_round
-    if args.fleet is None:
+    if args.fleet is None or args.fleet.devices is None:
         return None
     fleet = plan_fleet(args.fleet, method, settings.model_args, devices)
     fleet.check()

@@ -4,6 +4,7 @@ from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
 from fedml_dapper.fleet.continuous import with_levels_of_its_own
 from fedml_dapper.fleet.demand import Demand, demands
 from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
+from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
 from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device, find_network, shipped_names
 
@@ -15,6 +16,7 @@ __all__ = [
     "DeviceProfile",
     "Fit",
     "FleetPlan",
+    "JoiningDevices",
     "Network",
     "RoundTimes",
     "Use",

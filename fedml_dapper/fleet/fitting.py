@@ -85,18 +85,19 @@ class Fit:
     """What keeps the client from the next larger level, or from all; empty at the largest."""
 
 
-def fit(demands: Sequence[Demand], means: Means, budget: Budget) -> Fit:
-    """The first of ``demands``, strongest level first, that ``means`` and ``budget`` allow."""
+def fit(demands: Sequence[Demand], means: Means, budget: Budget, times_slower: float = 1.0) -> Fit:
+    """The first of ``demands``, strongest level first, that ``means`` and ``budget`` allow, where training takes so
+    many times as long as the device's speed says."""
     limited_by: tuple[Limit, ...] = ()
     for demand in demands:
-        use = use_of(demand, means, budget)
+        use = use_of(demand, means, budget, times_slower)
         if not use.limits:
             return Fit(demand.level, use, limited_by)
         limited_by = use.limits
     return Fit(None, use, limited_by)
 
 
-def use_of(demand: Demand, means: Means, budget: Budget) -> Use:
+def use_of(demand: Demand, means: Means, budget: Budget, times_slower: float = 1.0) -> Use:
     """What a level takes of a client."""
     device = means.device
     runtime = 0.0 if device.runtime_mb is None else device.runtime_mb.value
@@ -106,7 +107,7 @@ def use_of(demand: Demand, means: Means, budget: Budget) -> Use:
         memory_mb=runtime + factor * demand.memory_bytes / 1e6,
         memory_limit_mb=budget.memory_share * device.memory_mb.value,
         download_s=megabits_down / means.downlink_mbps,
-        training_s=training_seconds(demand, means.speed, means.num_samples),
+        training_s=times_slower * training_seconds(demand, means.speed, means.num_samples),
         upload_s=megabits_up / means.uplink_mbps,
         limit_s=budget.round_s,
     )

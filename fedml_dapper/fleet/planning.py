@@ -123,14 +123,17 @@ def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequ
     called, family = network_label(model, method), family_of(method.problem.backbone)
     equipped = []
     for client, name in zip(clients, names, strict=True):
-        means, stretch = _means(name, profiles[name], network, called, family, _trained(method, client))
+        try:
+            means, stretch = means_of(profiles[name], network, called, family, method, client)
+        except ConfigError as error:
+            raise ConfigError(f"dapper_args.fleet.devices: `{shown(name)}` {error}") from error
         equipped.append(Equipped(client, shown(name), means, stretch))
     return equipped
 
 
 def deal_devices(fleet: FleetArgs, clients: Sequence[Device], seed: int) -> tuple[str, ...]:
     """The name of every client's profile."""
-    devices, count = fleet.devices, len(clients)
+    devices, count = fleet.devices if isinstance(fleet.devices, dict) else fleet.names, len(clients)
     if isinstance(devices, dict):
         domains = {client.domain for client in clients}
         for domain in devices:
@@ -167,16 +170,19 @@ def _trained(method: Method[Any], client: Device) -> int:
     return method.trained_samples(ClientProfile(client.client_id, client.domain, 1, 0.0, client.num_samples))
 
 
-def _means(
-    name: str, device: DeviceProfile, network: Network | None, called: str, family: Family, num_samples: int
+def means_of(
+    device: DeviceProfile, network: Network | None, called: str, family: Family, method: Method[Any], client: Device
 ) -> tuple[Means, Stretch]:
+    """What ``client`` has for a round of ``method`` on ``device``, and how far the device's speed has to be stretched
+    to the network that is ``called`` so. Raises :class:`ConfigError` where neither ``device`` nor ``network`` says how
+    fast messages are."""
     down, up = (device.downlink_mbps, device.uplink_mbps) if network is None else (
         network.downlink_mbps, network.uplink_mbps
     )  # fmt: skip
     if down is None or up is None:
         raise ConfigError(
-            f"dapper_args.fleet.devices: `{shown(name)}` does not say how fast its network is; add downlink_mbps and"
-            " uplink_mbps to the profile, or name a network for all, e.g. dapper_args.fleet.network: flash_p50"
+            "does not say how fast its network is; add downlink_mbps and uplink_mbps to the profile, or name a network"
+            " for all, e.g. dapper_args.fleet.network: flash_p50"
         )
     speed, stretch = device.speed_for(called, family)
-    return Means(device, speed, down.value, up.value, num_samples), stretch
+    return Means(device, speed, down.value, up.value, _trained(method, client)), stretch

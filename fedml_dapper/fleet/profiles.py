@@ -183,9 +183,10 @@ ProfileT = TypeVar("ProfileT", bound=Profile)
 _FOLDERS: dict[type[Profile], str] = {DeviceProfile: "devices", Network: "networks"}
 
 
-def find_device(name: str) -> DeviceProfile:
-    """The shipped profile of that name, or the one in a file; raises :class:`ConfigError` where there is none."""
-    return _found(DeviceProfile, name, "dapper_args.fleet.devices")
+def find_device(name: str, key: str = "dapper_args.fleet.devices") -> DeviceProfile:
+    """The shipped profile of that name, or the one in a file; raises :class:`ConfigError`, which blames the setting
+    ``key``, where there is none."""
+    return _found(DeviceProfile, name, key)
 
 
 def find_network(name: str) -> Network:

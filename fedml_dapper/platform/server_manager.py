@@ -125,14 +125,18 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         client_id, levels = process - 1, len(self._experiment.settings.dapper_args.levels.ratios)
         try:
             held = read_announcement(announcement, levels)
+            is_news = self._server.join(client_id, held)
         except ProtocolError as error:
             LOGGER.warning("silo %d is refused: %s", process, error)
             message = Message(REFUSED, 0, process)
             message.add_params(REFUSED, str(error))
             self._send(message)
             return False
-        if self._server.join(client_id, held):
-            LOGGER.info("silo %d joins with %d training samples of %s", process, held.num_train, held.domain)
+        if is_news:
+            level = self._server.state.profiles[client_id].level
+            LOGGER.info(
+                "silo %d joins with %d training samples of %s at level %d", process, held.num_train, held.domain, level
+            )
         return True
 
     def _note_life(self, process: int, life: str) -> None:

@@ -154,4 +154,4 @@ def test_levels_stand_in_one_place(experiment: Path) -> None:
 
 
 def test_a_plan_needs_a_fleet(experiment: Path) -> None:
-    assert "dapper_args.fleet: the experiment has none" in refused(experiment, command="plan")
+    assert "dapper_args.fleet: the experiment names no devices" in refused(experiment, command="plan")

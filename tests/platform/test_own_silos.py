@@ -138,3 +138,43 @@ def test_a_silo_that_is_refused_hears_why_and_exits_with_2(
     )
     assert silos.wait(0) == 0, silos.output(0)
     assert [client.domain for client in silos.rounds()[0].clients] == ["scans"]
+
+
+def device_file(folder: Path, name: str, gmacs_per_s: float, memory_mb: float = 4000) -> str:
+    """A profile as ``calibrate`` writes it, of a silo with a fast line; its path, as from a silo's file."""
+    said = {"mark": "measured", "source": "trial"}
+    profile = {
+        "description": name,
+        "sources": {"trial": {"title": "a guess", "address": "here"}},
+        "memory_mb": {"value": memory_mb, **said},
+        "speeds": [{"network": "any", "family": "convolutions", "gmacs_per_s": gmacs_per_s, **said}],
+        "downlink_mbps": {"value": 100_000, **said},
+        "uplink_mbps": {"value": 100_000, **said},
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(profile))
+    return f"{name}.yaml"
+
+
+@pytest.mark.long
+def test_a_silo_names_its_device_and_gets_its_level_and_a_smaller_one_when_it_is_slower_than_that(
+    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+) -> None:
+    config = shared_file(tiny_settings, tmp_path, "method=heterofl", "comm_round=3", "join_timeout_s=20")
+    content = yaml.safe_load(config.read_text())
+    content["dapper_args"]["fleet"] = {"round_s": 0.05}
+    config.write_text(yaml.safe_dump(content))
+    silos = started(config)
+    silos.start(0)
+    silos.start(1, above=silo_file(tmp_path, 1, "scans", level=2))
+    silos.start(2, above=silo_file(tmp_path, 2, "fonts", device=device_file(tmp_path, "boastful", 10_000)))
+    silos.start(3, above=silo_file(tmp_path, 3, "fonts", device=device_file(tmp_path, "tiny", 10_000, memory_mb=1)))
+    assert silos.wait(3, 90) == 2
+    assert "the server refuses this silo: its device can run no level of `heterofl`: the weakest needs" in silos.output(
+        3
+    )
+    assert silos.wait(0) == 0, silos.output(0)
+    rounds = silos.rounds()
+    assert [[(one.domain, one.level) for one in record.clients] for record in rounds] == [
+        [("scans", 2), ("fonts", 1)], [("scans", 2), ("fonts", 5)], [("scans", 2), ("fonts", 5)],
+    ]  # fmt: skip
+    assert re.search(r"client 1 trained for [\d.]+ s, longer than a round may take; it has level 5", silos.output(0))
