@@ -29,7 +29,12 @@ def method_of(name: str, params: dict[str, Any] | None = None, **training: Any) 
     return METHODS[name](METHODS[name].check_params(params or {}), problem)
 
 
-@pytest.mark.parametrize("name", ["fedprox", "dapperfl", "dapperfl_slim", "fjord", "heterofl", "moon", "ditto"])
+ROUNDS = (
+    "fedprox", "dapperfl", "dapperfl_slim", "fjord", "heterofl", "moon", "ditto", "fedrep", "fedcmd", "partialfed"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDS)
 def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: SettingsFactory) -> None:
     """Relative to FedAvg's own round, since torch leaves out norms and the first layer's input gradient."""
     shares = {}
@@ -38,12 +43,13 @@ def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: S
             tiny_settings(
                 f"method={method}", "epochs=3", "ratios=[0, 0.4, 0.8]", "image_size=16", "batch_size=4",
                 "assignment=[1, 2, 3, 1, 2, 3, 1, 2, 3, 2]", "client_share=0.1", "max_grad_norm=null",
+                "dapper_args.params.partialfed.strategy=adaptive",
             )
         )  # fmt: skip
         server, client = Server(experiment), ClientSide(experiment)
         server.round_clients()
         data = experiment.clients[1].take(torch.arange(48))
-        if name == "moon":  # whose first round has nothing to contrast with
+        if name in ("moon", "partialfed"):  # whose first round has no earlier model
             client.update(server.downlink(1), data)
         with FlopCounterMode(display=False) as counter:
             client.update(server.downlink(1), data)

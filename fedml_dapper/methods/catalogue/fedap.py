@@ -29,9 +29,12 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
+    ClientProfile,
     Downlink,
     Memory,
     MethodParams,
+    Pass,
+    Phase,
     Problem,
     ServerState,
     Upload,
@@ -42,7 +45,7 @@ from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 from fedml_dapper.methods.parts.layers import tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import DENSE, Tensors
 
 _STATISTICS, _MEASURE = "statistics", "measure"
 
@@ -98,6 +101,10 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
     def instructions(self, server: ServerState, client_id: int) -> Tensors:
         """Newcomers to the main phase, who get the pre-phase's model, are asked for their statistics."""
         return {} if client_id in ClientModels(server) else {_MEASURE: torch.tensor(1)}
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs, and one more forward pass in the round in which the client is asked for statistics."""
+        return (*super().local_phases(profile), Phase(1, (Pass(DENSE, backward=False),)))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         upload = super().local_update(client, downlink)

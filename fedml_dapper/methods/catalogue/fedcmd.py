@@ -33,10 +33,13 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
+    ClientProfile,
     Downlink,
     LocalTraining,
     Loss,
     MethodParams,
+    Pass,
+    Phase,
     Problem,
     RecoverAndAverage,
     ServerState,
@@ -59,7 +62,7 @@ from fedml_dapper.methods.parts.layers import Layer, layers_of, tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import ResNet
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import DENSE, Tensors
 
 _BATCH_VOTES = "batch_votes"
 
@@ -123,6 +126,11 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     @cached_property
     def _layers(self) -> list[Layer]:
         return layers_of(self.problem.backbone)
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs, and one more forward pass in rounds of phase 1 whose vote is on all images."""
+        vote = (Phase(1, (Pass(DENSE, backward=False),)),) if self.params.metric_data == "local_data" else ()
+        return (*super().local_phases(profile), *vote)
 
     # Phase 1: the vote
 

@@ -29,13 +29,15 @@ from fedml_dapper.methods.contract import (
     Downlink,
     Method,
     MethodParams,
+    Pass,
+    Phase,
     ServerState,
     Upload,
 )
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import DENSE, Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 from fedml_dapper.tasks import Task
 
@@ -98,6 +100,12 @@ class FedFomo(Method[FedFomoParams]):
         offered = sorted(active, key=lambda j: (-float(preference[j]), j))[: self.params.num_offered]
         extras = {f"{j}/{name}": models.tensor(j, name) for j in offered for name in self._parameters}
         return replace(message, extras={"offered": torch.tensor(offered, dtype=torch.int64), **extras})
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """Its own and all models that it may be offered on the validation images, then E epochs on the others."""
+        share, tried = self.params.validation_share, 1 + self.params.num_offered
+        trial = Phase(tried * share / (1 - share), (Pass(DENSE, backward=False),))  # of a sample that it trains on
+        return (trial, *super().local_phases(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         training, validation = self.split(client.data)

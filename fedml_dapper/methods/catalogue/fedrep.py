@@ -15,8 +15,20 @@ from pydantic import Field
 from torch import nn
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Method, MethodParams, Problem, Upload
+from fedml_dapper.methods.contract import (
+    ClientContext,
+    ClientProfile,
+    Downlink,
+    LocalTraining,
+    Method,
+    MethodParams,
+    Pass,
+    Phase,
+    Problem,
+    Upload,
+)
 from fedml_dapper.methods.parts.layers import head_of, train_only
+from fedml_dapper.pruning import DENSE
 
 
 class FedRepParams(MethodParams):
@@ -48,6 +60,11 @@ class FedRep(Method[FedRepParams]):
     def personal(self) -> frozenset[str]:
         """The head."""
         return head_of(self.problem.backbone)
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """Epochs of the head, whose gradients alone cost next to nothing beside the forward pass, then of the body."""
+        head, body = self.epochs(profile) - self.params.body_epochs, self.params.body_epochs
+        return Phase(head, (Pass(DENSE, backward=False),)), Phase(body, (Pass(DENSE),))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         model, loss = self.load(client, downlink), self.objective(client, downlink)

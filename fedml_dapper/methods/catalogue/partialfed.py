@@ -25,10 +25,21 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
-from fedml_dapper.methods.contract import ClientContext, Downlink, LocalTraining, Loss, Method, MethodParams, Upload
+from fedml_dapper.methods.contract import (
+    ClientContext,
+    ClientProfile,
+    Downlink,
+    LocalTraining,
+    Loss,
+    Method,
+    MethodParams,
+    Pass,
+    Phase,
+    Upload,
+)
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import DENSE, Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 
 Kind = Literal["convolution", "batchnorm", "hidden_linear", "classifier"]
@@ -83,6 +94,11 @@ class PartialFed(Method[PartialFedParams]):
             keeps = self._logits(client).argmax(dim=1)
             layers = [layer for layer, keep in zip(layers, keeps, strict=True) if keep]
         return {name: last[name] for layer in layers for name in layer.tensors if last}
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """E epochs; before them, where layers are chosen, one in which nothing but the choice learns."""
+        choosing = (Phase(1, (Pass(DENSE),)),) if self.params.strategy == "adaptive" else ()
+        return (*choosing, *super().local_phases(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         if self.params.strategy == "adaptive" and client.memory.recall("last_model"):
