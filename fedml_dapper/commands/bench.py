@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fedml_dapper.benches.grid import Device, Manifest, ProfileName, bench_names, cells, load_bench
+from fedml_dapper.benches.grid import Device, Manifest, ProfileName, cells, load_bench
+from fedml_dapper.benches.overview import standings
 from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
@@ -38,7 +39,7 @@ _LINE_EVERY_S = 30.0
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
 @click.option("--seeds", help="Comma-separated; the profile's by default.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
-@click.option("--list", "listing", is_flag=True, help="Say which benches there are.")
+@click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
 def bench(
     name: str | None, profile: ProfileName, output: Path | None, max_minutes: float | None, jobs: int | None,
     device: Device, precision: Precision, seeds: str | None, overrides: Sequence[str], listing: bool,
@@ -50,8 +51,8 @@ def bench(
     """
     console = Console(stderr=True)
     if listing or name is None:
-        for known in bench_names():
-            click.echo(f"{known:24} {load_bench(known).title}")
+        for one in standings(profile, output or Path("benches") / profile):
+            click.echo(f"{one.name:24} {one.state:8} {one.finished:3} of {one.planned:3}  {one.title}")
         return
     declared = load_bench(name)
     changes: dict[str, object] = {}

@@ -1,0 +1,129 @@
+"""How far benches are in a store: which have all of their cells, some or none; and one page that leads to all pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from fedml_dapper.benches.grid import Bench, Manifest, ProfileName, bench_names, cells, load_bench
+from fedml_dapper.benches.report import write_bench_report
+from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
+from fedml_dapper.evaluation import write_run_report
+from fedml_dapper.evaluation.page import environment, write_page
+from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
+
+INDEX_NAME = "index.html"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a bench is."""
+
+    name: str
+    title: str
+    finished: int
+    planned: int
+    """Cells that the bench has as it is declared today."""
+
+    @property
+    def state(self) -> str:
+        """In a word or two."""
+        return "not run" if not self.finished else "complete" if self.finished == self.planned else "partly"
+
+
+def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
+    """How far ``bench`` is in ``store``. A cell counts as it is declared today, or as it was when the bench was
+    started there, in another precision or with other settings."""
+    chosen = cells(bench, profile)
+    folders = {(cell.variant.label, cell.seed): {cell.folder} for cell in chosen}
+    manifest = store / bench.name / MANIFEST_NAME
+    if manifest.is_file():
+        for begun in Manifest.model_validate_json(manifest.read_text(encoding="utf-8")).cells:
+            folders.get((begun.variant, begun.seed), set()).add(begun.folder)
+    finished = sum(any(map(_is_finished, (store / CELLS_NAME / name for name in names))) for names in folders.values())
+    return Standing(bench.name, bench.title, finished, len(folders))
+
+
+def standings(profile: ProfileName, store: Path) -> list[Standing]:
+    """Of every shipped bench that has ``profile``."""
+    benches = (load_bench(name) for name in bench_names())
+    return [standing(bench, profile, store) for bench in benches if profile in bench.profiles]
+
+
+@dataclass(frozen=True)
+class _Store:
+    """A store as the index shows it."""
+
+    name: str
+    rows: Sequence[tuple[Standing, str | None]]
+    """Benches, and where their pages are."""
+
+
+def holds_results(root: Path) -> bool:
+    """Whether there is a bench or a run somewhere below ``root``."""
+    return bool(_benches(root) or _runs(root))
+
+
+def write_reports(root: Path, tell: Callable[[Path], None]) -> Path:
+    """Write the page of every bench and of every single run below ``root``, and an index of them; returns its path.
+
+    A store is a folder with the name of a profile. ``tell`` hears of each page.
+    """
+    benches, runs = _benches(root), _runs(root)
+    for folder in benches:
+        tell(write_bench_report(folder))
+    for folder in runs:
+        tell(write_run_report(folder))
+    stores = sorted({folder.parent for folder in benches})
+    html = (
+        environment("fedml_dapper.benches")
+        .get_template("index.html")
+        .render(
+            stores=[_shown(store, root) for store in stores],
+            runs=[_link(folder, root) for folder in runs],
+            others=[_link(folder, root) for folder in _of_no_profile(benches)],
+        )
+    )
+    write_page(root / INDEX_NAME, html)
+    return root / INDEX_NAME
+
+
+def _benches(root: Path) -> list[Path]:
+    return sorted(path.parent for path in root.rglob(MANIFEST_NAME))
+
+
+def _runs(root: Path) -> list[Path]:
+    """Runs that are no bench's cells."""
+    return sorted(path.parent for path in root.rglob(LEDGER_NAME) if CELLS_NAME not in path.relative_to(root).parts)
+
+
+def _shown(store: Path, root: Path) -> _Store:
+    profile = next((name for name in get_args(ProfileName) if name == store.name), None)
+    found = [] if profile is None else standings(profile, store)
+    return _Store(
+        str(store.relative_to(root)),
+        [(one, _link(store / one.name, root) if (store / one.name / REPORT_NAME).is_file() else None) for one in found],
+    )
+
+
+def _of_no_profile(benches: Iterable[Path]) -> list[Path]:
+    """Benches that no store of a profile lists."""
+    known = set(bench_names())
+    return [one for one in benches if one.parent.name not in get_args(ProfileName) or one.name not in known]
+
+
+def _link(folder: Path, root: Path) -> str:
+    return str((folder / REPORT_NAME).relative_to(root))
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether a cell's ledger has a line for each of its rounds."""
+    ledger = folder / LEDGER_NAME
+    if not ledger.is_file():
+        return False
+    run, *rounds = ledger.read_bytes().split(b"\n")[:-1] or [b"{}"]
+    planned = json.loads(run).get("settings", {}).get("train_args", {}).get("comm_round")
+    return planned is not None and len(rounds) >= planned
