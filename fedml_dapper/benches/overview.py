@@ -14,6 +14,7 @@ from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
+from fedml_dapper.federation.ledger import kept_ledger
 
 INDEX_NAME = "index.html"
 
@@ -121,9 +122,9 @@ def _link(folder: Path, root: Path) -> str:
 
 def _is_finished(folder: Path) -> bool:
     """Whether a cell's ledger has a line for each of its rounds."""
-    ledger = folder / LEDGER_NAME
-    if not ledger.is_file():
+    ledger = kept_ledger(folder / LEDGER_NAME)
+    if ledger is None:
         return False
-    run, *rounds = ledger.read_bytes().split(b"\n")[:-1] or [b"{}"]
+    run, *rounds = ledger.split(b"\n")[:-1] or [b"{}"]
     planned = json.loads(run).get("settings", {}).get("train_args", {}).get("comm_round")
     return planned is not None and len(rounds) >= planned

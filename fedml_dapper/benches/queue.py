@@ -16,7 +16,7 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.durable import written_whole
-from fedml_dapper.federation.ledger import read_unfinished
+from fedml_dapper.federation.ledger import kept_ledger, read_run
 from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"
@@ -89,13 +89,13 @@ def run_queue(
 
 
 def _check_settings(folder: Path, cell: Cell) -> None:
-    saved, begun = folder / SETTINGS_NAME, read_unfinished(folder / LEDGER_NAME)
+    saved, begun = folder / SETTINGS_NAME, read_run(folder / LEDGER_NAME)
     if saved.exists() and folder_name(load_settings([saved])) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
         )
     args = cell.settings.dapper_args
-    changed = "" if begun is None else changed_params(begun[0].params, effective_params(args))
+    changed = "" if begun is None else changed_params(begun.params, effective_params(args))
     if changed:
         raise ConfigError(f"{folder}: a default of {args.method} changed since it was run: {changed}; move it away")
 
@@ -128,8 +128,8 @@ def _progress(
 
 
 def _rounds(folder: Path) -> int:
-    ledger = folder / LEDGER_NAME
-    return max(ledger.read_bytes().count(b"\n") - 1, 0) if ledger.exists() else 0
+    ledger = kept_ledger(folder / LEDGER_NAME) or b""
+    return max(ledger.count(b"\n") - 1, 0)
 
 
 def _name(cell: Cell) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import logging
 import os
+import zlib
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
@@ -98,15 +100,39 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     return _run_of(first, path), rounds
 
 
+def kept_ledger(path: Path) -> bytes | None:
+    """What the ledger at ``path`` holds, or its compressed copy beside it (``ledger.jsonl.gz``), as which results are
+    kept; None where there is neither."""
+    if path.is_file():
+        return path.read_bytes()
+    packed = path.with_name(f"{path.name}.gz")
+    if not packed.is_file():
+        return None
+    try:
+        return gzip.decompress(packed.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{packed}: cannot be unpacked ({error}); get it anew, e.g. from git") from error
+
+
+def read_run(path: Path) -> RunRecord | None:
+    """A ledger's run, compressed or not; None where there is no ledger, or not even a whole first line.
+
+    Raises :class:`DataError` where that is no run's.
+    """
+    run, whole, _ = (kept_ledger(path) or b"").partition(b"\n")
+    return _run_of(run, path) if whole else None
+
+
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
-    """A ledger's run and its finished rounds.
+    """A ledger's run and its finished rounds, compressed or not.
 
     A last line without its line break is a record that a killed run did not finish, and is left out. Raises
     :class:`DataError` naming any other line that cannot be read.
     """
-    if not path.is_file():
+    content = kept_ledger(path)
+    if content is None:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
-    *lines, _unfinished = path.read_text(encoding="utf-8").split("\n")
+    *lines, _unfinished = content.decode("utf-8").split("\n")
     run = _run_of(lines[0] if lines else "", path)
     rounds = []
     for number, line in enumerate(lines[1:], start=2):

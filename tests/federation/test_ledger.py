@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,9 @@ import pytest
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation import LedgerWriter, build_experiment, read_ledger, simulate
+from fedml_dapper.federation import LedgerWriter, RoundRecord, build_experiment, read_ledger, simulate
+from fedml_dapper.federation.ledger import read_run
+from fedml_dapper.federation.records import RoundSeconds
 
 
 def test_a_line_that_does_not_fit_is_said_and_the_others_stay(
@@ -36,3 +39,22 @@ def test_a_line_that_does_not_fit_is_said_and_the_others_stay(
 def test_a_folder_that_takes_no_ledger_is_named(tiny_settings: Callable[..., Settings], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot write .*gone/ledger.jsonl: No such file or directory"):
         LedgerWriter(tmp_path / "gone" / "ledger.jsonl").run_started(build_experiment(tiny_settings()).record())
+
+
+def test_a_kept_ledger_is_read_where_it_lies_compressed(tiny_settings: Callable[..., Settings], tmp_path: Path) -> None:
+    run = build_experiment(tiny_settings()).record()
+    ledger = LedgerWriter(tmp_path / "ledger.jsonl")
+    ledger.run_started(run)
+    record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
+    ledger.round_finished(record)
+    ledger.run_finished()
+    packed = tmp_path / "ledger.jsonl.gz"
+    packed.write_bytes(gzip.compress(ledger.path.read_bytes()))
+    ledger.path.unlink()
+    assert read_ledger(ledger.path) == (run, [record])
+    assert read_run(ledger.path) == run
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"ledger.jsonl.gz: cannot be unpacked"):
+        read_ledger(ledger.path)
+    packed.unlink()
+    assert read_run(ledger.path) is None
