@@ -32,6 +32,16 @@ class ComparedRun:
         return list(accumulate(each))
 
     @property
+    def is_of_silos(self) -> bool:
+        """Whether its clients were other machines, or stood for such, so that real time is what it cost."""
+        return bool(self.run.settings.get("common_args", {}).get("training_type") == "cross_silo")
+
+    @property
+    def wall_clock_s(self) -> list[float]:
+        """Real seconds until each round's end, since the first one began."""
+        return list(accumulate(record.seconds.total for record in self.rounds))
+
+    @property
     def has_clock(self) -> bool:
         """Whether its rounds took time on a fleet's devices."""
         return bool(self.rounds) and all(record.clock is not None for record in self.rounds)

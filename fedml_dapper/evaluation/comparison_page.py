@@ -21,7 +21,8 @@ _NONE = "\N{EN DASH}"
 
 
 _HEADINGS = (
-    "run", "method", "rounds", "last", "best", "by validation", "devices", "bytes", "virtual time", "energy"
+    "run", "method", "rounds", "last", "best", "by validation", "devices", "bytes", "wall clock", "virtual time",
+    "energy",
 )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def _row(each: ComparedRun) -> tuple[str, ...]:
         _NONE if chosen is None else metric.number(chosen.global_accuracy),
         _NONE if devices is None or devices.accuracy is None else metric.number(devices.accuracy.last),
         quantity(each.bytes_sent[-1], "B") if each.rounds else _NONE,
+        duration(each.wall_clock_s[-1]) if each.is_of_silos and each.rounds else _NONE,
         _NONE if clock is None else duration(clock.elapsed_s),
         _NONE if clock is None or clock.joules is None else quantity(clock.joules, "J"),
     )
@@ -101,6 +103,11 @@ def _figures(comparison: Comparison) -> list[tuple[str, Figure]]:
         ("rounds", _curves(comparison, "round", 1, lambda each: [record.round for record in each.rounds])),
         ("bytes", _curves(comparison, "megabytes both ways", 1e6, lambda each: each.bytes_sent)),
     ]
+    if all(each.is_of_silos for each in runs):
+        scale, unit = time_unit(max(each.wall_clock_s[-1] for each in runs))
+        figures.append(
+            ("wall clock", _curves(comparison, f"wall clock ({unit})", scale, lambda each: each.wall_clock_s))
+        )
     if all(each.has_clock for each in runs):
         longest = max(each.summary.clock.elapsed_s for each in runs if each.summary.clock is not None)
         scale, unit = time_unit(longest)

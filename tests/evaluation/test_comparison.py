@@ -77,6 +77,18 @@ def test_virtual_time_is_an_axis_only_where_all_have_it(write: Callable[..., Pat
     assert "Over virtual time" not in html
 
 
+def test_runs_across_silos_are_laid_over_real_time(write: Callable[..., Path], tmp_path: Path) -> None:
+    page, silos = tmp_path / "page.html", {"common_args": {"training_type": "cross_silo"}}
+    first, second = write("a", 60, settings=silos), write("b", 50, settings=silos)
+    result = call(first, second, "-o", page)
+    assert "wall clock" in result.stdout
+    assert "Over wall clock" in page.read_text(encoding="utf-8")
+    [one, _] = compare([first, second]).runs
+    assert one.wall_clock_s == [record.round * one.rounds[0].seconds.total for record in one.rounds]
+    assert call(first, write("c", 50), "-o", page).exit_code == 0
+    assert "Over wall clock" not in page.read_text(encoding="utf-8")
+
+
 def test_other_data_are_called_that(write: Callable[..., Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = call(write("a", 60), write("b", 50, suite="pacs"), "-o", page)
