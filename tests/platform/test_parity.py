@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,40 +27,65 @@ def without_seconds(rounds: list[RoundRecord]) -> list[object]:
     ]
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
-def test_in_process_mpi_and_grpc_train_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    experiment = build_experiment(tiny_settings(*FIVE_LEVELS))
-    assert {profile.level for profile in experiment.profiles} == {1, 2, 3, 4, 5}
-    server, rounds = simulate(experiment)
+def by_mpi(settings: SettingsFactory, folder: Path, ranks: int, *overrides: str) -> Path:
+    """The run's folder."""
+    file, output = folder / "mpi.yaml", folder / f"mpi{ranks}"
+    file.write_text(settings(*overrides, "backend=MPI").as_yaml())
+    finished = mpirun(ranks, folder, "-m", "fedml_dapper", "--cf", file, "--output", output)
+    assert finished.returncode == 0, finished.stderr
+    return output
 
-    results = {}
-    mpi = tmp_path / "mpi.yaml"
-    mpi.write_text(tiny_settings(*FIVE_LEVELS, "backend=MPI").as_yaml())
-    for ranks in (2, 3):
-        results[f"MPI, {ranks} ranks"] = tmp_path / f"mpi{ranks}"
-        command = ("-m", "fedml_dapper", "--cf", mpi, "--output", results[f"MPI, {ranks} ranks"])
-        finished = mpirun(ranks, tmp_path, *command)
-        assert finished.returncode == 0, finished.stderr
 
-    content = yaml.safe_load(tiny_settings(*FIVE_LEVELS).as_yaml())
+def by_grpc(settings: SettingsFactory, folder: Path, *overrides: str) -> Path:
+    """The run's folder."""
+    content = yaml.safe_load(settings(*overrides).as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
-    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(tmp_path, 5))}
-    grpc = tmp_path / "grpc.yaml"
-    grpc.write_text(yaml.safe_dump(content))
-    silos = Silos(tmp_path, grpc, 5)
+    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, 5))}
+    file = folder / "grpc.yaml"
+    file.write_text(yaml.safe_dump(content))
+    silos = Silos(folder, file, 5)
     try:
         silos.start_all()
         assert silos.wait(0) == 0, silos.output(0)
     finally:
         silos.stop()
-    results["gRPC"] = silos.run_dir
+    return silos.run_dir
 
-    for name, folder in results.items():
-        saved = load_file(folder / "global_model.safetensors")
-        assert saved.keys() == server.state.weights.keys()
-        for key, tensor in server.state.weights.items():
-            assert torch.equal(saved[key], tensor), f"{name}: {key} differs"
-        assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds), name
+
+def assert_same_model(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    saved = load_file(folder / "global_model.safetensors")
+    assert saved.keys() == weights.keys()
+    for key, tensor in weights.items():
+        assert torch.equal(saved[key], tensor), f"{folder.name}: {key} differs"
+
+
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_in_process_mpi_and_grpc_train_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    experiment = build_experiment(tiny_settings(*FIVE_LEVELS))
+    assert {profile.level for profile in experiment.profiles} == {1, 2, 3, 4, 5}
+    server, rounds = simulate(experiment)
+    results = [by_mpi(tiny_settings, tmp_path, ranks, *FIVE_LEVELS) for ranks in (2, 3)]
+    for folder in (*results, by_grpc(tiny_settings, tmp_path, *FIVE_LEVELS)):
+        assert_same_model(folder, server.state.weights)
+        assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds), folder.name
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+def test_what_stays_at_home_stays_with_its_client_in_every_runner(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    """Under MPI it travels with the client from rank to rank; silos keep it."""
+    home = (*FIVE_LEVELS, "at_home=norms", "comm_round=3")
+    server, rounds = simulate(build_experiment(tiny_settings(*home)))
+    mpi, grpc = by_mpi(tiny_settings, tmp_path, 3, *home), by_grpc(tiny_settings, tmp_path, *home)
+    for folder in (mpi, grpc):
+        assert_same_model(folder, server.state.weights)
+    assert without_seconds(read_ledger(mpi / "ledger.jsonl")[1]) == without_seconds(rounds)
+    losses = [[client.loss for client in record.clients] for record in rounds]
+    again = read_ledger(grpc / "ledger.jsonl")[1]  # whose server cannot test models that are not with it
+    assert [[client.loss for client in record.clients] for record in again] == losses
+    assert all(record.scores is None for record in again)
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
