@@ -122,7 +122,7 @@ class Settings(Section):
             "client_specific_args.data_silo_config": self.client_specific_args.data_silo_config,
             "dapper_args.fleet.devices": None if fleet is None else fleet.devices,
             "dapper_args.fleet.clock": None if fleet is None else fleet.clock,
-            "dapper_args.fleet.continuous": fleet.continuous or None if fleet is not None else None,
+            "dapper_args.fleet.continuous": True if fleet is not None and fleet.continuous else None,
         }
         for key, value in known_of_all.items():
             if value is not None:

@@ -183,7 +183,9 @@ class Server:
             self._early, self._records, self._begun = {}, [], {}
             self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
             if self._keeps_late:
-                self._opening = replace(self.state, memory=self.state.memory.snapshot())
+                self._opening = replace(
+                    self.state, weights=dict(self.state.weights), memory=self.state.memory.snapshot()
+                )
             self._aggregation = self._method.aggregation(self.state)
             self._opened = time.perf_counter()
             for client_id in self._virtual.arrived:
