@@ -51,10 +51,10 @@ class Measurement(_Told):
 
 def read_announcement(text: object, levels: int) -> Announcement:
     """An announcement out of a message; raises :class:`ProtocolError` for what is none, in words for its sender."""
-    if isinstance(text, str) and len(text) > MAX_LETTERS:
-        raise ProtocolError(f"what it says of itself has {len(text)} letters; {MAX_LETTERS} are allowed")
     if not isinstance(text, str):
         raise ProtocolError("it did not say what data it holds; start it with the same partition as the server: own")
+    if len(text) > MAX_LETTERS:
+        raise ProtocolError(f"what it says of itself has {len(text)} letters; {MAX_LETTERS} are allowed")
     try:
         announcement = Announcement.model_validate_json(text)
     except ValidationError as error:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedml_dapper.config import Settings, read_silo_levels
-from fedml_dapper.fleet import FleetPlan
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.fleet import DeviceProfile, FleetPlan, JoiningDevices
 from fedml_dapper.methods import ClientProfile, Method
 from fedml_dapper.pruning import LEVEL_RULES, Device, Fleet, levels_by
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Roster:
@@ -17,19 +22,21 @@ class Roster:
     Where everyone's data follow from the settings all are known from the start. Silos with data of their own join, and
     come back with more; the server knows those that have joined, a silo only itself.
 
-    Levels are stated, by the silos, by ``data_args.clients`` or as a list, or follow from a fleet's devices, or a rule
-    gives them. A rule of the user's own is asked before every round, a built-in one once, for all clients that there
-    can be. Raises :class:`ConfigError` for a rule that is not to be had or gives no levels.
+    Levels are stated, by the silos, by ``data_args.clients`` or as a list, or follow from devices, of a fleet or as
+    silos name them, or a rule gives them. A rule of the user's own is asked before every round, a built-in one once,
+    for all clients that there can be. Raises :class:`ConfigError` for a rule that is not to be had or gives no levels.
     """
 
     def __init__(
         self, settings: Settings, method: Method[Any], known: Iterable[Device], fleet: FleetPlan | None = None
     ) -> None:
         args = settings.dapper_args.levels
+        self._method = method.name
         self._size = settings.train_args.client_num_in_total
         self._ratios, self._seed = args.ratios, settings.common_args.random_seed
         self._footprints = tuple(method.footprint(ratio) for ratio in args.ratios)
         self._devices = {device.client_id: device for device in known}
+        self._joining = _joining(settings, method)
         self._name = args.assignment if isinstance(args.assignment, str) else ""
         self._stated = tuple(read_silo_levels(settings) or _stated(settings)) if fleet is None else fleet.levels
         self._left_out = frozenset(() if fleet is None else (one.client.client_id for one in fleet.left_out))
@@ -54,11 +61,46 @@ class Roster:
         """Whether a client may have another level in another round."""
         return self._rule is not None
 
-    def join(self, device: Device) -> bool:
-        """A silo is there, or is back, perhaps with other data; whether it says anything new."""
+    def join(self, device: Device, profile: DeviceProfile | None = None) -> bool:
+        """A silo is there, or is back, perhaps with other data; whether it says anything new. Where it names the
+        ``profile`` of its device, it has the largest level that this can run.
+
+        Raises :class:`ProtocolError` for a device that can run no level, or of which that cannot be said.
+        """
+        if profile is not None:
+            device = replace(device, level=self._level_on(device, profile))
         before = self._devices.get(device.client_id)
         self._devices[device.client_id] = device
         return device != before
+
+    def relieve(self, client_id: int, level: int, seconds: float) -> bool:
+        """Whether a client whose training at ``level`` took so long has a smaller level from now on: where that was
+        longer than a round may take, the one that its device can run, or the smallest."""
+        found = None if self._joining is None else self._joining.after(client_id, level, seconds)
+        before = self._devices.get(client_id)
+        if found is None or before is None or before.level is None:
+            return False
+        smaller = found.level or len(self._ratios)
+        if smaller <= before.level:
+            return False
+        LOGGER.warning(
+            "client %d trained for %.1f s, longer than a round may take; it has level %d from now on",
+            client_id, seconds, smaller,
+        )  # fmt: skip
+        return self.join(replace(before, level=smaller))
+
+    def _level_on(self, client: Device, profile: DeviceProfile) -> int:
+        if self._joining is None:
+            raise ProtocolError("it names a device, but the experiment has no dapper_args.fleet to choose a level by")
+        try:
+            found = self._joining.fit(client, profile)
+        except ConfigError as error:
+            raise ProtocolError(f"silo_args.device: the profile {error}") from error
+        if found.level is None:
+            raise ProtocolError(
+                f"its device can run no level of `{self._method}`: the weakest needs {found.use.shortage}"
+            )
+        return found.level
 
     def profiles(self, round_: int) -> tuple[ClientProfile, ...]:
         """Everyone as of ``round_``, in client order; those that are not known hold nothing."""
@@ -78,6 +120,12 @@ class Roster:
 
     def _fleet(self, round_: int, devices: tuple[Device, ...]) -> Fleet:
         return Fleet(round_, devices, self._footprints, self._seed)
+
+
+def _joining(settings: Settings, method: Method[Any]) -> JoiningDevices | None:
+    """For silos that name their devices when they join; None where they cannot."""
+    fleet = settings.dapper_args.fleet
+    return None if fleet is None or fleet.devices is not None else JoiningDevices(fleet, method, settings.model_args)
 
 
 def _stated(settings: Settings) -> Sequence[int]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.experiment import Experiment
@@ -18,10 +18,8 @@ from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
-from fedml_dapper.fleet import DeviceProfile, JoiningDevices
 from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
-from fedml_dapper.pruning import Device
 from fedml_dapper.seeding import Stream, numpy_generator
 
 LOGGER = logging.getLogger(__name__)
@@ -47,12 +45,6 @@ class Server:
         self._check = UploadCheck(experiment)
         self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
         self._virtual = VirtualTime(experiment)
-        fleet, model_args = experiment.settings.dapper_args.fleet, experiment.settings.model_args
-        self._joining = (
-            None
-            if fleet is None or not experiment.silos_have_own_data
-            else JoiningDevices(fleet, experiment.method, model_args)
-        )
         backbone = experiment.method.problem.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
         self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
@@ -95,48 +87,16 @@ class Server:
         It takes part from the next round on; in the open one its upload has to fit what it says now. Raises
         :class:`ProtocolError` for one whose device can run no level.
         """
-        device = announcement.device(client_id)
-        if announcement.profile is not None:
-            device = replace(device, level=self._level_on(device, announcement.profile))
+        is_news = self._experiment.roster.join(announcement.device(client_id), announcement.profile)
         self._num_tests[client_id] = announcement.num_test
-        return self._takes_in(device)
-
-    def _level_on(self, client: Device, profile: DeviceProfile) -> int:
-        """The largest level that a silo can run on the device of ``profile``."""
-        if self._joining is None:
-            raise ProtocolError("it names a device, but the experiment has no dapper_args.fleet to choose a level by")
-        try:
-            found = self._joining.fit(client, profile)
-        except ConfigError as error:
-            raise ProtocolError(f"silo_args.device: the profile {error}") from error
-        if found.level is None:
-            raise ProtocolError(
-                f"its device can run no level of `{self._method.name}`: the weakest needs {found.use.shortage}"
-            )
-        return found.level
-
-    def _takes_in(self, device: Device) -> bool:
-        roster, known = self._experiment.roster, list(self.state.profiles)
-        is_news = roster.join(device)
-        known[device.client_id] = roster.profiles(self.state.round + 1)[device.client_id]
-        self.state.profiles = tuple(known)
+        self._renew_profile(client_id)
         return is_news
 
-    def _relieve(self, records: Sequence[ClientRecord]) -> None:
-        """Give silos whose training took longer than planned the level that they can run; the weakest if none."""
-        if self._joining is None:
-            return
-        weakest = len(self._experiment.settings.dapper_args.levels.ratios)
-        for record in records:
-            found = self._joining.after(record.client, record.level, record.seconds)
-            level = record.level if found is None else found.level or weakest
-            if level > record.level:
-                known = self.state.profiles[record.client]
-                LOGGER.warning(
-                    "client %d trained for %.1f s, longer than a round may take; it has level %d from now on",
-                    record.client, record.seconds, level,
-                )  # fmt: skip
-                self._takes_in(Device(record.client, known.domain, known.num_samples, level))
+    def _renew_profile(self, client_id: int) -> None:
+        """As the roster has it for the coming round."""
+        known = list(self.state.profiles)
+        known[client_id] = self._experiment.roster.profiles(self.state.round + 1)[client_id]
+        self.state.profiles = tuple(known)
 
     @property
     def wants_measurements(self) -> bool:
@@ -301,7 +261,9 @@ class Server:
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
-        self._relieve(self._records)
+        for record in self._records:
+            if self._experiment.roster.relieve(record.client, record.level, record.seconds):
+                self._renew_profile(record.client)
         return self.last_record
 
     def checkpoint(self) -> Checkpoint:

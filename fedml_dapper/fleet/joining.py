@@ -28,7 +28,7 @@ class JoiningDevices:
     """What the devices of silos can run under one method, as far as they are known."""
 
     def __init__(self, fleet: FleetArgs, method: Method[Any], model: ModelArgs) -> None:
-        self._fleet, self._method, self._model = fleet, method, model
+        self._method, self._model = method, model
         self._network = None if fleet.network is None else find_network(fleet.network)
         self._budget = Budget(fleet.round_s, fleet.memory_share)
         self._joined: dict[int, _Joined] = {}
