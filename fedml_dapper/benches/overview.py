@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
-from fedml_dapper.federation.ledger import kept_ledger
+from fedml_dapper.federation.ledger import count_rounds
 
 INDEX_NAME = "index.html"
 
@@ -78,12 +77,13 @@ def write_reports(root: Path, tell: Callable[[Path], None]) -> Path:
         tell(write_bench_report(folder))
     for folder in runs:
         tell(write_run_report(folder))
-    stores = sorted({folder.parent for folder in benches})
+    stores = {folder.parent for folder in benches}
+    of_profiles = [(store, name) for name in get_args(ProfileName) for store in sorted(stores) if store.name == name]
     html = (
         environment("fedml_dapper.benches")
         .get_template("index.html")
         .render(
-            stores=[_shown(store, root) for store in stores],
+            stores=[_shown(store, profile, root) for store, profile in of_profiles],
             runs=[_link(folder, root) for folder in runs],
             others=[_link(folder, root) for folder in _of_no_profile(benches)],
         )
@@ -101,12 +101,10 @@ def _runs(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.rglob(LEDGER_NAME) if CELLS_NAME not in path.relative_to(root).parts)
 
 
-def _shown(store: Path, root: Path) -> _Store:
-    profile = next((name for name in get_args(ProfileName) if name == store.name), None)
-    found = [] if profile is None else standings(profile, store)
+def _shown(store: Path, profile: ProfileName, root: Path) -> _Store:
+    pages = {one: _link(one, root) for one in _benches(store)}
     return _Store(
-        str(store.relative_to(root)),
-        [(one, _link(store / one.name, root) if (store / one.name / REPORT_NAME).is_file() else None) for one in found],
+        str(store.relative_to(root)), [(one, pages.get(store / one.name)) for one in standings(profile, store)]
     )
 
 
@@ -122,9 +120,5 @@ def _link(folder: Path, root: Path) -> str:
 
 def _is_finished(folder: Path) -> bool:
     """Whether a cell's ledger has a line for each of its rounds."""
-    ledger = kept_ledger(folder / LEDGER_NAME)
-    if ledger is None:
-        return False
-    run, *rounds = ledger.split(b"\n")[:-1] or [b"{}"]
-    planned = json.loads(run).get("settings", {}).get("train_args", {}).get("comm_round")
-    return planned is not None and len(rounds) >= planned
+    run, rounds = count_rounds(folder / LEDGER_NAME)
+    return run is not None and rounds >= run.settings["train_args"]["comm_round"]

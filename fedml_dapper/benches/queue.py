@@ -16,7 +16,7 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
 from fedml_dapper.federation.durable import written_whole
-from fedml_dapper.federation.ledger import kept_ledger, read_run
+from fedml_dapper.federation.ledger import count_rounds
 from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"
@@ -89,7 +89,7 @@ def run_queue(
 
 
 def _check_settings(folder: Path, cell: Cell) -> None:
-    saved, begun = folder / SETTINGS_NAME, read_run(folder / LEDGER_NAME)
+    saved, (begun, _) = folder / SETTINGS_NAME, count_rounds(folder / LEDGER_NAME)
     if saved.exists() and folder_name(load_settings([saved])) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"
@@ -128,8 +128,7 @@ def _progress(
 
 
 def _rounds(folder: Path) -> int:
-    ledger = kept_ledger(folder / LEDGER_NAME) or b""
-    return max(ledger.count(b"\n") - 1, 0)
+    return count_rounds(folder / LEDGER_NAME)[1]
 
 
 def _name(cell: Cell) -> str:

@@ -14,7 +14,7 @@ from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
-from fedml_dapper.federation.ledger import kept_ledger
+from fedml_dapper.federation.ledger import find_ledger
 
 MANIFEST_NAME = "bench.json"
 CELLS_NAME = "cells"
@@ -170,9 +170,9 @@ def load_results(folder: Path) -> BenchResults:
 
 def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
     """A finished run, or what keeps it from being one."""
+    if find_ledger(folder / LEDGER_NAME) is None:
+        return "not started"
     try:
-        if kept_ledger(folder / LEDGER_NAME) is None:
-            return "not started"
         run, rounds = read_ledger(folder / LEDGER_NAME)
     except DataError as error:
         return str(error)

@@ -100,27 +100,32 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     return _run_of(first, path), rounds
 
 
-def kept_ledger(path: Path) -> bytes | None:
-    """What the ledger at ``path`` holds, or its compressed copy beside it (``ledger.jsonl.gz``), as which results are
-    kept; None where there is neither."""
-    if path.is_file():
-        return path.read_bytes()
-    packed = path.with_name(f"{path.name}.gz")
-    if not packed.is_file():
-        return None
-    try:
-        return gzip.decompress(packed.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{packed}: cannot be unpacked ({error}); get it anew, e.g. from git") from error
+def find_ledger(path: Path) -> Path | None:
+    """The ledger at ``path``, or its compressed copy beside it (``ledger.jsonl.gz``), as which results are kept; None
+    where there is neither."""
+    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
 
 
-def read_run(path: Path) -> RunRecord | None:
-    """A ledger's run, compressed or not; None where there is no ledger, or not even a whole first line.
+def count_rounds(path: Path) -> tuple[RunRecord | None, int]:
+    """A ledger's run, and how many whole lines follow it; no run where there is not even a whole first line.
 
-    Raises :class:`DataError` where that is no run's.
+    Much faster than :func:`read_ledger`. Raises :class:`DataError` where the first line is no run's.
     """
-    run, whole, _ = (kept_ledger(path) or b"").partition(b"\n")
-    return _run_of(run, path) if whole else None
+    first, *lines = _content(path).split(b"\n")
+    return (_run_of(first, path), len(lines) - 1) if lines else (None, 0)
+
+
+def _content(path: Path) -> bytes:
+    """All bytes of a ledger, unpacked; none where there is no ledger."""
+    found = find_ledger(path)
+    if found is None:
+        return b""
+    if found == path:
+        return found.read_bytes()
+    try:
+        return gzip.decompress(found.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{found}: cannot be unpacked ({error}); get it anew, e.g. from git") from error
 
 
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
@@ -129,10 +134,9 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
     A last line without its line break is a record that a killed run did not finish, and is left out. Raises
     :class:`DataError` naming any other line that cannot be read.
     """
-    content = kept_ledger(path)
-    if content is None:
+    if find_ledger(path) is None:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
-    *lines, _unfinished = content.decode("utf-8").split("\n")
+    *lines, _unfinished = _content(path).decode("utf-8").split("\n")
     run = _run_of(lines[0] if lines else "", path)
     rounds = []
     for number, line in enumerate(lines[1:], start=2):
