@@ -35,6 +35,7 @@ from fedml_dapper.methods.contract import (
     RecoverAndAverage,
     ServerState,
     Upload,
+    forward_only,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
 from fedml_dapper.methods.parts.dar import DARNorm, dar
@@ -122,7 +123,7 @@ class DapperFL(Method[DapperFLParams]):
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """A dense epoch, then those of the slim model; with masks all are dense."""
         later = self._plan(self.problem.backbone, profile.ratio)
-        once = (Phase(1, (Pass(DENSE, backward=False),)),) if self.params.bn_statistics == "recalibrate" else ()
+        once = (forward_only(DENSE),) if self.params.bn_statistics == "recalibrate" else ()
         return (*once, Phase(1, (Pass(DENSE),)), Phase(self.problem.training.epochs - 1, (Pass(later),)))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:

@@ -33,11 +33,11 @@ from fedml_dapper.methods.contract import (
     Downlink,
     Memory,
     MethodParams,
-    Pass,
     Phase,
     Problem,
     ServerState,
     Upload,
+    forward_only,
 )
 from fedml_dapper.methods.parts.activations import observed
 from fedml_dapper.methods.parts.averaging import check_like
@@ -104,7 +104,7 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, and one more forward pass in the round in which the client is asked for statistics."""
-        return (*super().local_phases(profile), Phase(1, (Pass(DENSE, backward=False),)))
+        return (*super().local_phases(profile), forward_only(DENSE))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         upload = super().local_update(client, downlink)

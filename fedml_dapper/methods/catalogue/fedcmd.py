@@ -38,13 +38,13 @@ from fedml_dapper.methods.contract import (
     LocalTraining,
     Loss,
     MethodParams,
-    Pass,
     Phase,
     Problem,
     RecoverAndAverage,
     ServerState,
     Upload,
     Value,
+    forward_only,
 )
 from fedml_dapper.methods.parts.activations import observed
 from fedml_dapper.methods.parts.averaging import check_like
@@ -129,7 +129,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, and one more forward pass in rounds of phase 1 whose vote is on all images."""
-        vote = (Phase(1, (Pass(DENSE, backward=False),)),) if self.params.metric_data == "local_data" else ()
+        vote = (forward_only(DENSE),) if self.params.metric_data == "local_data" else ()
         return (*super().local_phases(profile), *vote)
 
     # Phase 1: the vote

@@ -29,10 +29,10 @@ from fedml_dapper.methods.contract import (
     Downlink,
     Method,
     MethodParams,
-    Pass,
     Phase,
     ServerState,
     Upload,
+    forward_only,
 )
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
@@ -104,7 +104,7 @@ class FedFomo(Method[FedFomoParams]):
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """Its own and all models that it may be offered on the validation images, then E epochs on the others."""
         share, tried = self.params.validation_share, 1 + self.params.num_offered
-        trial = Phase(tried * share / (1 - share), (Pass(DENSE, backward=False),))  # of a sample that it trains on
+        trial = forward_only(DENSE, tried * share / (1 - share))  # of a sample that it trains on
         return (trial, *super().local_phases(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:

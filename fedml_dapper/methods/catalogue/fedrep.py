@@ -26,6 +26,7 @@ from fedml_dapper.methods.contract import (
     Phase,
     Problem,
     Upload,
+    forward_only,
 )
 from fedml_dapper.methods.parts.layers import head_of, train_only
 from fedml_dapper.pruning import DENSE
@@ -64,7 +65,7 @@ class FedRep(Method[FedRepParams]):
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """Epochs of the head, whose gradients alone cost next to nothing beside the forward pass, then of the body."""
         head, body = self.epochs(profile) - self.params.body_epochs, self.params.body_epochs
-        return Phase(head, (Pass(DENSE, backward=False),)), Phase(body, (Pass(DENSE),))
+        return forward_only(DENSE, head), Phase(body, (Pass(DENSE),))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         model, loss = self.load(client, downlink), self.objective(client, downlink)

@@ -12,7 +12,7 @@ from fedml_dapper.methods.contract.base import (
 )
 from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss, Terms
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
-from fedml_dapper.methods.contract.phases import Pass, Phase
+from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "UploadsMean",
     "Value",
     "as_received",
+    "forward_only",
     "mean_of_uploads",
     "payload_bytes",
 ]

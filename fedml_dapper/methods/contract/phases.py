@@ -26,3 +26,8 @@ class Phase:
     passes: tuple[Pass, ...]
     """What runs in each step, one after the other: first the network that the optimizer steps, then those beside it.
     All have their weights in memory meanwhile."""
+
+
+def forward_only(plan: PruningPlan, epochs: float = 1) -> Phase:
+    """Epochs in which a network runs over a client's samples and learns nothing."""
+    return Phase(epochs, (Pass(plan, backward=False),))

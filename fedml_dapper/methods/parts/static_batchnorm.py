@@ -30,12 +30,12 @@ from fedml_dapper.methods.contract import (
     LocalTraining,
     Method,
     MethodParams,
-    Pass,
     Phase,
     Problem,
     ServerState,
     Upload,
     UploadsMean,
+    forward_only,
     mean_of_uploads,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
@@ -113,11 +113,7 @@ class StaticBatchNorm(Method[P]):
 
     def measuring(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """The pass after training, for :meth:`local_phases`."""
-        return (
-            (Phase(1, (Pass(self.first_plan(profile), backward=False),)),)
-            if self._measures and self._statistics
-            else ()
-        )
+        return (forward_only(self.first_plan(profile)),) if self._measures and self._statistics else ()
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs of the part it is sent, and the pass that measures."""
