@@ -17,7 +17,7 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation.fleet_tables import PlannedMethod, methods_table, plan_table, speeds_table
 from fedml_dapper.federation import build_untrained, device_of, load_data
-from fedml_dapper.fleet import FleetPlan, plan_fleet, with_levels_of_its_own
+from fedml_dapper.fleet import FleetPlan, plan_fleet, with_fitted_levels
 from fedml_dapper.pruning import Device
 
 COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
@@ -69,7 +69,7 @@ def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | Plann
         chosen = settings.model_copy(update={"dapper_args": args.model_copy(update={"method": name})})
         try:
             build = partial(build_untrained, num_classes=data.num_classes, example=data.example)
-            method = build(with_levels_of_its_own(chosen, clients, build))
+            method = build(with_fitted_levels(chosen, clients, build))
             found.append(plan_fleet(args.fleet, method, settings.model_args, clients))
         except ConfigError as error:
             if name == args.method or str(error).startswith("dapper_args.fleet"):

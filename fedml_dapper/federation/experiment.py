@@ -20,7 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
-from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_levels_of_its_own
+from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
@@ -136,13 +136,11 @@ def build_experiment(
     _check_outputs(problem, data.num_classes)
     devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
 
-    def method_of(settings: Settings) -> Method[Any]:
-        ratios = settings.dapper_args.levels.ratios
-        return build_method(
-            settings.dapper_args, problem if ratios == problem.ratios else replace(problem, ratios=ratios)
-        )
+    def method_of(chosen: Settings) -> Method[Any]:
+        args, ratios = chosen.dapper_args, chosen.dapper_args.levels.ratios
+        return build_method(args, problem if ratios == problem.ratios else replace(problem, ratios=ratios))
 
-    settings = with_levels_of_its_own(settings, devices, method_of)
+    settings = with_fitted_levels(settings, devices, method_of)
     method = method_of(settings)
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:

@@ -1,7 +1,7 @@
 """Unequal devices: what they are able to, what a level needs of them, and who can run which."""
 
 from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
-from fedml_dapper.fleet.continuous import with_levels_of_its_own
+from fedml_dapper.fleet.continuous import with_fitted_levels
 from fedml_dapper.fleet.demand import Demand, demands
 from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
@@ -27,5 +27,5 @@ __all__ = [
     "fit",
     "plan_fleet",
     "shipped_names",
-    "with_levels_of_its_own",
+    "with_fitted_levels",
 ]

@@ -18,7 +18,7 @@ STEPS = 100
 """Ratios are whole hundredths, but for the first and the last level's."""
 
 
-def with_levels_of_its_own(
+def with_fitted_levels(
     settings: Settings, devices: Sequence[Device], build: Callable[[Settings], Method[Any]]
 ) -> Settings:
     """``settings`` with the levels that a continuous fleet of ``devices`` needs: the first and the last of those that
@@ -36,7 +36,7 @@ def with_levels_of_its_own(
     if method.takes_part(2):
         counter, budget = DemandCounter(method), Budget(fleet.round_s, fleet.memory_share)
 
-        @cache
+        @cache  # every size but the first stands for level 2: what a client runs follows from its ratio
         def demand(ratio: float) -> Demand:
             return counter.demand(1 if ratio == first else 2, ratio)
 
