@@ -100,15 +100,15 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self.trainer_dist_adapter.trainer.update_dataset(downlink.client_id)
         self.trainer_dist_adapter.update_model(downlink)
         upload, num_samples = self.trainer_dist_adapter.train(downlink.round - 1)
+        if self.queued(MyMessage.MSG_TYPE_S2C_FINISH):
+            LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
+            return
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
         if memory is not None:
             memory = memories.pop(downlink.client_id)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
         message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
         message.add_params(TICKET, msg_params.get(TICKET))
-        if self.queued(MyMessage.MSG_TYPE_S2C_FINISH):
-            LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
-            return
         self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 

@@ -276,8 +276,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
 
     def _close_if_complete(self) -> None:
         answered = self._server.answered()
-        waiting = {client_id for queued in self._queues.values() for client_id in queued}
-        reachable = {client_id for client_id in waiting if self._process_of(client_id) in self._online}
+        reachable = {client_id for client_id in self._unsent if self._process_of(client_id) in self._online}
         awaited = (self._sent.keys() | reachable) - self._server.refused.keys() - self._silent
         args = self._experiment.settings.dapper_args
         full = args.buffer_size is not None and len(answered) >= args.buffer_size
@@ -286,7 +285,7 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
 
     def _close(self) -> None:
         self._open = False
-        for client_id in [client_id for queued in self._queues.values() for client_id in queued]:
+        for client_id in self._unsent:
             self._server.give_up(client_id)
         record = self._server.close_round()
         if missing := sorted(set(record.absent) - record.at_work.keys()):
@@ -379,6 +378,11 @@ class DapperServerManager(EventLoop, FedMLServerManager):  # type: ignore[misc] 
         """Clients of the process that were sent the round's model and have not been heard of since."""
         owed = self._sent.keys() - self._server.answered() - self._server.refused.keys()
         return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
+
+    @property
+    def _unsent(self) -> set[int]:
+        """Clients that were chosen and have not been sent the round's model."""
+        return {client_id for queued in self._queues.values() for client_id in queued}
 
     def _process_of(self, client_id: int) -> int:
         if not self._server.holds_memories:

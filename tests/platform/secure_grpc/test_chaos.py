@@ -14,3 +14,10 @@ def test_a_disturbed_run_ends_with_what_its_ledger_says(tmp_path: Path) -> None:
     report = Chaos(tmp_path, seed=4, rounds=5, say=print, rounds_missed=[0]).run()
     assert problems(report, rounds=5) == []
     assert report.events.total() > 2
+
+
+@pytest.mark.long
+def test_so_does_one_whose_rounds_do_not_wait_for_a_slow_silo(tmp_path: Path) -> None:
+    report = Chaos(tmp_path, seed=1, rounds=10, say=print, rounds_missed=[0], buffer_size=3).run()
+    assert problems(report, rounds=10) == []
+    assert any(one.begun is not None for record in report.rounds for one in record.clients)
