@@ -5,7 +5,7 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """
 
-from fedml_dapper.config.comm_args import CommArgs, MqttConfig, S3Config, SecureGrpcConfig
+from fedml_dapper.config.comm_args import CommArgs, EdgeArgs, MqttConfig, S3Config, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
     AtHome,
     DapperArgs,
@@ -63,6 +63,7 @@ __all__ = [
     "DataArgs",
     "DefenceArgs",
     "DeviceArgs",
+    "EdgeArgs",
     "EvaluationArgs",
     "FleetArgs",
     "Importance",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from fedml_dapper.config.section import Section
 
@@ -40,30 +40,47 @@ class S3Config(Section):
     """URL."""
 
 
+def _host_and_port(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ValueError(f"expected HOST:PORT, e.g. server.example.org:8890, found {address}")
+    return address
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+
+
+class EdgeArgs(Section):
+    """One of ``comm_args.dapper_grpc.edges``: a server near some of the silos, which sums up their uploads."""
+
+    rank: int = Field(ge=2)
+    """Of its process, above those of all silos; its certificate is ``edge-RANK``."""
+    silos: tuple[int, ...] = Field(min_length=1)
+    """Ranks of the silos that dial it in place of the server."""
+    server_address: Address
+    """HOST:PORT that they dial; the edge's certificate must name HOST."""
+    listen_address: Address | None = None
+    """ADDRESS:PORT the edge listens on, ``server_address`` when absent."""
+
+
 class SecureGrpcConfig(Section):
     """``comm_args.dapper_grpc``: our own gRPC between a server and silos that prove who they are (docs/security.md)."""
 
-    server_address: str
+    server_address: Address
     """HOST:PORT that silos dial; the server's certificate must name HOST."""
-    listen_address: str | None = None
+    listen_address: Address | None = None
     """ADDRESS:PORT the server listens on, ``server_address`` when absent; 0.0.0.0:PORT behind a forwarded port."""
     certificates: Path
-    """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server`` or ``silo-RANK``."""
+    """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server``, ``silo-RANK`` or
+    ``edge-RANK``."""
     token_file: Path | None = None
     """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count."""
     token_variable: str | None = None
     """The same from this environment variable."""
     max_message_mb: int = Field(default=2048, ge=1)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
-
-    @field_validator("server_address", "listen_address")
-    @classmethod
-    def _host_and_port(cls, address: str | None) -> str | None:
-        if address is not None:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-                raise ValueError(f"expected HOST:PORT, e.g. server.example.org:8890, found {address}")
-        return address
+    edges: tuple[EdgeArgs, ...] = ()
+    """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
 
     @model_validator(mode="after")
     def _one_token(self) -> SecureGrpcConfig:
@@ -75,6 +92,24 @@ class SecureGrpcConfig(Section):
     def server_host(self) -> str:
         """HOST of ``server_address``."""
         return self.server_address.rpartition(":")[0].strip("[]")
+
+    def name_of(self, rank: int) -> str:
+        """The common name (CN) that the certificate of the process of this rank bears."""
+        kind = "edge" if any(edge.rank == rank for edge in self.edges) else "silo"
+        return "server" if rank == 0 else f"{kind}-{rank}"
+
+    def dialled_by(self, silo: int) -> SecureGrpcConfig:
+        """As the silo of this rank has it: with its edge in the server's place, where it has one."""
+        return next((self.around(edge) for edge in self.edges if silo in edge.silos), self)
+
+    def around(self, edge: EdgeArgs) -> SecureGrpcConfig:
+        """With ``edge`` in the server's place."""
+        return self.model_copy(update={"server_address": edge.server_address, "listen_address": edge.listen_address})
+
+    def callers_of_server(self, num_silos: int) -> tuple[int, ...]:
+        """Ranks of the processes that dial the server itself: edges, and silos that have none."""
+        served = {silo for edge in self.edges for silo in edge.silos}
+        return (*(silo for silo in range(1, num_silos + 1) if silo not in served), *(edge.rank for edge in self.edges))
 
 
 class CommArgs(Section):
@@ -91,6 +126,11 @@ class CommArgs(Section):
     """For MQTT_S3: your own broker."""
     customized_training_s3_config: S3Config | None = None
     """For MQTT_S3: your own object store."""
+
+    @property
+    def edges(self) -> tuple[EdgeArgs, ...]:
+        """Servers between the server and some of the silos."""
+        return self.dapper_grpc.edges if self.backend == "DAPPER_GRPC" and self.dapper_grpc is not None else ()
 
     @model_validator(mode="after")
     def _addresses(self) -> CommArgs:

@@ -65,6 +65,7 @@ class Settings(Section):
             )
         self._clients_fit(silos is not None)
         self._own_data_fit(kind)
+        self._edges_fit()
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
         defence = self.dapper_args.defence
@@ -131,6 +132,17 @@ class Settings(Section):
             raise ValueError("silo_args has a device and a level; leave one of them out")
         if own.device is not None and fleet is None:
             raise ValueError("silo_args.device: what a device can run depends on dapper_args.fleet.round_s; set that")
+
+    def _edges_fit(self) -> None:
+        edges, count = self.comm_args.edges, self.train_args.client_num_in_total
+        ranks, silos = [edge.rank for edge in edges], [silo for edge in edges for silo in edge.silos]
+        place = "comm_args.dapper_grpc.edges"
+        if any(rank <= count for rank in ranks) or len(set(ranks)) < len(ranks):
+            raise ValueError(f"{place}: the ranks {ranks} have to differ, and to be above {count}, the last silo's")
+        if any(not 1 <= silo <= count for silo in silos) or len(set(silos)) < len(silos):
+            raise ValueError(f"{place}: serve the silos {silos}; each has to be between 1 and {count}, and stand once")
+        if edges and self.dapper_args.buffer_size is not None:
+            raise ValueError(f"{place} sum up whole rounds; leave dapper_args.buffer_size out")
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

@@ -50,7 +50,8 @@ class ExperimentData:
 
 
 def load_data(settings: Settings, device: torch.device, rank: int = 0) -> ExperimentData:
-    """The data that ``settings`` name; of silos with data of their own what ``rank`` has, 0 being the server.
+    """The data that ``settings`` name; of silos with data of their own what ``rank`` has. Rank 0 is the server;
+    edges, which come after the silos, hold what it does.
 
     Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
     """
@@ -66,7 +67,7 @@ def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | Non
     if args.partition != "own":
         suite, unseen = leave_out(load_suite(args), settings)
         return suite, unseen, divide(suite, args, training.client_num_in_total, training.batch_size, seed)
-    if rank == 0:
+    if not 1 <= rank <= training.client_num_in_total:
         suite = load_server(args)
         return suite, None, server_division(suite)
     suite = load_silo(args, settings.silo_args)

@@ -102,6 +102,17 @@ class RoundSeconds(Record):
     evaluation: float
 
 
+class EdgeRecord(Record):
+    """What an edge did in a round."""
+
+    clients: tuple[int, ...]
+    """Those whose uploads it summed."""
+    bytes_down: int
+    """Of the order that it was sent."""
+    bytes_up: int
+    """Of the sum."""
+
+
 class Scores(Record):
     """The global model on every domain's test set."""
 
@@ -230,6 +241,8 @@ class RoundRecord(Record):
     """Those of the absent whose upload was refused, and why."""
     quarantined: tuple[int, ...] = ()
     """Chosen for the round, but left out for earlier uploads that were refused."""
+    edges: dict[int, EdgeRecord] = {}
+    """By rank, where there are edges between server and silos; clients' bytes are then those of their edge's line."""
     at_work: dict[int, int] = {}
     """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None

@@ -10,54 +10,39 @@ from dataclasses import replace
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
+from fedml_dapper.federation.collector import Collector
+from fedml_dapper.federation.edges import EdgeSum, Order, check_sum
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.late_uploads import AtWork, LateUpload, arriving, late_upload
 from fedml_dapper.federation.quarantine import Quarantine
-from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
+from fedml_dapper.federation.records import ClientRecord, EdgeRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.testing import Figures
-from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
-from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upload, payload_bytes
+from fedml_dapper.methods import ClientProfile, MergingAggregation, ServerState, Upload
 from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
 
 LOGGER = logging.getLogger(__name__)
-_REASON_LENGTH = 200
 
 
-class Server:
+class Server(Collector):
     """Drives a method round by round: ``round_clients``, ``downlink`` and ``receive`` per client, ``close_round``.
 
-    Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
-    that arrives early waits for its turn, the others are dropped as soon as they are folded.
-
-    An upload that does not fit raises :class:`ProtocolError` before anything has changed. In simulation, where clients
-    run our own code, that is a bug and ends the run. Where clients are other people's, whoever carries messages calls
-    :meth:`refuse`, and the round goes on without that client.
+    Where edges stand between it and silos it sends each an :meth:`order` instead and gets one sum of their uploads.
+    Edges go by their rank - 1, as silos do. Their sums are merged in this order, when the round closes.
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-        self._method = experiment.method
-        self._layout = experiment.method.problem.layout
-        self._scoring = Scoring(experiment)
-        self._check = UploadCheck(experiment)
-        self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
-        self._virtual = VirtualTime(experiment)
         backbone = experiment.method.problem.backbone
         weights = {name: tensor.detach().clone() for name, tensor in backbone.state_dict().items()}
-        self.state = ServerState(round=0, weights=weights, profiles=experiment.profiles)
-        self.holds_memories = experiment.settings.common_args.training_type == "simulation"
-        """Whether clients' memories are here; silos keep theirs to themselves."""
-        self.memories: dict[int, Memory] = {}
-        """What each client remembers, by client id."""
+        super().__init__(experiment, ServerState(round=0, weights=weights, profiles=experiment.profiles))
+        self._scoring = Scoring(experiment)
+        self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
+        self._virtual = VirtualTime(experiment)
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
         self._left_out: list[int] = []
-        self._refused: dict[int, str] = {}
-        self._awaited: list[int] = []
-        self._early: dict[int, Upload] = {}
         self._not_counting: set[int] = set()
         """Clients of the open round whose upload arrived, and counts later or never, on the virtual clock."""
         self._late: dict[int, LateUpload] = {}
@@ -69,11 +54,11 @@ class Server:
         """The state in which the open round's clients began."""
         self._num_tests: dict[int, int] = {}
         """Test samples of silos with data of their own, by client id."""
-        self._bytes_down: dict[int, int] = {}
         self._begun: dict[int, int] = {}
         """Where an upload that counts in the open round began in an earlier one: that one, by client id."""
-        self._records: list[ClientRecord] = []
-        self._aggregation: Aggregation | None = None
+        self._edges = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
+        self._sums: dict[int, EdgeSum] = {}
+        """Those of the open round's edges that have answered."""
         self._opened = 0.0
 
     @property
@@ -138,15 +123,14 @@ class Server:
             self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
             self._virtual.open(round_, self.last_record, self._clients)
             self.state.clients = tuple(self._clients)
-            self._refused, self._not_counting = {}, set()
-            self._awaited = sorted([*self._clients, *self._virtual.arrived, *self._at_work])
-            self._early, self._records, self._begun = {}, [], {}
-            self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
+            self._not_counting, self._sums, self._begun = set(), {}, {}
             if self._keeps_late:
                 self._opening = replace(
                     self.state, weights=dict(self.state.weights), memory=self.state.memory.snapshot()
                 )
-            self._aggregation = self._method.aggregation(self.state)
+            awaited = [*self.recipients, *self._virtual.arrived, *self._at_work]
+            self._open(self._method.aggregation(self.state), awaited)
+            self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
             self._opened = time.perf_counter()
             for client_id in self._virtual.arrived:
                 late = self._late.pop(client_id)
@@ -155,11 +139,38 @@ class Server:
             self._fold_in_turn()
         return self._clients
 
-    def downlink(self, client_id: int) -> Downlink:
-        """What ``client_id`` starts this round from."""
-        message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
-        self._bytes_down[client_id] = payload_bytes(message, self._layout)
-        return message
+    @property
+    def recipients(self) -> Sequence[int]:
+        """To whom the open round's messages go: the clients, but for those of edges, and the edges of these."""
+        served = {client_id: edge for edge in self._edges for client_id in self._chosen_of(edge)}
+        return sorted({served.get(client_id, client_id) for client_id in self._clients})
+
+    def is_edge(self, recipient: int) -> bool:
+        """Whether that is no client, but an edge."""
+        return recipient in self._edges
+
+    def order(self, edge: int) -> Order:
+        """What an edge is to do in this round."""
+        state, clients = self.state, self._chosen_of(edge)
+        order = Order(
+            state.round + 1, edge + 1, tuple(clients), state.clients, state.profiles, state.weights, state.memory
+        )
+        self._bytes_down[edge] = order.payload_bytes
+        return order
+
+    def _chosen_of(self, edge: int) -> list[int]:
+        """Clients of the open round that the edge serves."""
+        return [client_id for client_id in self._clients if client_id + 1 in self._edges[edge].silos]
+
+    def receive_sum(self, message: EdgeSum) -> None:
+        """Take what an edge has summed; raises :class:`ProtocolError`, with nothing changed, if it does not fit."""
+        edge = message.edge - 1
+        if message.round != self.state.round + 1 or not self.is_edge(edge) or edge not in self._awaited:
+            raise ProtocolError(f"the edge of rank {message.edge} is not awaited with a sum of round {message.round}")
+        clients = {client_id: self.state.profiles[client_id] for client_id in self._chosen_of(edge)}
+        check_sum(message, self._method, clients)
+        self._awaited.remove(edge)
+        self._sums[edge] = message
 
     def receive(self, upload: Upload) -> None:
         """Take one upload; one that on the virtual clock does not count is checked, and dropped or kept for later.
@@ -169,10 +180,7 @@ class Server:
         """
         earlier = self._at_work.get(upload.client_id)
         before = self.state if earlier is None else earlier.server
-        if upload.round != before.round + 1:
-            raise ProtocolError(f"upload of round {upload.round} arrived in round {self.state.round + 1}")
-        if upload.client_id not in self._awaited or upload.client_id in self._early:
-            raise ProtocolError(f"client {upload.client_id} is not awaited in round {upload.round}")
+        self._check_awaited(upload, before)
         self._check.check_form(before, upload)
         if self._virtual.drops(upload.client_id):
             self._goes_on_without(upload.client_id)
@@ -191,50 +199,33 @@ class Server:
             late = late_upload(upload, before.weights, self._layout, earlier.bytes_down)
             upload = arriving(late, self.state.round + 1, self.state.weights, self._layout)
             self._begun[upload.client_id] = earlier.begun
-        self._early[upload.client_id] = upload
-        self._fold_in_turn()
-
-    def refuse(self, client_id: int, reason: ProtocolError) -> None:
-        """Go on without ``client_id`` in the open round, and count that against it.
-
-        Nothing happens where its upload was taken or refused before, or where it has no part in the round.
-        """
-        if client_id not in self._awaited or client_id in self._early:
-            return
-        self._awaited.remove(client_id)
-        self._note_refusal(client_id, reason)
-        self._fold_in_turn()
+        self._take(upload)
 
     def give_up(self, client_id: int) -> None:
-        """Go on without ``client_id`` in the open round, which is not to blame: it was never reached, or what it began
-        is lost. It may be chosen for the next round. Nothing happens where its upload was taken or refused before."""
-        if client_id in self.answered():
-            return
-        self._at_work.pop(client_id, None)
-        if client_id in self._awaited:
-            self._awaited.remove(client_id)
-            self._fold_in_turn()
+        """As of every collector; what a silo began in an earlier round is forgotten too."""
+        if client_id not in self.answered():
+            self._at_work.pop(client_id, None)
+            super().give_up(client_id)
 
     @property
     def at_work(self) -> Mapping[int, int]:
-        """Silos that were at work already when the open or coming round began: the round that each began in."""
         return {client_id: one.begun for client_id, one in self._at_work.items()}
 
-    @property
-    def refused(self) -> Mapping[int, str]:
-        """Clients whose upload was refused in the open round, and why."""
-        return self._refused
-
     def answered(self) -> set[int]:
-        """Clients whose upload of the open round has arrived and was taken, or does not count on the virtual clock."""
-        return {record.client for record in self._records} | self._early.keys() | self._not_counting
+        """Clients whose upload of the open round has arrived and was taken, or does not count on the virtual clock, and
+        edges whose sum has."""
+        return super().answered() | self._sums.keys() | self._not_counting
+
+    @property
+    def num_uploads(self) -> int:
+        """How many clients' uploads have arrived in the open round, those within edges' sums included."""
+        return len(self.answered()) + sum(len(message.records) - 1 for message in self._sums.values())
 
     def close_round(self) -> RoundRecord:
         """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
         assert self._aggregation is not None, "round_clients comes first"
-        unfinished = [client_id for client_id in self._awaited if client_id not in self._early]
-        for client_id in sorted(self._early):
-            self._fold(self._early.pop(client_id))
+        unfinished = self._fold_the_rest()
+        edges = {edge + 1: self._merge(edge) for edge in sorted(self._sums)}
         self._at_work = self._still_at_work(unfinished) if self._keeps_late else {}
         with part("aggregation"):
             self._aggregation.close()
@@ -252,9 +243,10 @@ class Server:
             personal=measured.personal,
             validation=measured.validation,
             devices=measured.devices,
-            clients=tuple(self._records),
+            clients=tuple(sorted(self._records, key=lambda record: record.client)),
+            edges=edges,
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
-            refused={client_id: self._refused[client_id] for client_id in sorted(self._refused)},
+            refused={one: reason for one, reason in sorted(self._refused.items()) if not self.is_edge(one)},
             quarantined=tuple(self._left_out),
             at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),
@@ -317,11 +309,9 @@ class Server:
         every = self._experiment.settings.validation_args.frequency_of_the_test
         return round_ % every == 0 or round_ == self._experiment.settings.train_args.comm_round
 
-    def _note_refusal(self, client_id: int, reason: ProtocolError) -> None:
-        self._refused[client_id] = _one_line(str(reason))
-        round_ = self.state.round + 1
-        LOGGER.warning("round %d: upload of client %d refused: %s", round_, client_id, self._refused[client_id])
-        if self._quarantine.strike(client_id, round_):
+    def _note_refusal(self, client_id: int, reason: str) -> None:
+        super()._note_refusal(client_id, reason)
+        if not self.is_edge(client_id) and self._quarantine.strike(client_id, self.state.round + 1):
             last = self._quarantine.standing.out_until[client_id]
             LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
 
@@ -330,45 +320,23 @@ class Server:
         self._not_counting.add(client_id)
         self._fold_in_turn()
 
-    def _fold_in_turn(self) -> None:
-        while self._awaited and self._awaited[0] in self._early:
-            self._fold(self._early.pop(self._awaited.pop(0)))
-
-    def _fold(self, upload: Upload) -> None:
-        assert self._aggregation is not None, "round_clients comes first"
-        try:
-            with part("aggregation"):
-                self._aggregation.add(upload)
-        except ProtocolError as error:
-            if self.holds_memories:
-                raise
-            self._note_refusal(upload.client_id, error)
-            return
+    def _record(self, upload: Upload, profile: ClientProfile, begun: int | None = None) -> ClientRecord:
         earlier = self._at_work.get(upload.client_id)
-        profile = (self.state if earlier is None else earlier.server).profiles[upload.client_id]
-        params, macs = self._method.model_size(upload.plan)
-        self._records.append(
-            ClientRecord(
-                client=upload.client_id,
-                domain=profile.domain,
-                level=profile.level,
-                ratio=profile.ratio,
-                num_samples=upload.num_samples,
-                params=params,
-                macs=macs,
-                bytes_up=payload_bytes(upload, self._layout),
-                bytes_down=self._bytes_down.get(upload.client_id, 0),
-                loss=upload.metrics.loss,
-                steps=upload.metrics.steps,
-                seconds=upload.metrics.seconds,
-                accuracy_before=upload.metrics.accuracy_before,
-                accuracy_after=upload.metrics.accuracy_after,
-                begun=self._begun.get(upload.client_id),
-            )
+        began_as = profile if earlier is None else earlier.server.profiles[upload.client_id]
+        return super()._record(upload, began_as, self._begun.get(upload.client_id, begun))
+
+    def _merge(self, edge: int) -> EdgeRecord:
+        """Fold in what an edge has summed."""
+        message = self._sums.pop(edge)
+        for client_id, reason in message.refused.items():
+            self._note_refusal(client_id, reason)
+        if message.records:
+            assert isinstance(self._aggregation, MergingAggregation), "Method.takes_edges sees to that"
+            with part("aggregation"):
+                self._aggregation.merge(message.sum)
+            self._records.extend(message.records)
+        return EdgeRecord(
+            clients=tuple(record.client for record in message.records),
+            bytes_down=self._bytes_down[edge],
+            bytes_up=message.payload_bytes,
         )
-
-
-def _one_line(reason: str) -> str:
-    """A reason as it may stand in logs and ledger: it can quote what a stranger sent."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in reason)
-    return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

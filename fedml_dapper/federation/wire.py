@@ -17,7 +17,7 @@ import base64
 import binascii
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import safetensors.torch
@@ -110,8 +110,8 @@ class Codec:
         )
         body = safetensors.torch.save(
             _flatten(message.weights, self._sent(message.plan), self._layout, self._uplink(is_upload))
-            | _prefixed(_EXTRA, message.extras)
-            | _prefixed(_MEMORY, {} if memory is None else memory.tensors)
+            | prefixed(_EXTRA, message.extras)
+            | prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
         return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
 
@@ -122,27 +122,18 @@ class Codec:
         Raises :class:`ProtocolError` for anything that is not a message of this experiment: a damaged one, a foreign
         identity, names, dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
         """
-        header, body = self._split(data)
-        if int.from_bytes(body[:8], "little") > MAX_HEADER_BYTES:
-            raise ProtocolError("message body is not safetensors, or lists too many tensors")
-        difference = header.identity.difference(self._identity)
-        if difference is not None:
-            raise ProtocolError(f"message of another experiment: {difference}")
+        header, body = unframed(data, Header)
+        check_same_experiment(header.identity, self._identity)
         kept = {name: self._from_bitmap(name, text) for name, text in header.plan.items()}
         plan = PruningPlan(kept, frozenset(header.omitted))
         plan.check(self._layout)
         for names in (header.omitted, header.unsliced):
             if len(set(names)) < len(names):
                 raise ProtocolError("message names a tensor twice")
-        try:
-            tensors = safetensors.torch.load(body)
-        except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, AssertionError) as error:
-            raise ProtocolError(f"message body is not safetensors: {error}") from error
-        extras, remembered = _taken(tensors, _EXTRA), _taken(tensors, _MEMORY)
+        tensors = read_tensors(body)
+        extras, remembered = taken(tensors, _EXTRA), taken(tensors, _MEMORY)
         memory = None if header.memory is None else Memory(remembered, header.memory)
-        for name, tensor in (tensors | extras).items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise ProtocolError(f"message holds values that are not finite, in `{name}`")
+        check_finite(tensors | extras)
         weights = self._unflatten(tensors, header, plan)
         if header.kind == "downlink":
             return Downlink(header.round, header.client_id, weights, plan, extras, header.level), memory
@@ -162,26 +153,7 @@ class Codec:
 
     def read_header(self, data: bytes) -> Header:
         """The header alone, whatever experiment it belongs to."""
-        return self._split(data)[0]
-
-    def _split(self, data: bytes) -> tuple[Header, bytes]:
-        size = int.from_bytes(data[_START - _LENGTH_BYTES : _START], "little")
-        if data[: len(MAGIC)] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - _START):
-            raise ProtocolError("not a fedml_dapper message, or one that was cut off")
-        covered = len(MAGIC) + _DIGEST_BYTES
-        if data[len(MAGIC) : covered] != _digest(memoryview(data)[covered:]):
-            raise ProtocolError(
-                "message does not fit its checksum: it was damaged on its way, or another version sent it"
-            )
-        header = data[_START : _START + size]
-        if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
-            raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
-        try:
-            return Header.model_validate_json(header), data[_START + size :]
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(step) for step in first["loc"])
-            raise ProtocolError(f"message header is malformed at `{place}`: {first['msg']}") from error
+        return unframed(data, Header)[0]
 
     def _sent(self, plan: PruningPlan) -> tuple[str, ...]:
         return tuple(name for name in self._layout.tensors if name not in plan.omitted)
@@ -258,6 +230,53 @@ def framed(header: bytes, body: bytes) -> bytes:
     return b"".join((MAGIC, _digest(*content), *content))
 
 
+H = TypeVar("H", bound=BaseModel)
+
+
+def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
+    """Header, read as ``kind``, and body of a message. Raises :class:`ProtocolError` for one that is not whole or whose
+    header is another."""
+    size = int.from_bytes(data[_START - _LENGTH_BYTES : _START], "little")
+    if data[: len(MAGIC)] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - _START):
+        raise ProtocolError("not a fedml_dapper message, or one that was cut off")
+    covered = len(MAGIC) + _DIGEST_BYTES
+    if data[len(MAGIC) : covered] != _digest(memoryview(data)[covered:]):
+        raise ProtocolError("message does not fit its checksum: it was damaged on its way, or another version sent it")
+    header = data[_START : _START + size]
+    if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
+        raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
+    try:
+        return kind.model_validate_json(header), data[_START + size :]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise ProtocolError(f"message header is malformed at `{place}`: {first['msg']}") from error
+
+
+def check_same_experiment(theirs: Identity, ours: Identity) -> None:
+    """Raises :class:`ProtocolError`, which names what differs, for another experiment's message."""
+    difference = theirs.difference(ours)
+    if difference is not None:
+        raise ProtocolError(f"message of another experiment: {difference}")
+
+
+def read_tensors(body: bytes) -> dict[str, Tensor]:
+    """A message's tensors by name; raises :class:`ProtocolError` for a body that is not safetensors."""
+    if int.from_bytes(body[:8], "little") > MAX_HEADER_BYTES:
+        raise ProtocolError("message body is not safetensors, or lists too many tensors")
+    try:
+        return safetensors.torch.load(body)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, AssertionError) as error:
+        raise ProtocolError(f"message body is not safetensors: {error}") from error
+
+
+def check_finite(tensors: Tensors) -> None:
+    """Raises :class:`ProtocolError` where one holds infinities or NaN."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ProtocolError(f"message holds values that are not finite, in `{name}`")
+
+
 def _digest(*pieces: bytes | memoryview) -> bytes:
     digest = hashlib.sha256()
     for piece in pieces:
@@ -277,11 +296,11 @@ def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, up
     return {key: torch.cat(tensors) for key, tensors in parts.items()}
 
 
-def _prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
     return {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     names = [name for name in tensors if name.startswith(prefix)]
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 

@@ -15,7 +15,7 @@ from fedml_dapper.pruning.plan import (
     plan_window,
     ranked,
 )
-from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
+from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import carry_optimizer_state, slim_layout, slim_model, slim_tensors, write_back
@@ -34,6 +34,7 @@ __all__ = [
     "Fleet",
     "Footprint",
     "LevelRule",
+    "PartialSum",
     "PruningPlan",
     "RecoveringMean",
     "Recovery",
@@ -44,6 +45,7 @@ __all__ = [
     "bitmap_bytes",
     "carry_optimizer_state",
     "check_fits",
+    "check_partial",
     "footprint",
     "importance",
     "levels_by",

@@ -15,7 +15,8 @@ product is exact in float64; only the order of the sums matters, so callers fold
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,8 +24,20 @@ from torch import Tensor
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.running_sum import Recovery, RunningSum
+from fedml_dapper.pruning.running_sum import Recovery, RunningSum, shapes_of_sums
 from fedml_dapper.pruning.slim import KeptIndices
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSum:
+    """What some of a round's clients come to, of which a mean with the others' can be made."""
+
+    total: float = 0.0
+    """Weight of these clients."""
+    sums: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Weighted sum and weight that held it, of each tensor of floats (see :class:`RunningSum`)."""
+    largest: Tensors = field(default_factory=dict)
+    """Of the others."""
 
 
 class RecoveringMean:
@@ -60,6 +73,20 @@ class RecoveringMean:
                 self._largest[name] = torch.maximum(self._largest[name], sent.to(self._largest[name].device))
         self._total += weight
 
+    def partial(self) -> PartialSum:
+        """What was added so far, for :meth:`merge`; tensors are shared."""
+        return PartialSum(self._total, {name: each.so_far for name, each in self._sums.items()}, self._largest)
+
+    def merge(self, partial: PartialSum) -> None:
+        """Add the clients that another mean of the same tensors has summed. Differs from adding them here by the order
+        of float64 sums alone. Raises :class:`ProtocolError`, with nothing changed, where it does not fit."""
+        check_partial(partial, self._layout, self._previous.keys())
+        for name, (sums, held) in partial.sums.items():
+            self._sums[name].merge(sums, held)
+        for name, tensor in partial.largest.items():
+            self._largest[name] = torch.maximum(self._largest[name], tensor.to(self._largest[name].device))
+        self._total += partial.total
+
     def result(self) -> dict[str, Tensor]:
         """The new global tensors, in the previous ones' dtypes; the sums are used up, so there is one result.
 
@@ -90,3 +117,20 @@ def check_fits(
             raise ProtocolError(f"upload's `{name}` has shape {tuple(tensor.shape)}, its plan says {expected}")
         if tensor.dtype != spec.dtype:
             raise ProtocolError(f"upload's `{name}` is {tensor.dtype}, the model's {spec.dtype}")
+
+
+def check_partial(partial: PartialSum, layout: ChannelLayout, names: Collection[str]) -> None:
+    """Raises :class:`ProtocolError` unless ``partial`` is of the tensors of ``names``, in the shapes and dtypes of
+    their sums, and nothing was held by more weight than there is."""
+    floats = {name for name in names if layout.tensors[name].dtype.is_floating_point}
+    if partial.sums.keys() != floats or partial.largest.keys() != set(names) - floats:
+        raise ProtocolError("a partial sum is of other tensors than the model's")
+    for name, parts in partial.sums.items():
+        found = [(tuple(part.shape), part.dtype) for part in parts]
+        if found != [(shape, torch.float64) for shape in shapes_of_sums(layout.tensors[name])]:
+            raise ProtocolError(f"a partial sum's `{name}` is {found}, which the model's is not")
+        if bool(((parts[1] < 0) | (parts[1] > partial.total)).any()):
+            raise ProtocolError(f"a partial sum's `{name}` was held by more or less than the weight of its clients")
+    for name, tensor in partial.largest.items():
+        if (tuple(tensor.shape), tensor.dtype) != (layout.tensors[name].shape, layout.tensors[name].dtype):
+            raise ProtocolError(f"a partial sum's `{name}` has another shape or type than the model's")

@@ -28,13 +28,17 @@ _HUGE_PAGE = 2**21
 """Bytes of the pages that large sums ask the kernel for."""
 
 
+def shapes_of_sums(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of a tensor's sum and of the weights that held its channels, which broadcast to it."""
+    shape, cut = spec.shape or (1,), {axis.dim for axis in spec.axes}
+    return shape, tuple(size if dim in cut else 1 for dim, size in enumerate(shape))
+
+
 class RunningSum:
     """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64."""
 
     def __init__(self, spec: TensorSpec, device: torch.device) -> None:
-        shape = spec.shape or (1,)
-        cut = {axis.dim for axis in spec.axes}
-        channels = [size if dim in cut else 1 for dim, size in enumerate(shape)]
+        shape, channels = shapes_of_sums(spec)
         self._sum = _zeros(shape, device)
         self._held_whole = 0.0
         """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
@@ -54,17 +58,28 @@ class RunningSum:
         # the weight is multiplied in first: given it as a factor, index_add_ would run in one thread
         if kept.keys() == {0}:
             for rows, sent in _blocks(kept[0], values):
-                self._sum.index_add_(0, rows, sent.double().mul_(weight))
+                self._sum.index_add_(0, rows, sent.to(torch.float64, copy=True).mul_(weight))
             return
         columns = _positions(self._sum[:1], {dim: entries for dim, entries in kept.items() if dim > 0})
         if 0 not in kept:
             for sums, sent in _blocks(self._sum, values):
-                sums.flatten(1).index_add_(1, columns, sent.double().mul_(weight).flatten(1))
+                sums.flatten(1).index_add_(1, columns, sent.to(torch.float64, copy=True).mul_(weight).flatten(1))
             return
         for rows, sent in _blocks(kept[0], values):
             sums = self._sum[rows]
-            sums.flatten(1).index_add_(1, columns, sent.double().mul_(weight).flatten(1))
+            sums.flatten(1).index_add_(1, columns, sent.to(torch.float64, copy=True).mul_(weight).flatten(1))
             self._sum[rows] = sums
+
+    @property
+    def so_far(self) -> tuple[Tensor, Tensor]:
+        """The sum, in the tensor's shape (a scalar's: one entry), and the weight that held each channel, in a shape
+        that broadcasts to it; both float64, not copied."""
+        return self._sum, self._held + self._held_whole
+
+    def merge(self, sums: Tensor, held: Tensor) -> None:
+        """Add what another of the same tensor has summed :attr:`so_far`."""
+        self._sum.add_(sums.to(self._sum.device))
+        self._held.add_(held.to(self._held.device))
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
         """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut.

@@ -83,3 +83,34 @@ def test_large_tensors_are_summed_as_small_ones_are(cut: tuple[int, ...]) -> Non
     for _ in range(2):
         running.add(sent, kept, 3)
     assert torch.equal(running.mean(torch.full(shape, 7.0), 6, "holders"), torch.where(mask, values, 7.0))
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=cases(), recovery=st.sampled_from(["global", "zero", "holders"]), parts=st.lists(st.integers(0, 2)))
+def test_sums_made_apart_and_merged_give_the_same_mean(
+    case: tuple[TensorSpec, list[tuple[dict[int, Tensor], int]]], recovery: Recovery, parts: list[int]
+) -> None:
+    spec, uploads = case
+    generator = torch.Generator().manual_seed(1)
+    previous = torch.randn(spec.shape, generator=generator, dtype=torch.float64)
+    flat, *edges = (RunningSum(spec, torch.device("cpu")) for _ in range(4))
+    for number, (kept, weight) in enumerate(uploads):
+        values = torch.randn(spec.shape, generator=generator, dtype=torch.float64)
+        for dim, entries in kept.items():
+            values = values.index_select(dim, entries)
+        flat.add(values, kept, weight)
+        edges[parts[number] if number < len(parts) else 0].add(values, kept, weight)
+    merged = RunningSum(spec, torch.device("cpu"))
+    for edge in edges:
+        merged.merge(*edge.so_far)
+    total = sum(weight for _, weight in uploads)
+    expected = flat.mean(previous, total, recovery)
+    torch.testing.assert_close(merged.mean(previous, total, recovery), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_was_sent_stays_as_it_is() -> None:
+    running = RunningSum(TensorSpec((3, 2), torch.float64, True, 0, (Axis(0, "g"), Axis(1, "h"))), torch.device("cpu"))
+    for kept in ({}, {0: torch.tensor([0])}, {1: torch.tensor([1])}, {0: torch.tensor([2]), 1: torch.tensor([0])}):
+        sent = torch.ones([len(kept[dim]) if dim in kept else size for dim, size in enumerate((3, 2))]).double()
+        running.add(sent, kept, 5)
+        assert torch.equal(sent, torch.ones_like(sent))

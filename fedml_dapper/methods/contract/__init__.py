@@ -2,6 +2,7 @@
 
 from fedml_dapper.methods.contract.base import (
     Aggregation,
+    MergingAggregation,
     Method,
     MethodParams,
     P,
@@ -24,6 +25,7 @@ __all__ = [
     "LocalTraining",
     "Loss",
     "Memory",
+    "MergingAggregation",
     "Method",
     "MethodParams",
     "P",

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from fedml_dapper.pruning import (
     ChannelLayout,
     ClippedMean,
     Footprint,
+    PartialSum,
     PruningPlan,
     RecoveringMean,
     Recovery,
@@ -122,6 +123,14 @@ class Aggregation(Protocol):
 
     def close(self) -> None:
         """Write the new global model, and what the method remembers, into the server's state."""
+
+
+@runtime_checkable
+class MergingAggregation(Aggregation, Protocol):
+    """One that also takes clients whose uploads somebody else has summed."""
+
+    def merge(self, partial: PartialSum) -> None:
+        """Fold them in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
 
 
 P = TypeVar("P", bound=MethodParams)
@@ -269,6 +278,12 @@ class Method(Generic[P]):
     def takes_late_uploads(self) -> bool:
         """Whether an upload may count in a later round than its own, as what goes into a mean alone may."""
         return self.takes_robust_means and self.has_global_model
+
+    @property
+    def takes_edges(self) -> bool:
+        """Whether the server may learn of an edge's clients nothing but the sum of their uploads
+        (:class:`RecoverAndAverage`), and the :meth:`aggregation` takes such."""
+        return self.takes_robust_means and self.problem.defence.aggregation == "mean"
 
     def footprint(self, ratio: float) -> Footprint:
         """What a client of pruning ratio ``ratio`` trains, gets and sends."""
@@ -475,6 +490,18 @@ class RecoverAndAverage:
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
         self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
+
+    def partial(self) -> PartialSum:
+        """What was added so far, for somebody else's :meth:`merge`."""
+        return self._plain_mean.partial()
+
+    def merge(self, partial: PartialSum) -> None:
+        self._plain_mean.merge(partial)
+
+    @property
+    def _plain_mean(self) -> RecoveringMean:
+        assert isinstance(self._mean, RecoveringMean), "Method.takes_edges sees to that"
+        return self._mean
 
     def close(self) -> None:
         self._server.weights = {**self._server.weights, **self._mean.result()}

@@ -117,6 +117,10 @@ class WindowMethod(StaticBatchNorm[WindowParams]):
     def takes_robust_means(self) -> bool:
         return True
 
+    @property
+    def takes_edges(self) -> bool:
+        return super().takes_edges and not self.params.masked_loss  # rows of classes have sums of their own
+
     def averaging(self, server: ServerState) -> Aggregation:
         if self.params.masked_loss and self.problem.defence.aggregation == "mean":
             return AverageHeldClasses(server, self.problem)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedml_dapper.methods.contract import Aggregation, ServerState, Upload
+from fedml_dapper.methods.contract import Aggregation, MergingAggregation, ServerState, Upload
+from fedml_dapper.pruning import PartialSum
 
 _VELOCITY = "velocity"
 
@@ -28,6 +29,10 @@ class WithMomentum:
 
     def add(self, upload: Upload) -> None:
         self.inner.add(upload)
+
+    def merge(self, partial: PartialSum) -> None:
+        assert isinstance(self.inner, MergingAggregation), "Method.takes_edges sees to that"
+        self.inner.merge(partial)
 
     def close(self) -> None:
         before = self._server.weights

@@ -158,6 +158,10 @@ class StaticBatchNorm(Method[P]):
         """``server`` with the statistics of clients of ``level``, where these are averaged apart."""
         return replace(server, weights={**server.weights, **server.memory.recall(_group(level))})
 
+    @property
+    def takes_edges(self) -> bool:
+        return super().takes_edges and self.params.bn_statistics != "by_level"  # which averages those of levels apart
+
     def averaging(self, server: ServerState) -> Aggregation:
         """How the server averages, statistics included."""
         raise NotImplementedError

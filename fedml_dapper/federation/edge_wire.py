@@ -1,0 +1,135 @@
+"""Messages between the server and its edges as bytes, framed as those of silos are (``wire``).
+
+Weights of an order are those of the whole model. A sum has two tensors for each of the model's that is of floats: what
+was summed, and the weight that held it, by channel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import safetensors.torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.edges import EdgeSum, Order
+from fedml_dapper.federation.identity import Identity
+from fedml_dapper.federation.records import ClientRecord
+from fedml_dapper.federation.wire import (
+    check_finite,
+    check_same_experiment,
+    framed,
+    prefixed,
+    read_tensors,
+    taken,
+    unframed,
+)
+from fedml_dapper.methods import ClientProfile, Memory
+from fedml_dapper.profiling import part
+from fedml_dapper.pruning import DENSE, ChannelLayout, PartialSum, check_fits
+
+_MEMORY, _SUM, _HELD, _LARGEST = "memory/", "sum/", "held/", "largest/"
+_WHOLE_NUMBERS = 2**31
+
+
+class _Header(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    identity: Identity
+    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
+    edge: int = Field(ge=2, lt=_WHOLE_NUMBERS)
+
+
+class OrderHeader(_Header):
+    """What stands before an order's numbers."""
+
+    kind: Literal["order"] = "order"
+    clients: tuple[int, ...]
+    chosen: tuple[int, ...]
+    profiles: tuple[tuple[int, str, int, float, int], ...]
+    """Client, domain, level, ratio, samples."""
+    memory: dict[str, Any] = {}
+    settings: dict[str, Any]
+    """The server's, so that an edge can say in which its own differ."""
+
+
+class SumHeader(_Header):
+    """What stands before a sum's numbers."""
+
+    kind: Literal["sum"] = "sum"
+    total: float = Field(ge=0, lt=2**53, allow_inf_nan=False)
+    records: tuple[ClientRecord, ...] = ()
+    refused: dict[int, str] = {}
+
+
+class EdgeCodec:
+    """Encodes and decodes the messages between one experiment's server and its edges."""
+
+    def __init__(self, layout: ChannelLayout, identity: Identity, settings: dict[str, Any]) -> None:
+        self._layout, self._identity, self._settings = layout, identity, settings
+
+    @part("wire")
+    def encode_order(self, order: Order) -> bytes:
+        header = OrderHeader(
+            identity=self._identity,
+            round=order.round,
+            edge=order.edge,
+            clients=order.clients,
+            chosen=order.chosen,
+            profiles=tuple((p.client_id, p.domain, p.level, p.ratio, p.num_samples) for p in order.profiles),
+            memory=order.memory.values,
+            settings=self._settings,
+        )
+        tensors = prefixed("", order.weights) | prefixed(_MEMORY, order.memory.tensors)
+        return framed(header.model_dump_json().encode(), safetensors.torch.save(tensors))
+
+    def read_order(self, data: bytes) -> OrderHeader:
+        """The header alone, whatever experiment it belongs to."""
+        return unframed(data, OrderHeader)[0]
+
+    @part("wire")
+    def decode_order(self, data: bytes) -> Order:
+        """Raises :class:`ProtocolError` for anything that is no order of this experiment."""
+        header, body = unframed(data, OrderHeader)
+        check_same_experiment(header.identity, self._identity)
+        weights = read_tensors(body)
+        remembered = taken(weights, _MEMORY)
+        check_fits(weights, DENSE, (), self._layout, self._layout.tensors.keys())
+        check_finite(weights | remembered)
+        profiles = tuple(ClientProfile(*values) for values in header.profiles)
+        if [profile.client_id for profile in profiles] != list(range(len(profiles))) or not set(header.clients) <= set(
+            header.chosen
+        ) <= set(range(len(profiles))):
+            raise ProtocolError("order is about clients that it does not describe")
+        ordered = {name: weights[name] for name in self._layout.tensors}
+        memory = Memory(remembered, header.memory)
+        return Order(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory)
+
+    @part("wire")
+    def encode_sum(self, message: EdgeSum) -> bytes:
+        header = SumHeader(
+            identity=self._identity,
+            round=message.round,
+            edge=message.edge,
+            total=message.sum.total,
+            records=message.records,
+            refused=dict(message.refused),
+        )
+        sums, held = ({name: pair[at] for name, pair in message.sum.sums.items()} for at in (0, 1))
+        tensors = prefixed(_SUM, sums) | prefixed(_HELD, held) | prefixed(_LARGEST, message.sum.largest)
+        return framed(header.model_dump_json().encode(), safetensors.torch.save(tensors))
+
+    @part("wire")
+    def decode_sum(self, data: bytes) -> EdgeSum:
+        """Raises :class:`ProtocolError` for anything that is no sum of this experiment's; whether it is one of its
+        model and of the right clients is for the server to say (``edges.check_sum``)."""
+        header, body = unframed(data, SumHeader)
+        check_same_experiment(header.identity, self._identity)
+        tensors = read_tensors(body)
+        check_finite(tensors)
+        sums, held, largest = (taken(tensors, prefix) for prefix in (_SUM, _HELD, _LARGEST))
+        if tensors or sums.keys() != held.keys():
+            raise ProtocolError("a sum comes as pairs of what was summed and what held it")
+        pairs = {name: (sums[name], held[name]) for name in sums}
+        partial = PartialSum(header.total, pairs, largest)
+        return EdgeSum(header.round, header.edge, header.records, header.refused, partial)

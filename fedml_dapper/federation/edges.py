@@ -1,0 +1,112 @@
+"""Edges: servers near some of the silos, which sum their uploads and send the server one sum in place of many.
+
+In a round an edge gets an :class:`Order`: the server's state, from which it makes each of its silos what the server
+would have sent it. It checks and folds their uploads as the server would have, and answers with an :class:`EdgeSum`.
+Sums are in float64, so the global model differs from the one without edges by the order of additions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.collector import Collector
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.records import ClientRecord
+from fedml_dapper.methods import ClientProfile, Memory, Method, RecoverAndAverage, ServerState
+from fedml_dapper.pruning import PartialSum, Tensors, check_partial
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Server to edge: a round that it is to run among some of its silos."""
+
+    round: int
+    edge: int
+    """The edge's rank."""
+    clients: tuple[int, ...]
+    """Those of its silos that were chosen, ascending."""
+    chosen: tuple[int, ...]
+    """Everyone who was, also elsewhere."""
+    profiles: tuple[ClientProfile, ...]
+    weights: Tensors
+    memory: Memory
+    """What the method remembers on the server, on which downlinks may depend."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(tensor.nbytes for tensor in (*self.weights.values(), *self.memory.tensors.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSum:
+    """Edge to server: what its silos' uploads of a round come to."""
+
+    round: int
+    edge: int
+    records: tuple[ClientRecord, ...] = ()
+    """Of those who are in the sum."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Clients whose upload was refused, and why."""
+    sum: PartialSum = field(default_factory=PartialSum)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its tensors."""
+        parts = [tensor for pair in self.sum.sums.values() for tensor in pair]
+        return sum(tensor.nbytes for tensor in (*parts, *self.sum.largest.values()))
+
+
+class Edge(Collector):
+    """Runs rounds in a server's name: :meth:`begin`, ``downlink`` and ``receive`` per client, :meth:`close`."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        weights = experiment.method.problem.backbone.state_dict()
+        super().__init__(experiment, ServerState(round=0, weights=weights, profiles=()))
+        self._sum: RecoverAndAverage | None = None
+        self._rank = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an order is being worked on."""
+        return self._sum is not None
+
+    def begin(self, order: Order) -> None:
+        """Start on ``order``, in place of an earlier one that was not finished."""
+        self.state = ServerState(
+            order.round - 1, dict(order.weights), order.profiles, order.memory, clients=order.chosen
+        )
+        self._rank = order.edge
+        self._sum = RecoverAndAverage(self.state, self._method.problem)
+        self._open(self._sum, order.clients)
+
+    def close(self) -> EdgeSum:
+        """What came in until now."""
+        assert self._sum is not None, "begin comes first"
+        self._fold_the_rest()
+        partial = self._sum.partial() if self._records else PartialSum()
+        self._sum = self._aggregation = None
+        return EdgeSum(self.state.round + 1, self._rank, tuple(self._records), dict(self._refused), partial)
+
+
+def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, ClientProfile]) -> None:
+    """Raises :class:`ProtocolError` unless ``message`` is of some of ``clients``, the edge's that were chosen, each as
+    the server knows it, its weight is theirs, and it is of the tensors that they send. What it sums up is the edge's
+    word."""
+    told = [*(record.client for record in message.records), *message.refused]
+    if len(set(told)) < len(told) or not set(told) <= clients.keys():
+        raise ProtocolError(f"the edge of rank {message.edge} sums up clients that it was not to ask, or one twice")
+    for record in message.records:
+        profile = clients[record.client]
+        expected = (profile.domain, profile.level, profile.ratio, method.trained_samples(profile))
+        if (record.domain, record.level, record.ratio, record.num_samples) != expected:
+            raise ProtocolError(f"the edge of rank {message.edge} knows client {record.client} as another than it is")
+    uniform, names = method.problem.uniform_weights, method.problem.layout.tensors.keys() - method.problem.kept_at_home
+    weight = sum(1 if uniform else record.num_samples for record in message.records)
+    if message.sum.total != weight:
+        raise ProtocolError(f"the edge of rank {message.edge} sums up a weight of {message.sum.total:g}, not {weight}")
+    if message.records:
+        check_partial(message.sum, method.problem.layout, names)
