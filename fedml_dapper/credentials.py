@@ -30,22 +30,21 @@ class Credentials:
     token: str | None = field(default=None, repr=False)
 
 
-def name_of(rank: int) -> str:
-    """The common name (CN) that the certificate of the process of this rank bears."""
-    return "server" if rank == 0 else f"silo-{rank}"
-
-
 def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
     """The credentials of the process of this rank, tried out.
 
     Raises :class:`ConfigError` for a file that is missing, unreadable or would be refused by a peer, and for a token
     that is missing or weak.
     """
-    name = name_of(rank)
+    name, edge = config.name_of(rank), config.edge(rank)
+    if rank == 0:
+        shown_as: tuple[str | None, ...] = (config.server_host,)
+    else:
+        shown_as = (None,) if edge is None else (None, config.around(edge).server_host)
     authority, certificate, key = (config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key"))
     credentials = Credentials(name, _read(authority), _read(certificate), _read(key), _token(config))
     try:
-        shown = _handshake_with_itself(authority, certificate, key, config.server_host if rank == 0 else None)
+        shown = [_handshake_with_itself(authority, certificate, key, host) for host in shown_as]
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message.rstrip(".")
         raise ConfigError(f"{certificate}: peers with {authority.name} would refuse it: {reason}; {_HELP}") from error
@@ -53,8 +52,8 @@ def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
         raise ConfigError(
             f"{certificate}: not a certificate that goes with {key.name} and {authority.name} ({error}); {_HELP}"
         ) from error
-    if shown != [name]:
-        raise ConfigError(f"{certificate}: its common name is {', '.join(shown) or 'missing'}, not {name}; {_HELP}")
+    if shown[0] != [name]:
+        raise ConfigError(f"{certificate}: its common name is {', '.join(shown[0]) or 'missing'}, not {name}; {_HELP}")
     return credentials
 
 

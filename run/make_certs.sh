@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
 # Certificates for a trial of backend DAPPER_GRPC: an authority, the server's, and one for each silo; valid for 90 days.
-#   bash run/make_certs.sh FOLDER NUM_SILOS [HOST ...]
-# HOST: the names and IP addresses under which silos dial the server; localhost and 127.0.0.1 when none is given.
+#   bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [HOST ...]
+# HOST: the names and IP addresses under which silos dial the server or an edge; localhost and 127.0.0.1 when none is given.
 # Give each machine ca.pem and its own NAME.pem and NAME.key, and nobody ca.key. See docs/security.md.
 set -euo pipefail
 if [[ $# -lt 2 || ! $2 =~ ^[1-9][0-9]*$ ]]; then
-    echo "usage: bash run/make_certs.sh FOLDER NUM_SILOS [HOST ...]" >&2
+    echo "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [HOST ...]" >&2
     exit 2
 fi
 folder=$1 silos=$2
 shift 2
+edges=()
+while [[ ${1:-} == --edge && ${2:-} =~ ^[1-9][0-9]*$ ]]; do
+    edges+=("$2")
+    shift 2
+done
 [[ $# -gt 0 ]] || set -- localhost 127.0.0.1
 if ! command -v openssl >/dev/null; then
     echo "run/make_certs.sh: no openssl on this machine; on Debian: apt-get install openssl" >&2
@@ -48,5 +53,8 @@ certify server extendedKeyUsage=serverAuth "subjectAltName=${names#,}"
 for rank in $(seq 1 "$silos"); do
     certify "silo-$rank" extendedKeyUsage=clientAuth
 done
+for rank in ${edges[@]+"${edges[@]}"}; do
+    certify "edge-$rank" extendedKeyUsage=serverAuth,clientAuth "subjectAltName=${names#,}"
+done
 chmod 644 ./*.pem
-echo "Certificates of a server ($*) and $silos silos are in $folder."
+echo "Certificates of a server ($*), $silos silos and ${#edges[@]} edges are in $folder."

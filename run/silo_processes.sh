@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# One server and all clients of a cross-silo experiment as processes of this machine; ends with the server's exit code.
+# One server, all clients and all edges of a cross-silo experiment as processes of this machine; ends with the server's exit code.
 #   bash run/silo_processes.sh --cf CONFIG [--cf OVERLAY ...] [--set KEY=VALUE ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export GRPC_VERBOSITY=${GRPC_VERBOSITY:-ERROR}
 
-clients=$(.venv/bin/python - "$@" <<'PYTHON'
+ranks=$(.venv/bin/python - "$@" <<'PYTHON'
 import sys
 from pathlib import Path
 from fedml_dapper.config import load_settings
@@ -17,7 +17,7 @@ try:
     settings = load_settings([Path(v) for k, v in options if k == "--cf"], [v for k, v in options if k == "--set"])
 except ConfigError as error:
     sys.exit(f"fedml_dapper: {error}")
-print(settings.train_args.client_num_in_total)
+print(settings.train_args.client_num_in_total, *(edge.rank for edge in settings.comm_args.edges))
 PYTHON
 ) || exit 2
 
@@ -29,6 +29,10 @@ cleanup() {
 }
 trap cleanup EXIT
 
+read -r clients edges <<<"$ranks"
+for rank in $edges; do
+    .venv/bin/python -m fedml_dapper --rank "$rank" --role edge "$@" &
+done
 for rank in $(seq 1 "$clients"); do
     .venv/bin/python -m fedml_dapper --rank "$rank" --role client "$@" &
 done

@@ -1,7 +1,7 @@
 """``python -m fedml_dapper --cf FILE``: FedML's way of starting a program.
 
 The same as ``fedml-dapper run -c FILE``, and as one process of several: ``--rank N --role server|client``, as FedML's
-agents start it. Further options of theirs are read by FedML itself.
+agents start it, or ``--role edge``. Further options of theirs are read by FedML itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from fedml_dapper.interruption import ending_in_order
     "--cf", "--yaml_config_file", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
     callback=shipped_where_missing, help="Experiment file; later ones are laid over earlier ones.",
 )  # fmt: skip
-@click.option("--rank", type=click.IntRange(min=0), default=0, help="0 is the server, N the client of silo N.")
-@click.option("--role", type=click.Choice(["server", "client"]))
+@click.option(
+    "--rank", type=click.IntRange(min=0), default=0, help="0 is the server, N the client of silo N, or an edge."
+)
+@click.option("--role", type=click.Choice(["server", "client", "edge"]))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
 @resume_option
@@ -36,7 +38,7 @@ def main(
         if role is not None and (role == "server") != (rank == 0):
             raise ConfigError(f"--role {role} --rank {rank}: the server is rank 0, clients are rank 1 and up")
         with ending_in_order("fedml_dapper"):  # before click, which would end otherwise
-            run_experiment(configs, overrides, output=output, rank=rank, resume=resume)
+            run_experiment(configs, overrides, output=output, rank=rank, as_edge=role == "edge", resume=resume)
     except DapperError as error:
         click.echo(f"fedml_dapper: {error}", err=True)
         sys.exit(2)

@@ -77,17 +77,19 @@ def run_experiment(
     as_json: bool = False,
     output: Path | None = None,
     rank: int = 0,
+    as_edge: bool = False,
     resume: bool = False,
     profile: bool = False,
     verbose: bool = False,
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
-    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos, MPI knows its own.
+    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos and edges, MPI knows its own.
     """
     settings = load_settings(configs, overrides)
     if settings.comm_args.backend == "MPI":
         rank = _mpi_rank()
+    _check_place(settings, rank, as_edge)
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
         read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
     if rank > 0:
@@ -135,6 +137,15 @@ def _run_client(config: Path, settings: Settings, rank: int) -> None:
 
         _show_log(f"rank {rank}")
         run_federation(config, experiment, rank)
+
+
+def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
+    """Raises :class:`ConfigError` where the experiment has no such process."""
+    count, edges = settings.train_args.client_num_in_total, [edge.rank for edge in settings.comm_args.edges]
+    if as_edge and rank not in edges:
+        raise ConfigError(f"--role edge --rank {rank}: comm_args.dapper_grpc.edges has the ranks {edges}")
+    if rank > count and settings.common_args.training_type == "cross_silo" and rank not in edges:
+        raise ConfigError(f"--rank {rank}: train_args.client_num_in_total is {count}, and no edge has this rank")
 
 
 def _mpi_rank() -> int:

@@ -95,8 +95,12 @@ class SecureGrpcConfig(Section):
 
     def name_of(self, rank: int) -> str:
         """The common name (CN) that the certificate of the process of this rank bears."""
-        kind = "edge" if any(edge.rank == rank for edge in self.edges) else "silo"
+        kind = "silo" if self.edge(rank) is None else "edge"
         return "server" if rank == 0 else f"{kind}-{rank}"
+
+    def edge(self, rank: int) -> EdgeArgs | None:
+        """The edge of this rank; None where the process is none."""
+        return next((edge for edge in self.edges if edge.rank == rank), None)
 
     def dialled_by(self, silo: int) -> SecureGrpcConfig:
         """As the silo of this rank has it: with its edge in the server's place, where it has one."""
@@ -105,11 +109,6 @@ class SecureGrpcConfig(Section):
     def around(self, edge: EdgeArgs) -> SecureGrpcConfig:
         """With ``edge`` in the server's place."""
         return self.model_copy(update={"server_address": edge.server_address, "listen_address": edge.listen_address})
-
-    def callers_of_server(self, num_silos: int) -> tuple[int, ...]:
-        """Ranks of the processes that dial the server itself: edges, and silos that have none."""
-        served = {silo for edge in self.edges for silo in edge.silos}
-        return (*(silo for silo in range(1, num_silos + 1) if silo not in served), *(edge.rank for edge in self.edges))
 
 
 class CommArgs(Section):
@@ -131,6 +130,16 @@ class CommArgs(Section):
     def edges(self) -> tuple[EdgeArgs, ...]:
         """Servers between the server and some of the silos."""
         return self.dapper_grpc.edges if self.backend == "DAPPER_GRPC" and self.dapper_grpc is not None else ()
+
+    def callers_of_server(self, num_processes: int) -> tuple[int, ...]:
+        """Ranks of the processes that call the server itself: edges, and those that have none."""
+        served = {silo for edge in self.edges for silo in edge.silos}
+        own = [rank for rank in range(1, num_processes + 1) if rank not in served]
+        return (*own, *(edge.rank for edge in self.edges))
+
+    def edge(self, rank: int) -> EdgeArgs | None:
+        """The edge of this rank; None where the process is none."""
+        return next((edge for edge in self.edges if edge.rank == rank), None)
 
     @model_validator(mode="after")
     def _addresses(self) -> CommArgs:

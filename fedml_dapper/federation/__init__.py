@@ -1,7 +1,16 @@
 """What happens in a round: server, client, records, ledger, checkpoints."""
 
-from fedml_dapper.federation.announcement import Announcement, Measurement, read_announcement, read_measurement
+from fedml_dapper.federation.announcement import (
+    Announcement,
+    Measurement,
+    read_announcement,
+    read_measurement,
+    read_measurements,
+)
 from fedml_dapper.federation.client import ClientSide
+from fedml_dapper.federation.collector import Collector
+from fedml_dapper.federation.edge_wire import EdgeCodec
+from fedml_dapper.federation.edges import Edge, EdgeSum, Order
 from fedml_dapper.federation.experiment import (
     Experiment,
     build_experiment,
@@ -42,12 +51,17 @@ __all__ = [
     "ClientRecord",
     "ClientSide",
     "Codec",
+    "Collector",
+    "Edge",
+    "EdgeCodec",
+    "EdgeSum",
     "Experiment",
     "ExperimentData",
     "Identity",
     "LedgerWriter",
     "LevelFootprint",
     "Measurement",
+    "Order",
     "Rewind",
     "RoundRecord",
     "RunJournal",
@@ -70,6 +84,7 @@ __all__ = [
     "read_announcement",
     "read_ledger",
     "read_measurement",
+    "read_measurements",
     "read_unfinished",
     "run_rounds",
     "settings_difference",

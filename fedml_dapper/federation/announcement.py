@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.wire import MAX_SAMPLES
@@ -15,6 +15,7 @@ from fedml_dapper.tasks import Metric
 MAX_LETTERS = 2**16
 """Of an announcement; a profile with many sources has a few thousand."""
 _Count = Annotated[int, Field(ge=0, lt=MAX_SAMPLES)]
+_TEXTS = TypeAdapter(dict[int, str])
 
 
 class _Told(BaseModel):
@@ -79,3 +80,12 @@ def read_measurement(text: object, metric: Metric) -> Measurement:
     if not metric.can_be(measurement.headline):
         raise ProtocolError(f"its {metric.title} is {measurement.headline}, outside 0..100")
     return measurement
+
+
+def read_measurements(text: object) -> dict[int, str]:
+    """By rank of its silos, what an edge passes on, to be read by :func:`read_measurement`; raises
+    :class:`ProtocolError`."""
+    try:
+        return _TEXTS.validate_json(text if isinstance(text, str) else "")
+    except ValidationError as error:
+        raise ProtocolError("an edge passes on no measurements by silo") from error

@@ -97,9 +97,8 @@ class EdgeCodec:
         check_fits(weights, DENSE, (), self._layout, self._layout.tensors.keys())
         check_finite(weights | remembered)
         profiles = tuple(ClientProfile(*values) for values in header.profiles)
-        if [profile.client_id for profile in profiles] != list(range(len(profiles))) or not set(header.clients) <= set(
-            header.chosen
-        ) <= set(range(len(profiles))):
+        known = list(range(len(profiles)))
+        if [profile.client_id for profile in profiles] != known or not {*header.clients, *header.chosen} <= {*known}:
             raise ProtocolError("order is about clients that it does not describe")
         ordered = {name: weights[name] for name in self._layout.tensors}
         memory = Memory(remembered, header.memory)

@@ -27,9 +27,9 @@ class Order:
     edge: int
     """The edge's rank."""
     clients: tuple[int, ...]
-    """Those of its silos that were chosen, ascending."""
+    """Those of its silos that it is about, ascending."""
     chosen: tuple[int, ...]
-    """Everyone who was, also elsewhere."""
+    """Everyone who was, also elsewhere; nobody between two rounds, when ``clients`` are to measure."""
     profiles: tuple[ClientProfile, ...]
     weights: Tensors
     memory: Memory
@@ -89,7 +89,8 @@ class Edge(Collector):
         self._fold_the_rest()
         partial = self._sum.partial() if self._records else PartialSum()
         self._sum = self._aggregation = None
-        return EdgeSum(self.state.round + 1, self._rank, tuple(self._records), dict(self._refused), partial)
+        self.state.round += 1
+        return EdgeSum(self.state.round, self._rank, tuple(self._records), dict(self._refused), partial)
 
 
 def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, ClientProfile]) -> None:

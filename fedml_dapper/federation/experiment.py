@@ -154,7 +154,7 @@ def build_experiment(
             " only a simulation has in one place; choose others (docs/methods.md)"
         )
     _check_buffer(settings, method)
-    _check_edges(settings, method, has_tests=bool(division.domain_tests) or rank > 0)
+    _check_edges(settings, method)
     level_args = settings.dapper_args.levels
     known = range(1, 1 + len(level_args.ratios))
     if level_args.strict and any(method.takes_part(level) and not method.has_level_model(level) for level in known):
@@ -243,19 +243,12 @@ def _check_buffer(settings: Settings, method: Method[Any]) -> None:
         )
 
 
-def _check_edges(settings: Settings, method: Method[Any], has_tests: bool) -> None:
+def _check_edges(settings: Settings, method: Method[Any]) -> None:
     """Raises :class:`ConfigError` where a sum of uploads is not all that the server has to know."""
-    if not settings.comm_args.edges:
-        return
-    if not method.takes_edges:
+    if settings.comm_args.edges and not method.takes_edges:
         raise ConfigError(
             f"comm_args.dapper_grpc.edges: with these settings `{method.name}`, or dapper_args.defence, learns more of"
             " uploads than edges tell, the mean of their weights; leave edges out, or choose others (docs/runners.md)"
-        )
-    if not has_tests:
-        raise ConfigError(
-            "comm_args.dapper_grpc.edges: the server has no test samples, and silos behind edges measure nothing for"
-            " it; give it some (docs/own_data.md), or leave edges out"
         )
 
 

@@ -59,6 +59,8 @@ class Server(Collector):
         self._edges = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
         self._sums: dict[int, EdgeSum] = {}
         """Those of the open round's edges that have answered."""
+        self._asked: dict[int, dict[int, ClientProfile]] = {}
+        """Clients of each edge's order as they were then: a silo may say meanwhile that it holds other data."""
         self._opened = 0.0
 
     @property
@@ -91,8 +93,14 @@ class Server(Collector):
 
     @property
     def measurers(self) -> Sequence[int]:
-        """Silos that have joined with test samples, by client id; but for those still at work."""
-        return sorted({client_id for client_id, count in self._num_tests.items() if count} - self._at_work.keys())
+        """Silos that have joined with test samples, by client id; but for those still at work, and for those of edges,
+        in whose place are these."""
+        able = {client_id for client_id, count in self._num_tests.items() if count} - self._at_work.keys()
+        edges = [edge for edge in self._edges if self._measurers_of(edge)]
+        return sorted({*able, *edges} - {client_id for edge in edges for client_id in self._measurers_of(edge)})
+
+    def _measurers_of(self, edge: int) -> list[int]:
+        return [silo - 1 for silo in sorted(self._edges[edge].silos) if self._num_tests.get(silo - 1)]
 
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
         """The record of the round just closed, with what silos measured of its model on their own test samples.
@@ -149,9 +157,19 @@ class Server(Collector):
         """Whether that is no client, but an edge."""
         return recipient in self._edges
 
+    def silos_of(self, edge: int) -> Sequence[int]:
+        """Ranks of the silos that an edge serves."""
+        return self._edges[edge].silos
+
+    def num_behind(self, recipient: int) -> int:
+        """How many clients can answer through a recipient: itself, or an edge's."""
+        return len(self.silos_of(recipient)) if self.is_edge(recipient) else 1
+
     def order(self, edge: int) -> Order:
-        """What an edge is to do in this round."""
-        state, clients = self.state, self._chosen_of(edge)
+        """What an edge is to do in this round; between two, who of its clients is to measure."""
+        state = self.state
+        clients = self._chosen_of(edge) if self._aggregation is not None else self._measurers_of(edge)
+        self._asked[edge] = {client_id: state.profiles[client_id] for client_id in clients}
         order = Order(
             state.round + 1, edge + 1, tuple(clients), state.clients, state.profiles, state.weights, state.memory
         )
@@ -167,8 +185,7 @@ class Server(Collector):
         edge = message.edge - 1
         if message.round != self.state.round + 1 or not self.is_edge(edge) or edge not in self._awaited:
             raise ProtocolError(f"the edge of rank {message.edge} is not awaited with a sum of round {message.round}")
-        clients = {client_id: self.state.profiles[client_id] for client_id in self._chosen_of(edge)}
-        check_sum(message, self._method, clients)
+        check_sum(message, self._method, self._asked[edge])
         self._awaited.remove(edge)
         self._sums[edge] = message
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -14,17 +15,17 @@ from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
 from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
 from fedml.cross_silo.client.message_define import MyMessage
 
-from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import Codec, Experiment, Rewind, settings_difference, shared_settings
 from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.tracking import client_status_told
-from fedml_dapper.platform.transports import reason_of
+from fedml_dapper.platform.transports import open_transport, reason_of
 
 LOGGER = logging.getLogger(__name__)
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
 FAREWELL_SECONDS = 2.0
 """MQTT needs a moment to deliver the last message before the connection is closed."""
 LIFE = "life"
@@ -33,6 +34,8 @@ TICKET = "ticket"
 """Drawn by the server for each model it sends; comes back with the upload that answers it."""
 HOLDS = "holds"
 """With the status of a silo with data of its own: its announcement."""
+SILO = "silo"
+"""With what an edge passes on: the rank of its silo."""
 MEASURE = "measure"
 """With a model that is to be measured on the silo's own test samples, not trained."""
 MEASURED = "dapper_measured"
@@ -48,7 +51,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
         experiment: Experiment, codec: Codec, comm: Any, rank: int, num_processes: int,
     ) -> None:  # fmt: skip
-        EventLoop.__init__(self, num_processes)
+        EventLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
         model = experiment.method.problem.backbone
         adapter = get_trainer_dist_adapter(
@@ -154,18 +157,4 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         return message
 
     def _send_until_heard(self, message: Message) -> None:
-        """Send, again and again with growing pauses, for as long as a round may take; then give up."""
-        patience, pause = time.monotonic() + self._experiment.settings.dapper_args.round_timeout_s, FIRST_RETRY_SECONDS
-        while True:
-            try:
-                self.send_message(message)
-            except DapperError:  # trying again would not help
-                raise
-            except Exception as error:  # each transport has errors of its own
-                if time.monotonic() + pause > patience:
-                    raise DapperError(f"rank {self.rank} cannot reach the server: {reason_of(error)}") from error
-                LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
-                time.sleep(pause)
-                pause = min(2 * pause, LAST_RETRY_SECONDS)
-            else:
-                return
+        send_until_heard(self.send_message, message, self.rank, self._experiment.settings.dapper_args.round_timeout_s)

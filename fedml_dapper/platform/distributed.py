@@ -16,8 +16,10 @@ import torch
 from fedml.arguments import Arguments
 from torch import nn
 
+from fedml_dapper.config import EdgeArgs
 from fedml_dapper.federation import (
     Codec,
+    EdgeCodec,
     Identity,
     RunJournal,
     RunObserver,
@@ -28,6 +30,7 @@ from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
+from fedml_dapper.platform.edge_manager import DapperEdgeManager
 from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
@@ -41,10 +44,10 @@ SERVER_FIRST_SECONDS = 5.0
 
 
 class DistributedRunner:
-    """This process's part, by ``args.rank``: 0 serves, the others train. Hand it to ``FedMLRunner`` as
-    ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into ``run_dir``; it goes on
-    with the run that is there if told to ``resume``. For ``dataset`` and ``model`` see :class:`InProcessRunner`; the
-    trained global model is handed back on the server."""
+    """This process's part, by ``args.rank``: 0 serves, edges serve their silos, the others train. Hand it to
+    ``FedMLRunner`` as ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into
+    ``run_dir``; it goes on with the run that is there if told to ``resume``. For ``dataset`` and ``model`` see
+    :class:`InProcessRunner`; the trained global model is handed back on the server."""
 
     def __init__(
         self,
@@ -70,14 +73,18 @@ class DistributedRunner:
         settings, sources = self.experiment.settings, self.experiment.sources
         identity, shared = Identity.of(settings, sources), shared_settings(settings, sources)
         self._codec = Codec(self.experiment.method.problem.layout, identity, shared)
+        self._edge_codec = EdgeCodec(self.experiment.method.problem.layout, identity, shared)
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
         comm = vars(self._args).get("comm")
         torch.set_num_threads(self._num_threads(comm))
         try:
+            edge = self.experiment.settings.comm_args.edge(int(self._args.rank))
             if self._args.rank == 0:
                 self._serve(comm)
+            elif edge is not None:
+                self._serve_silos(edge)
             else:
                 self._train(comm)
         except BaseException as error:
@@ -94,10 +101,16 @@ class DistributedRunner:
         self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
         observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
         journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir, self._resume)
-        num_processes = self._num_processes(comm)
-        self._args.client_id_list = json.dumps(list(range(1, num_processes + 1)))
-        DapperServerManager(self._args, aggregator, self.experiment, self._codec, journal, comm, num_processes).run()
+        callers = self.experiment.settings.comm_args.callers_of_server(self._num_processes(comm))
+        self._args.client_id_list = json.dumps(list(callers))
+        DapperServerManager(
+            self._args, aggregator, self.experiment, self._codec, self._edge_codec, journal, comm, callers
+        ).run()
         hand_back(self._args, aggregator.server.state.weights)
+
+    def _serve_silos(self, edge: EdgeArgs) -> None:
+        self._args.client_id_list = json.dumps(list(edge.silos))
+        DapperEdgeManager(self._args, self.experiment, self._codec, self._edge_codec, edge).run()
 
     def _train(self, comm: Any) -> None:
         trainer = self._trainer or DapperClientTrainer(self._model, self._args)

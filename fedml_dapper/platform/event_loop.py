@@ -10,11 +10,11 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
+from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
-
-from fedml_dapper.platform.transports import open_transport
 
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
@@ -24,15 +24,15 @@ STOP_SECONDS = 5.0
 class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
     """Stands before FedML's own class among a manager's bases, between its transport and its handlers."""
 
-    def __init__(self, num_processes: int) -> None:
-        self._num_processes = num_processes
+    def __init__(self, connect: Callable[[], BaseCommunicationManager]) -> None:
+        self._connect = connect
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
         self._stopped = False
 
     def _init_manager(self) -> None:
-        """FedML's hook: connect. Called by its constructor, once rank and backend are known."""
-        self.com_manager = open_transport(self.args, self.comm, self.rank, self._num_processes)
+        """FedML's hook, called by its constructor: connect."""
+        self.com_manager = self._connect()
         self.com_manager.add_observer(self)
 
     def receive_message(self, msg_type: Any, msg_params: Any) -> None:

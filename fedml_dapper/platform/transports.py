@@ -96,13 +96,9 @@ def reason_of(error: Exception) -> str:
 
 
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> BaseCommunicationManager:
-    """The transport that ``args.backend`` names, connected."""
+    """The transport that ``args.backend`` names, connected; over DAPPER_GRPC a silo's (see :func:`open_downwards`)."""
     if args.backend == "DAPPER_GRPC":
-        config = check(SecureGrpcConfig, args.dapper_grpc, where="comm_args.dapper_grpc")
-        credentials = read_credentials(config, rank)
-        if rank == 0:
-            return SecureServer(config, credentials, num_clients)
-        return SecureSilo(config, credentials, rank, patience_s=args.round_timeout_s)
+        return open_upwards(args, rank)
     if args.backend in ("GRPC", "MQTT_S3"):
         LOGGER.warning(
             "%s is FedML's: what it receives is unpickled, so whoever can reach it, or the broker, can run code here;"
@@ -123,3 +119,21 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
             place = f"{mqtt['BROKER_HOST']}:{mqtt['BROKER_PORT']}"
             raise ConfigError(f"no MQTT broker at {place} ({error}); start it, or mend comm_args") from error
     raise ConfigError(f"comm_args.backend: {args.backend} has no transport")
+
+
+def open_upwards(args: Arguments, rank: int) -> SecureSilo:
+    """What the silo or edge of ``rank`` dials its server with, over DAPPER_GRPC."""
+    config = _secure_grpc(args)
+    return SecureSilo(config.dialled_by(rank), read_credentials(config, rank), rank, patience_s=args.round_timeout_s)
+
+
+def open_downwards(args: Arguments, rank: int, callers: Collection[int]) -> SecureServer:
+    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
+    config = _secure_grpc(args)
+    edge = config.edge(rank)
+    here = config if edge is None else config.around(edge)
+    return SecureServer(here, read_credentials(config, rank), {caller: config.name_of(caller) for caller in callers})
+
+
+def _secure_grpc(args: Arguments) -> SecureGrpcConfig:
+    return check(SecureGrpcConfig, args.dapper_grpc, where="comm_args.dapper_grpc")

@@ -69,7 +69,9 @@ class Silos:
     ) -> None:
         """Start one process, of another experiment, as a program of the user's own, or with a file laid over the
         experiment, where given; the server goes on with the run that is there."""
-        role = ["--role", "server", "--output", str(self.run_dir), "--resume"] if rank == 0 else ["--role", "client"]
+        role = ["--role", "client" if rank <= self.num_clients else "edge"]
+        if rank == 0:
+            role = ["--role", "server", "--output", str(self.run_dir), "--resume"]
         program = program or self._programs.get(rank)
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
         files = ["--cf", str(config or self.config), *([] if above is None else ["--cf", str(above)])]

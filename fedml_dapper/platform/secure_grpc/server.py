@@ -7,7 +7,7 @@ import logging
 import queue
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -16,7 +16,7 @@ from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials, name_of
+from fedml_dapper.credentials import Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CALL_SECONDS,
@@ -55,18 +55,19 @@ class _RefusedError(Exception):
 
 
 class SecureServer(Endpoint):
-    """Rank 0 of a federation of ``num_silos``. A message reaches the managers only if the certificate of the call is
-    that of the silo the message speaks for, the token is right where there is one, and the message is new."""
+    """The server of a federation, or an edge, which is the server to its silos. ``callers`` are those who may call, the
+    names of their certificates by rank. A message reaches the managers only if the certificate of the call is that of
+    the silo the message speaks for, the token is right where there is one, and the message is new."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, num_silos: int) -> None:
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, callers: Mapping[int, str]) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._token = credentials.token
         self._packing = Packing(self._max_payload_bytes)
-        self._links = {rank: Link(rank, name_of(rank), self._max_payload_bytes) for rank in range(1, num_silos + 1)}
+        self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
         self._link_by_name = {link.name: link for link in self._links.values()}
         self._inbox: queue.Queue[Message] = queue.Queue()
-        calls = (1 + MAX_FETCHES) * num_silos + 4  # some more than silos can hold, for those that are refused
+        calls = (1 + MAX_FETCHES) * len(callers) + 4  # some more than silos can hold, for those that are refused
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
             options=SERVER_OPTIONS,
@@ -198,7 +199,7 @@ class SecureServer(Endpoint):
 
 def _check_addressing(envelope: Envelope, link: Link) -> None:
     if envelope.sender != link.rank:
-        reason = f"{link.name} sent a message in the name of {name_of(envelope.sender)}"
+        reason = f"{link.name} sent a message in the name of rank {envelope.sender}"
         raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
     if envelope.receiver != 0:
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")

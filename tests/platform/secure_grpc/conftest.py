@@ -25,8 +25,10 @@ READY = 0
 """FedML's type of the message by which a transport says that it is connected."""
 
 
-def make_certificates(folder: Path, num_silos: int = 4) -> Path:
-    subprocess.run(["bash", ROOT / "run" / "make_certs.sh", folder, str(num_silos)], check=True, capture_output=True)
+def make_certificates(folder: Path, num_silos: int = 4, *edges: int) -> Path:
+    options = [part for rank in edges for part in ("--edge", str(rank))]
+    command = ["bash", ROOT / "run" / "make_certs.sh", folder, str(num_silos), *options]
+    subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
@@ -95,7 +97,7 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
     def begin(rank: int, settings: SecureGrpcConfig = config, ready: bool = True) -> Running:
         credentials = read_credentials(settings, rank)
         transport = (
-            SecureServer(settings, credentials, NUM_SILOS)
+            SecureServer(settings, credentials, {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)})
             if rank == 0
             else SecureSilo(settings, credentials, rank, patience_s=20)
         )

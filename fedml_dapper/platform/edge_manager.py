@@ -1,0 +1,264 @@
+"""An edge's process: the server to some of the silos, one caller more to the server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+from functools import partial
+from typing import Any
+
+from fedml.arguments import Arguments
+from fedml.core.distributed.communication.constants import CommunicationConstants
+from fedml.core.distributed.communication.message import Message
+from fedml.core.distributed.communication.observer import Observer
+from fedml.cross_silo.client.message_define import MyMessage
+
+from fedml_dapper.config import EdgeArgs
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.federation import (
+    Codec,
+    Edge,
+    EdgeCodec,
+    Experiment,
+    read_announcement,
+    read_measurement,
+    settings_difference,
+    shared_settings,
+)
+from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
+from fedml_dapper.platform.event_loop import STOP_SECONDS
+from fedml_dapper.platform.patience import send_until_heard
+from fedml_dapper.platform.round_manager import RoundManager
+from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
+
+LOGGER = logging.getLogger(__name__)
+_LOST = "lost"
+"""Type of the event that the server cannot be reached any more, and key of the error."""
+SHARE_OF_TIME = 0.8
+"""Of what the server gives a round, or waits for everybody at first: the rest is for the way there and back."""
+
+
+class DapperEdgeManager(RoundManager):
+    """Runs the server's rounds among an edge's silos, and answers each order with one sum.
+
+    What the server says reaches the same loop as what silos say, under types that no message of a silo can have. An
+    edge remembers nothing between rounds: one that is started again is sent the open round's order once more, and its
+    silos find it again as they find a server.
+    """
+
+    def __init__(
+        self, args: Arguments, experiment: Experiment, codec: Codec, edge_codec: EdgeCodec, edge_args: EdgeArgs
+    ) -> None:
+        self._edge = Edge(experiment)
+        connect = partial(open_downwards, args, edge_args.rank, edge_args.silos)
+        super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect)
+        self._own_rank = edge_args.rank
+        self._edge_codec = edge_codec
+        self._upwards = open_upwards(args, edge_args.rank)
+        self._life = secrets.token_hex(8)
+        self._announced = False
+        self._ticket = ""
+        """Of the order that is being worked on."""
+        self._measured: dict[int, str] = {}
+        """What silos said that they measured, by rank."""
+        self._held: dict[int, str] = {}
+        """What silos with data of their own said that they hold, by rank."""
+
+    def run(self) -> None:
+        """Serve until the server ends the run; raises what ended it early."""
+        self.register_message_receive_handlers()
+        handlers = {
+            CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY: self.handle_server_found,
+            MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS: self.handle_server_found,
+            MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT: self.handle_order,
+            MyMessage.MSG_TYPE_S2C_FINISH: self.handle_finish,
+            REFUSED: self.handle_refusal,
+            _LOST: self.handle_server_lost,
+        }
+        for kind, handler in handlers.items():
+            self.register_message_receive_handler(_from_server(kind), handler)
+        self._upwards.add_observer(_Upstairs(self))
+        thread = threading.Thread(target=self._listen_upwards, name="transport upwards", daemon=True)
+        thread.start()
+        try:
+            self.loop()
+            self._say_goodbye()
+        finally:
+            self._upwards.stop_receive_message()
+            thread.join(STOP_SECONDS)
+
+    def _listen_upwards(self) -> None:
+        try:
+            self._upwards.handle_receive_message()
+        except Exception as error:  # noqa: BLE001  # handed over to the main thread, which raises it
+            message = Message(_LOST, 0, self._own_rank)
+            message.add_params(_LOST, error)
+            self.receive_message(_from_server(_LOST), message)
+
+    # The silos
+
+    def handle_message_connection_ready(self, msg_params: Message) -> None:
+        args = self._experiment.settings.dapper_args
+        wait = args.round_timeout_s if args.join_timeout_s is None else args.join_timeout_s
+        self._greet(SHARE_OF_TIME * wait)
+
+    def _lets_join(self, process: int, message: Message) -> bool:
+        if not self._experiment.silos_have_own_data:
+            return True
+        try:
+            levels = len(self._experiment.settings.dapper_args.levels.ratios)
+            self._held[process] = read_announcement(message.get(HOLDS), levels).as_text()
+            if self._announced:
+                self._pass_on(process)
+        except ProtocolError as error:
+            self._held.pop(process, None)
+            self._refuse_silo(process, str(error))
+            return False
+        return True
+
+    def _is_there(self, process: int) -> None:
+        if self._measuring:
+            self._measure_again(process)
+        elif self._open:
+            if not self._owed_by(process):
+                self._send_next(process)
+            self._close_if_complete()
+        elif not self._announced and self._online == self._processes:
+            self.set_deadline(None)
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell the server what silos hold, and then that this edge is there."""
+        self._announced = True
+        for silo in sorted(self._held):
+            try:
+                self._pass_on(silo)
+            except ProtocolError as error:  # more than fits one message
+                self._refuse_silo(silo, str(error))
+        self._tell_server(self._status(self.ONLINE_STATUS_FLAG))
+
+    def _pass_on(self, silo: int) -> None:
+        message = self._status(self.ONLINE_STATUS_FLAG)
+        message.add_params(SILO, silo)
+        message.add_params(HOLDS, self._held[silo])
+        self._tell_server(message)
+
+    # The server
+
+    def handle_server_found(self, msg_params: Message) -> None:
+        """The connection stands, perhaps again, or the server asks who is there."""
+        if self._announced:
+            self._announce()
+
+    def handle_server_lost(self, msg_params: Message) -> None:
+        raise msg_params.get(_LOST)
+
+    def handle_refusal(self, msg_params: Message) -> None:
+        silo = msg_params.get(SILO)
+        if silo is None:
+            raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
+        self._held.pop(int(silo), None)
+        self._online.discard(int(silo))
+        self._refuse_silo(int(silo), str(msg_params.get(REFUSED)))
+
+    def handle_order(self, msg_params: Message) -> None:
+        """A round begins, or silos are to measure; what is still going on here is over for the server."""
+        data = msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
+        if not isinstance(data, bytes):
+            raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
+        theirs = self._edge_codec.read_order(data).settings
+        ours = shared_settings(self._experiment.settings, self._experiment.sources)
+        if theirs != ours:
+            difference = settings_difference(theirs, ours)
+            raise ConfigError(f"the edge and the server run different experiments: {difference}")
+        order = self._edge_codec.decode_order(data)
+        self._edge.begin(order)
+        self._ticket, self._measuring = str(msg_params.get(TICKET)), {}
+        if msg_params.get(MEASURE):
+            self._measured = {}
+            if not self._begin_measuring(order.clients):
+                self._all_measured()
+            return
+        self._begin(order.clients)
+        self._close_if_complete()
+
+    def on_deadline(self) -> None:
+        if self._leaving:
+            self.stop()
+        elif self._measuring:
+            self._end_measuring()
+        elif self._open:
+            self._note_silent()
+            self._close()
+        elif not self._announced:
+            LOGGER.warning("starting without silos %s", sorted(self._processes - self._online))
+            self._announce()
+
+    def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
+        return awaited <= answered
+
+    def _close(self) -> None:
+        self._open = False
+        self.set_deadline(None)
+        for client_id in self._unsent:
+            self._edge.give_up(client_id)
+        total = self._edge.close()
+        message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self._own_rank, 0)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._edge_codec.encode_sum(total))
+        message.add_params(TICKET, self._ticket)
+        self._tell_server(message)
+        LOGGER.info("round %d: the sum of %d silos' uploads is sent", total.round, len(total.records))
+
+    def _note_measured(self, sender: int, said: Any) -> None:
+        headline = self._experiment.method.problem.task.headline
+        self._measured[sender + 1] = read_measurement(said, headline).as_text()
+
+    def _all_measured(self) -> None:
+        message = Message(MEASURED, self._own_rank, 0)
+        message.add_params(MEASURED, json.dumps(self._measured))
+        message.add_params(TICKET, self._ticket)
+        self._tell_server(message)
+
+    @property
+    def _round_seconds(self) -> float:
+        return SHARE_OF_TIME * self._experiment.settings.dapper_args.round_timeout_s
+
+    # The end
+
+    def handle_finish(self, msg_params: Message) -> None:
+        """The run is over: silos are sent home, then the server hears of it."""
+        self._open = False
+        self._leave()
+
+    def _say_goodbye(self) -> None:
+        try:
+            self._upwards.send_message(self._status(self.RUN_FINISHED_STATUS_FLAG))
+        except Exception as error:  # noqa: BLE001  # gRPC's errors are of many classes
+            LOGGER.info("the server left before this edge could say goodbye: %s", reason_of(error))
+
+    def _status(self, status: str) -> Message:
+        message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self._own_rank, 0)
+        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
+        message.add_params(LIFE, self._life)
+        return message
+
+    def _tell_server(self, message: Message) -> None:
+        patience_s = self._experiment.settings.dapper_args.round_timeout_s
+        send_until_heard(self._upwards.send_message, message, self._own_rank, patience_s)
+
+
+class _Upstairs(Observer):  # type: ignore[misc]  # fedml is untyped
+    """Passes what the server says on to the edge's loop."""
+
+    def __init__(self, manager: DapperEdgeManager) -> None:
+        self._manager = manager
+
+    def receive_message(self, msg_type: Any, msg_params: Message) -> None:
+        self._manager.receive_message(_from_server(msg_type), msg_params)
+
+
+def _from_server(kind: object) -> tuple[str, str]:
+    """The type under which a message of the server is handled: a pair, which no message on the wire can have."""
+    return "server", str(kind)

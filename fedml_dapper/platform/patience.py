@@ -1,0 +1,33 @@
+"""Sending to a server that may be away for a while."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from fedml.core.distributed.communication.message import Message
+
+from fedml_dapper.errors import DapperError
+from fedml_dapper.platform.transports import reason_of
+
+LOGGER = logging.getLogger(__name__)
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
+
+
+def send_until_heard(send: Callable[[Message], None], message: Message, rank: int, patience_s: float) -> None:
+    """Send, again and again with growing pauses, for so long; then raise :class:`DapperError`."""
+    end, pause = time.monotonic() + patience_s, FIRST_RETRY_SECONDS
+    while True:
+        try:
+            send(message)
+        except DapperError:  # trying again would not help
+            raise
+        except Exception as error:  # each transport has errors of its own
+            if time.monotonic() + pause > end:
+                raise DapperError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error
+            LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_RETRY_SECONDS)
+        else:
+            return

@@ -1,0 +1,310 @@
+"""An open round across processes, as a server and an edge run it: who is there, who was sent what, who is owed."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from fedml.arguments import Arguments
+from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.client.message_define import MyMessage
+from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation import Codec, Collector, Experiment
+from fedml_dapper.methods import Memory, Upload
+from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
+from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.transports import reason_of
+
+LOGGER = logging.getLogger(__name__)
+GOODBYE_SECONDS = 10.0
+"""How long those who called may take to confirm the end of the run, or to come and hear of it."""
+
+
+class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
+    """Sends what a round starts from, and takes what comes back, by the rules that protect a round.
+
+    A process that was started again is sent the round's model once more. An upload counts only if it answers what its
+    client was sent last, which its ticket shows. A client that let a round pass is still sent the next, but no longer
+    waited for until it answers again. ``processes`` are the ranks of those that call this one.
+    """
+
+    def __init__(
+        self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
+        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], comm: Any = None,
+    ) -> None:  # fmt: skip
+        EventLoop.__init__(self, connect)
+        FedMLServerManager.__init__(self, args, aggregator, comm, 0, len(processes), args.backend)
+        self._collector = collector
+        self._experiment = experiment
+        self._codec = codec
+        self._processes = frozenset(processes)
+        self._online: set[int] = set()
+        self._said_goodbye: set[int] = set()
+        self._queues: dict[int, deque[int]] = defaultdict(deque)
+        self._sent: dict[int, str] = {}
+        """Those who were sent the round's model or are at work since an earlier one, and the ticket that came with what
+        they were sent."""
+        self._silent: set[int] = set()
+        self._lives: dict[int, str] = {}
+        """The clients', by process."""
+        self._measuring: dict[int, str] = {}
+        """Those who are to measure a model, and the ticket that came with it."""
+        self._open = False
+        self._leaving = False
+        self._greeted = False
+
+    # What a server and an edge do in ways of their own
+
+    def _lets_join(self, process: int, message: Message) -> bool:
+        """Whether a process that says that it is there can take part; if not, it has heard why."""
+        raise NotImplementedError
+
+    def _is_there(self, process: int) -> None:
+        """A process came online, or says again that it is."""
+        raise NotImplementedError
+
+    def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
+        """Whether the open round can close, given who has answered and who is waited for."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Close the open round."""
+        raise NotImplementedError
+
+    def _note_measured(self, sender: int, said: Any) -> None:
+        """Take what one who was to measure has found; raises :class:`ProtocolError`."""
+        raise NotImplementedError
+
+    def _all_measured(self) -> None:
+        """Everybody has measured, or had the time to."""
+        raise NotImplementedError
+
+    @property
+    def _round_seconds(self) -> float:
+        """How long a round may take, and as long again what is measured after it."""
+        raise NotImplementedError
+
+    def register_message_receive_handlers(self) -> None:
+        super().register_message_receive_handlers()
+        self.register_message_receive_handler(MEASURED, self.handle_measurement)
+
+    # Coming online
+
+    def _greet(self, seconds: float) -> None:
+        """Ask everybody whether they are there; for the answers there are so many ``seconds``. The rest are to call."""
+        if self._greeted:  # MQTT tells of every reconnection
+            return
+        self._greeted = True
+        self.set_deadline(seconds)
+        asked = sorted(self._processes)
+        missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
+        if missing:
+            LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
+
+    def handle_message_client_status_update(self, msg_params: Message) -> None:
+        process = int(msg_params.get_sender_id())
+        if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
+            self._said_goodbye.add(process)
+            if self._leaving and self._said_goodbye >= self._online:
+                self.stop()
+        elif self._lets_join(process, msg_params):
+            self._online.add(process)
+            self._note_life(process, str(msg_params.get(LIFE)))
+            self._is_there(process)
+
+    def _note_life(self, process: int, life: str) -> None:
+        """A process that was started again knows nothing of what its earlier life was sent."""
+        if self._lives.setdefault(process, life) == life:
+            return
+        self._lives[process] = life
+        for client_id in reversed(self._owed_by(process)):
+            del self._sent[client_id]
+            if client_id in self._collector.at_work:
+                LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
+                self._collector.give_up(client_id)
+            else:
+                LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
+                self._queues[process].appendleft(client_id)
+
+    def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
+        """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
+        LOGGER.warning("silo %d is refused: %s", process, reason)
+        message = Message(REFUSED, 0, process if through is None else through)
+        message.add_params(REFUSED, reason)
+        if through is not None:
+            message.add_params(SILO, process)
+        self._send(message)
+
+    # A round
+
+    def _begin(self, recipients: Sequence[int]) -> None:
+        """Send everybody what the round starts from."""
+        self._queues.clear()
+        self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
+        for client_id in recipients:
+            self._queues[self._process_of(client_id)].append(client_id)
+        self._open = True
+        self.set_deadline(self._round_seconds)
+        for process in sorted(self._queues):
+            self._send_next(process)
+
+    def _send_next(self, process: int) -> None:
+        """Send the process its next client's downlink, if it is there to take it."""
+        if process not in self._online or not self._queues[process]:
+            return
+        client_id = self._queues[process][0]
+        message = self._model_for(client_id)
+        if self._send(message):
+            self._queues[process].popleft()
+            self._sent[client_id] = message.get(TICKET)
+        else:
+            self._online.discard(process)
+            LOGGER.warning("the round goes on without client %d", client_id)
+
+    def _model_for(self, client_id: int) -> Message:
+        """What the client starts the round from, with a new ticket."""
+        message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, self._process_of(client_id))
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._payload_for(client_id))
+        message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
+        message.add_params(TICKET, secrets.token_hex(8))
+        return message
+
+    def _payload_for(self, client_id: int) -> bytes:
+        memories, travels = self._collector.memories, self._collector.holds_memories
+        memory = memories.get(client_id, Memory()) if travels else None
+        return self._codec.encode(self._collector.downlink(client_id), memory)
+
+    def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
+        process = int(msg_params.get_sender_id())
+        try:
+            sender, round_, take = self._read(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+            if round_ <= self._collector.state.round and sender not in self._collector.at_work:
+                LOGGER.warning("client %d: upload of round %d came too late, dropped", sender, round_)
+                return
+            if sender not in self._sent or msg_params.get(TICKET) != self._sent[sender]:
+                # trained on what this server sent before it crashed, or on another round's model, or by a process that
+                # has been started again since: not what the client is to answer now
+                LOGGER.warning("client %d: upload does not answer what it was sent last, dropped", sender)
+                return
+            take()
+            self._silent.discard(sender)
+        except ProtocolError as error:
+            if self._collector.holds_memories:  # a simulation's ranks run our own code: a bug, not a stranger's fault
+                raise
+            owed = self._owed_by(process)
+            for client_id in owed:
+                self._collector.refuse(client_id, error)
+            if not owed:
+                LOGGER.warning("message of process %d dropped: %.200r", process, str(error))
+        if self._open:
+            self._send_next(process)
+            self._close_if_complete()
+
+    def _read(self, process: int, data: Any) -> tuple[int, int, Callable[[], None]]:
+        """Who answers, in which round, and what takes the answer. Raises :class:`ProtocolError`."""
+        if not isinstance(data, bytes):
+            raise ProtocolError(f"expected bytes, got {type(data).__name__}")
+        message, memory = self._codec.decode(data)
+        if not isinstance(message, Upload):
+            raise ProtocolError("expected an upload, got a downlink")
+        if self._process_of(message.client_id) != process:
+            raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
+        if self._collector.holds_memories and memory is not None:
+            self._collector.memories[message.client_id] = memory
+        return message.client_id, message.round, lambda: self._collector.receive(message)
+
+    def _close_if_complete(self) -> None:
+        reachable = {client_id for client_id in self._unsent if self._process_of(client_id) in self._online}
+        awaited = (self._sent.keys() | reachable) - self._collector.refused.keys() - self._silent
+        if self._open and self._is_complete(self._collector.answered(), awaited):
+            self._close()
+
+    def _note_silent(self) -> None:
+        """The round's time is over: who has not answered is not waited for until it does."""
+        self._silent |= self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
+
+    # What silos measure
+
+    def _begin_measuring(self, recipients: Sequence[int]) -> bool:
+        """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
+        self._measuring = {}
+        for client_id in recipients:
+            if self._process_of(client_id) in self._online:
+                self._send_to_measure(client_id)
+        self.set_deadline(self._round_seconds)
+        return bool(self._measuring)
+
+    def _send_to_measure(self, client_id: int) -> None:
+        message = self._model_for(client_id)
+        message.add_params(MEASURE, True)
+        if self._send(message):
+            self._measuring[client_id] = message.get(TICKET)
+        else:
+            self._measuring.pop(client_id, None)
+            self._online.discard(self._process_of(client_id))
+
+    def _measure_again(self, process: int) -> None:
+        """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
+        if process - 1 in self._measuring:
+            self._send_to_measure(process - 1)
+            if not self._measuring:
+                self._end_measuring()
+
+    def handle_measurement(self, msg_params: Message) -> None:
+        sender = int(msg_params.get_sender_id()) - 1
+        if sender not in self._measuring or self._measuring[sender] != msg_params.get(TICKET):
+            LOGGER.info("client %d: a measurement that nobody waits for, dropped", sender)
+            return
+        del self._measuring[sender]
+        try:
+            self._note_measured(sender, msg_params.get(MEASURED))
+        except ProtocolError as error:
+            LOGGER.warning("client %d: %s", sender, error)
+        if not self._measuring:
+            self._end_measuring()
+
+    def _end_measuring(self) -> None:
+        self._measuring = {}
+        self.set_deadline(None)
+        self._all_measured()
+
+    # The end
+
+    def _leave(self) -> None:
+        """Send everybody home."""
+        self._leaving = True
+        self.set_deadline(GOODBYE_SECONDS)
+        for process in sorted(self._online):
+            if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
+                self._said_goodbye.add(process)
+        if self._said_goodbye >= self._online:
+            self.stop()
+
+    def _send(self, message: Message) -> bool:
+        try:
+            self.send_message(message)
+        except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
+            rank = int(message.get_receiver_id())
+            if rank in self._lives:  # it was there
+                LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
+            return False
+        return True
+
+    def _owed_by(self, process: int) -> list[int]:
+        """Clients of the process that were sent the round's model and have not been heard of since."""
+        owed = self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
+        return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
+
+    @property
+    def _unsent(self) -> set[int]:
+        """Clients that were chosen and have not been sent the round's model."""
+        return {client_id for queued in self._queues.values() for client_id in queued}
+
+    def _process_of(self, client_id: int) -> int:
+        return 1 + client_id

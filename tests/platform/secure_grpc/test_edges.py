@@ -1,0 +1,136 @@
+"""Two edges of three silos each, as processes of their own, between a server and six silos."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.federation import build_experiment, simulate
+
+from ..processes import Silos, free_port
+from .conftest import make_certificates
+from .experiment_file import experiment_file
+
+SettingsFactory = Callable[..., Settings]
+EDGES = {7: (1, 2, 3), 8: (4, 5, 6)}
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("tree") / "certs", 6, *EDGES)
+
+
+@pytest.fixture
+def config(certificates: Path) -> SecureGrpcConfig:
+    edges = [
+        {"rank": rank, "silos": silos, "server_address": f"localhost:{free_port()}"} for rank, silos in EDGES.items()
+    ]
+    return SecureGrpcConfig.model_validate(
+        {"server_address": f"localhost:{free_port()}", "certificates": certificates, "edges": edges}
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path, config: SecureGrpcConfig) -> Iterator[Callable[[Settings], Silos]]:
+    """``tree(settings)``: the experiment's server, silos and edges, to be started."""
+    running: list[Silos] = []
+
+    def build(settings: Settings) -> Silos:
+        running.append(Silos(tmp_path, experiment_file(tmp_path, settings, config), 6))
+        return running[-1]
+
+    yield build
+    for silos in running:
+        silos.stop()
+
+
+def of_six(tiny_settings: SettingsFactory, *overrides: str) -> Settings:
+    few = ("client_num_in_total=6", "client_num_per_round=6", "client_share=0.05", "threads=1", "epochs=2")
+    return tiny_settings(*few, "image_size=16", *overrides)
+
+
+def start(silos: Silos) -> None:
+    for rank in (*EDGES, *range(7)):
+        silos.start(rank)
+
+
+def check_the_end(silos: Silos) -> None:
+    """Everybody has left in order."""
+    assert silos.wait(0) == 0, silos.output(0)
+    for rank in (*range(1, 7), *EDGES):
+        assert silos.wait(rank, 30) == 0, silos.output(rank)
+
+
+def test_the_model_is_the_one_without_edges(tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory) -> None:
+    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=3")
+    server, rounds = simulate(build_experiment(settings))
+    silos = tree(settings)
+    start(silos)
+    check_the_end(silos)
+    found = load_file(silos.run_dir / "global_model.safetensors")
+    for name, tensor in server.state.weights.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+    told = silos.rounds()
+    assert [[client.client for client in record.clients] for record in told] == [list(range(6))] * 3
+    assert [record.edges[7].clients for record in told] == [(0, 1, 2)] * 3
+    for ours, theirs in zip(told, rounds, strict=True):
+        assert ours.scores is not None
+        assert theirs.scores is not None
+        assert ours.scores.global_accuracy == pytest.approx(theirs.scores.global_accuracy, abs=1)
+
+
+@pytest.mark.long
+def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory
+) -> None:
+    settings = of_six(
+        tiny_settings, "comm_round=8", "round_timeout_s=20", "min_clients_per_round=2", "checkpoint_every=1"
+    )
+    silos = tree(settings)
+    start(silos)
+    silos.wait_for_round(1)
+    silos.kill(2)
+    silos.wait_for_round(2)
+    silos.kill(8)
+    silos.start(8)
+    silos.start(2)
+    silos.wait_for_round(4)
+    silos.kill(0)
+    silos.start(0)
+    check_the_end(silos)
+    rounds = silos.rounds()
+    assert [record.round for record in rounds] == list(range(1, 9))
+    assert [client.client for client in rounds[-1].clients] == list(range(6))
+
+
+@pytest.mark.long
+def test_silos_with_data_of_their_own_join_through_their_edge(
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    settings = of_six(tiny_settings, "client_share=null", "comm_round=2", "epochs=1", "join_timeout_s=40")
+    silos = tree(settings)
+    content = yaml.safe_load(silos.config.read_text())
+    content["data_args"]["partition"] = "own"
+    silos.config.write_text(yaml.safe_dump(content))
+    for rank in (*EDGES, 0):
+        silos.start(rank)
+    for rank in range(1, 7):
+        held = {"domain": ("scans", "fonts", "segments")[rank % 3], "level": 9 if rank == 5 else 1 + rank % 5}
+        file = tmp_path / f"silo_{rank}.yaml"
+        file.write_text(yaml.safe_dump({"silo_args": held}))
+        silos.start(rank, above=file)
+    assert silos.wait(5, 120) == 2
+    assert "its silo_args.level is 9" in silos.output(5)
+    assert silos.wait(0) == 0, silos.output(0)
+    for record in silos.rounds():
+        assert record.scores is not None
+        assert record.scores.domain_accuracy.keys() == {"scans", "fonts", "segments"}
+        assert [(c.client, c.domain, c.level) for c in record.clients] == [
+            (rank - 1, ("scans", "fonts", "segments")[rank % 3], 1 + rank % 5) for rank in (1, 2, 3, 4, 6)
+        ]
