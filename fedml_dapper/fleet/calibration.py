@@ -73,6 +73,13 @@ def calibrate(build: Callable[[], Method[Any]], model: ModelArgs) -> DeviceProfi
     )
 
 
+def with_line(profile: DeviceProfile, downlink_mbps: float, uplink_mbps: float, server: str) -> DeviceProfile:
+    """A calibrated ``profile`` with how fast the line to ``server`` is."""
+    how = f"through TLS from and to the server at {server}"
+    line = {"downlink_mbps": downlink_mbps, "uplink_mbps": uplink_mbps}
+    return profile.model_copy(update={key: _measured(round(mbps, 2), how) for key, mbps in line.items()})
+
+
 def _measured(value: float, how: str) -> Figure:
     return Figure(value=value, mark="measured", source=SOURCE, how=how)
 

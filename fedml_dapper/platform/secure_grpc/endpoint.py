@@ -15,6 +15,10 @@ from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_B
 
 SERVICE = "fedml_dapper.Federation"
 DELIVER, FETCH = "Deliver", "Fetch"
+TRY_UP, TRY_DOWN = "TryUp", "TryDown"
+"""Calls that carry nothing but bytes, by which a silo times its line."""
+TRIAL_BYTES = 1 << 24
+"""At most, of one such call."""
 CALL_SECONDS = 3600.0
 """Deadline of every call: for a transfer more than it takes, for a silo that waits a reason to call again."""
 _KEEPALIVE_SECONDS = 20

@@ -16,6 +16,8 @@ AWAY_SECONDS = 10.0
 """A silo that has not called for this long, and holds no call open, is taken for gone."""
 MAX_FETCHES = 2
 """Of one silo: the one that counts, and one before it whose connection is lost without the server knowing yet."""
+MAX_TRIAL_BYTES = 1 << 31
+"""By which a silo may time its line, in both directions together, while the server runs."""
 SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
 
@@ -36,6 +38,8 @@ class Link:
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
+        self._trying = threading.Lock()
+        self._trial_bytes = MAX_TRIAL_BYTES
         self._open_calls = 0
         self._newest_call = 0
         self._seen = float("-inf")
@@ -54,6 +58,19 @@ class Link:
         finally:
             self._delivering.release()
             self._see()
+
+    @contextmanager
+    def trying(self, size: int) -> Iterator[None]:
+        """So many bytes that time the line, one call at a time. Raises :class:`SiloBusyError`."""
+        if not self._trying.acquire(blocking=False):
+            raise SiloBusyError(f"{self.name} is timing its line already")
+        try:
+            if size > self._trial_bytes:
+                raise SiloBusyError(f"{self.name} has timed its line with {MAX_TRIAL_BYTES >> 20} MiB, which is enough")
+            self._trial_bytes -= size
+            yield
+        finally:
+            self._trying.release()
 
     def reserve(self, envelope: Envelope) -> Callable[[], None]:
         """Room for a message until what is returned is called, which is when no manager needs the message any more.

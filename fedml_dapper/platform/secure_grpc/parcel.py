@@ -77,6 +77,12 @@ class Parcel:
         return message
 
 
+def blank_frames(size: int) -> Iterator[bytes]:
+    """So many bytes that mean nothing."""
+    for start in range(0, size, FRAME_BYTES):
+        yield bytes(min(FRAME_BYTES, size - start))
+
+
 class Packing:
     """Numbers the messages that this process sends; one that is sent again keeps its number."""
 

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 from fedml.core.distributed.communication.constants import CommunicationConstants
@@ -25,12 +26,23 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     SERVER_OPTIONS,
     SERVICE,
     TOKEN_KEY,
+    TRIAL_BYTES,
+    TRY_DOWN,
+    TRY_UP,
     WELCOME,
     Endpoint,
     Receipt,
 )
 from fedml_dapper.platform.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
-from fedml_dapper.platform.secure_grpc.parcel import MIB, Envelope, Packing, Parcel, read_envelope, read_payload
+from fedml_dapper.platform.secure_grpc.parcel import (
+    MIB,
+    Envelope,
+    Packing,
+    Parcel,
+    blank_frames,
+    read_envelope,
+    read_payload,
+)
 
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -38,6 +50,7 @@ LAST_MESSAGES_SECONDS = 5.0
 """How long silos may take at the end to fetch what waits for them."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
+_COUNT_BYTES = 8
 _SLACK_SECONDS = 60.0
 """gRPC rounds deadlines on their way."""
 
@@ -76,6 +89,8 @@ class SecureServer(Endpoint):
         handlers = {
             DELIVER: grpc.stream_unary_rpc_method_handler(self._deliver),
             FETCH: grpc.unary_stream_rpc_method_handler(self._fetch),
+            TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
+            TRY_DOWN: grpc.unary_stream_rpc_method_handler(self._try_down),
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         tls = grpc.ssl_server_credentials(
@@ -122,18 +137,25 @@ class SecureServer(Endpoint):
 
     # Calls
 
-    def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+    @contextmanager
+    def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Ends a call with the status that goes with what was wrong with it."""
         try:
-            self._receive(frames, self._caller(context))
+            yield
         except _RefusedError as refusal:
             self._refuse(context, refusal)
         except ProtocolError as error:
             self._refuse(context, _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except SiloBusyError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
-        except grpc.RpcError:
-            LOGGER.warning("a message of %s ended early, dropped", _common_name(context))
-            raise
+
+    def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        with self._answering(context):
+            try:
+                self._receive(frames, self._caller(context))
+            except grpc.RpcError:
+                LOGGER.warning("a message of %s ended early, dropped", _common_name(context))
+                raise
         return b""
 
     def _receive(self, frames: Iterator[bytes], link: Link) -> None:
@@ -154,12 +176,8 @@ class SecureServer(Endpoint):
             self._inbox.put(message)
 
     def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
+        with self._answering(context):
             yield from self._send(_receipt(request), self._caller(context), context)
-        except _RefusedError as refusal:
-            self._refuse(context, refusal)
-        except SiloBusyError as error:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
     def _send(self, receipt: Receipt, link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
         with link.fetching() as call:
@@ -173,6 +191,25 @@ class SecureServer(Endpoint):
             elif context.is_active() and not link.is_newest(call):
                 reason = f"a newer call of {link.name} has taken this one's place; start each silo once"
                 raise _RefusedError(grpc.StatusCode.ABORTED, reason)
+
+    def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Take bytes, as many as fit a trial, and keep none."""
+        with self._answering(context), self._caller(context).trying(TRIAL_BYTES):
+            room = TRIAL_BYTES
+            for frame in frames:
+                room -= len(frame)
+                if room < 0:
+                    raise ProtocolError("a trial of the line takes too many bytes")
+        return b""
+
+    def _try_down(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Send as many bytes as the silo asks for, within a trial's."""
+        with self._answering(context):
+            link, size = self._caller(context), int.from_bytes(request[:_COUNT_BYTES], "little")
+            if size > TRIAL_BYTES:
+                raise ProtocolError("a trial of the line asks for too many bytes")
+            with link.trying(size):
+                yield from blank_frames(size)
 
     def _caller(self, context: grpc.ServicerContext) -> Link:
         """Whose call it is, by the certificate it was made with."""

@@ -34,7 +34,6 @@ _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
     grpc.StatusCode.UNIMPLEMENTED: ProtocolError,
     grpc.StatusCode.ABORTED: DapperError,
 }
-"""What the server will answer again, however often it is asked."""
 
 
 class SecureSilo(Endpoint):
@@ -49,9 +48,8 @@ class SecureSilo(Endpoint):
         self._arrivals = Arrivals()
         self._receipt = Receipt()
         self._lost: float | None = time.monotonic()
-        self._metadata = () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
-        tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
-        self._channel = grpc.secure_channel(config.server_address, tls, options=SILO_OPTIONS)
+        self._metadata = metadata_of(credentials)
+        self._channel = open_channel(config, credentials)
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
         self._fetch = self._channel.unary_stream(f"/{SERVICE}/{FETCH}")
 
@@ -141,15 +139,31 @@ class SecureSilo(Endpoint):
             LOGGER.debug("still no server at %s: %s", self._server_address, error.details())
 
     def _raise_if_final(self, error: grpc.RpcError) -> None:
-        details = str(error.details())
-        if "CERTIFICATE_VERIFY_FAILED" in details:  # gRPC calls it UNAVAILABLE, as if it might pass
-            raise ConfigError(
-                f"the server at {self._server_address} shows a certificate that ca.pem does not vouch for, or one of"
-                f" another name: {details}"
-            ) from error
-        kind = _FINAL.get(error.code())
-        if kind is not None:
-            raise kind(f"the server at {self._server_address} refuses this silo: {details}") from error
+        raise_if_final(error, self._server_address)
+
+
+def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Channel:
+    """A connection to the server, which is made when it is first needed."""
+    tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    return grpc.secure_channel(config.server_address, tls, options=SILO_OPTIONS)
+
+
+def metadata_of(credentials: Credentials) -> tuple[tuple[str, str], ...]:
+    """What goes with every call."""
+    return () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
+
+
+def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
+    """Raises :class:`DapperError` for what the server will answer again, however often it is asked."""
+    details = str(error.details())
+    if "CERTIFICATE_VERIFY_FAILED" in details:  # gRPC calls it UNAVAILABLE, as if it might pass
+        raise ConfigError(
+            f"the server at {server_address} shows a certificate that ca.pem does not vouch for, or one of another"
+            f" name: {details}"
+        ) from error
+    kind = _FINAL.get(error.code())
+    if kind is not None:
+        raise kind(f"the server at {server_address} refuses this silo: {details}") from error
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,19 +1,23 @@
-"""A TCP line that can be cut: what silos dial in place of the server."""
+"""A TCP line that can be cut, or be slow: what silos dial in place of the server."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+_SLACK_SECONDS = 0.05
+"""So much a slow line may catch up on: a sleep takes longer than it is told to."""
+
 
 class Line:
-    """Passes on what arrives at ``port`` to ``target``, both on loopback, until it is cut."""
+    """Passes on what arrives at ``port`` to ``target``, both on loopback, until it is cut; at ``mbps`` each way."""
 
-    def __init__(self, target: int) -> None:
-        self._target = target
+    def __init__(self, target: int, mbps: float | None = None) -> None:
+        self._target, self._mbps = target, mbps
         self._ends: list[socket.socket] = []
         self._connected = threading.Event()
         self._connected.set()
@@ -64,7 +68,11 @@ class Line:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):  # cut
+            free = time.monotonic()
             while data := source.recv(1 << 16):
+                if self._mbps is not None:
+                    free = max(free, time.monotonic() - _SLACK_SECONDS) + 8 * len(data) / 1e6 / self._mbps
+                    time.sleep(max(0.0, free - time.monotonic()))
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

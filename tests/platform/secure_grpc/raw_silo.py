@@ -20,6 +20,7 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),  # or the window may grow until all that is left unread fits into it
 )
 DELIVER, FETCH = "/fedml_dapper.Federation/Deliver", "/fedml_dapper.Federation/Fetch"
+TRY_UP, TRY_DOWN = "/fedml_dapper.Federation/TryUp", "/fedml_dapper.Federation/TryDown"
 
 
 def parcel(payload: bytes = b"", **changes: Any) -> Parcel:
@@ -52,6 +53,16 @@ class RawSilo:
     def begin_fetch(self) -> Any:
         """A fetch that reads nothing yet."""
         return self._channel.unary_stream(FETCH)(b"{}", timeout=30, metadata=self._metadata)
+
+    def try_up(self, frames: Iterator[bytes]) -> bytes:
+        call = self._channel.stream_unary(TRY_UP)
+        return call(frames, timeout=30, metadata=self._metadata)  # type: ignore[no-any-return]
+
+    def begin_try_down(self, size: int) -> Any:
+        return self._channel.unary_stream(TRY_DOWN)(size.to_bytes(8, "little"), timeout=60, metadata=self._metadata)
+
+    def try_down(self, size: int) -> list[bytes]:
+        return list(self.begin_try_down(size))
 
     def fetch(self, timeout: float = 10) -> list[bytes]:
         """The frames of the next message; acknowledges the one before."""
