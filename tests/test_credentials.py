@@ -56,7 +56,7 @@ def test_an_authority_is_not_overwritten(certificates: Path) -> None:
 def test_usage(tmp_path: Path, arguments: Sequence[str]) -> None:
     finished = make(tmp_path / "certs", *arguments)
     assert finished.returncode == 2
-    assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [HOST ...]" in finished.stderr
+    assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [HOST ...]" in finished.stderr
 
 
 def test_openssl_s_own_words_are_shown_when_it_fails(tmp_path: Path) -> None:
@@ -163,3 +163,23 @@ def test_a_file_that_cannot_be_read(certificates: Path) -> None:
     (certificates / "silo-1.key").chmod(0)
     with pytest.raises(ConfigError, match=r"silo-1.key: cannot be read \(Permission denied\)"):
         read_credentials(config(certificates), 1)
+
+
+def test_an_edge_shows_its_certificate_to_both_sides(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    make = ["bash", str(SCRIPT), str(folder), "2", "--edge", "3", "edge.example.org"]
+    subprocess.run(make, check=True, capture_output=True)
+
+    def at(host: str) -> SecureGrpcConfig:
+        edge = {"rank": 3, "silos": [1], "server_address": f"{host}:8891"}
+        return SecureGrpcConfig.model_validate(
+            {"server_address": "edge.example.org:8890", "certificates": folder, "edges": [edge]}
+        )
+
+    assert read_credentials(at("edge.example.org"), 3).name == "edge-3"
+    with pytest.raises(ConfigError, match=r"edge-3\.pem: peers with ca\.pem would refuse it"):
+        read_credentials(at("elsewhere.example.org"), 3)
+    (folder / "edge-3.pem").write_bytes((folder / "silo-1.pem").read_bytes())
+    (folder / "edge-3.key").write_bytes((folder / "silo-1.key").read_bytes())
+    with pytest.raises(ConfigError, match=r"edge-3\.pem"):
+        read_credentials(at("edge.example.org"), 3)

@@ -7,7 +7,7 @@ import logging
 import queue
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -75,7 +75,7 @@ class SecureServer(Endpoint):
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials, callers: Mapping[int, str]) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._token = credentials.token
+        self._token, self._name_of = credentials.token, config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
         self._link_by_name = {link.name: link for link in self._links.values()}
@@ -161,7 +161,7 @@ class SecureServer(Endpoint):
     def _receive(self, frames: Iterator[bytes], link: Link) -> None:
         with link.delivering():
             envelope = read_envelope(frames, self._max_payload_bytes)
-            _check_addressing(envelope, link)
+            _check_addressing(envelope, link, self._name_of)
             if link.arrivals.seen(envelope):
                 LOGGER.info("%s sent message %d once more; it is here already", link.name, envelope.counter)
                 return
@@ -234,9 +234,9 @@ class SecureServer(Endpoint):
         context.abort(refusal.status, str(refusal))
 
 
-def _check_addressing(envelope: Envelope, link: Link) -> None:
+def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], str]) -> None:
     if envelope.sender != link.rank:
-        reason = f"{link.name} sent a message in the name of rank {envelope.sender}"
+        reason = f"{link.name} sent a message in the name of {name_of(envelope.sender)}"
         raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
     if envelope.receiver != 0:
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
