@@ -9,6 +9,7 @@ from fedml_dapper.commands.adapt import adapt
 from fedml_dapper.commands.bench import bench
 from fedml_dapper.commands.calibrate import calibrate
 from fedml_dapper.commands.compare import compare
+from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.commands.data import data
 from fedml_dapper.commands.doctor import doctor
 from fedml_dapper.commands.export import export
@@ -19,7 +20,6 @@ from fedml_dapper.commands.report import report
 from fedml_dapper.commands.run import run
 from fedml_dapper.commands.search import search
 from fedml_dapper.commands.settings import settings
-from fedml_dapper.errors import DapperError
 from fedml_dapper.interruption import ending_in_order
 
 
@@ -27,12 +27,8 @@ class _PoliteGroup(click.Group):
     """Turns our own errors into one line on stderr and exit code 2, interruptions into one and 130."""
 
     def invoke(self, ctx: click.Context) -> object:
-        try:
-            with ending_in_order("fedml-dapper"):
-                return super().invoke(ctx)
-        except DapperError as error:
-            click.echo(f"fedml-dapper: {error}", err=True)
-            ctx.exit(2)
+        with complaining("fedml-dapper"), ending_in_order("fedml-dapper"):
+            return super().invoke(ctx)
 
 
 @click.group(cls=_PoliteGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -38,6 +38,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
 
 
+def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    base = ("run", "-c", experiment, "--output", folder)
+    assert call(*base).exit_code == 0
+    (folder / "ledger.jsonl").unlink()
+    refused = call(*base, "--resume")
+    assert refused.exit_code == 2
+    assert "has checkpoints, but no ledger.jsonl" in refused.stderr
+    assert call(*base, "--resume", "--restart").exit_code == 2
+    assert call(*base, "--restart").exit_code == 0
+    assert len(read_ledger(folder / "ledger.jsonl")[1]) == 2
+
+
 def test_run_as_json_prints_one_document_and_writes_everything(
     experiment: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

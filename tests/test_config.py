@@ -80,10 +80,15 @@ def test_compatibility_overlay_changes_only_what_it_names() -> None:
     assert official.dapper_args.params["dapperfl"]["gamma"] == 0.01
 
 
-def test_secure_overlay_finds_its_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [CONFIG / "cross_silo.yaml", CONFIG / "secure_grpc.yaml"]
+def test_the_shipped_cross_silo_experiment_finds_its_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [CONFIG / "cross_silo.yaml"]
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"dapper_grpc.certificates: no folder certs; looked in"):
+    with pytest.raises(
+        ConfigError,
+        match=r"dapper_grpc.certificates: no folder certs; looked in .*make_certs.sh certs",
+    ):
         load_settings(files)
     (tmp_path / "certs").mkdir()
     comm = load_settings(files).comm_args
@@ -120,7 +125,7 @@ def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
         ("ratios=[0.2,1.0]", "dapper_args.levels.ratios"),
         ("client_num_per_round=11", "client_num_per_round (11) is more than client_num_in_total (10)"),
         ("backend=mpi", "`backend` in comm_args is 'mpi'"),
-        ("backend=GRPC", "backend GRPC needs grpc_ipconfig_path"),
+        ("backend=GRPC", "whoever reaches its port can run code here (CVE-2026-5536, GHSA-2fpx-xrc2-7qf3)"),
         ("backend=DAPPER_GRPC", "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder"),
         ("dapper_grpc={server_address: here, certificates: .}", "expected HOST:PORT, e.g. server.example.org:8890"),
         ("dapper_grpc={server_address: 'a:99999', certificates: .}", "expected HOST:PORT"),
@@ -184,3 +189,8 @@ def test_protections_that_slim_models_do_not_fit_are_refused_with_the_reason(
     file.write_text(section)
     with pytest.raises(ConfigError, match=reason):
         load_settings([CONFIG / "digits_offline.yaml", file])
+
+
+def test_fedml_s_grpc_wants_everyone_s_address(experiment: Path) -> None:
+    with pytest.raises(ConfigError, match="backend GRPC needs grpc_ipconfig_path"):
+        load_settings([experiment], ["backend=GRPC", "allow_pickle=true"])

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import get_args
 
 import click
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -21,7 +20,7 @@ from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
 from fedml_dapper.benches.terminal import terminal_table
-from fedml_dapper.config import Precision, parse_override
+from fedml_dapper.config import Precision, parse_override, parse_yaml
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import slow_precision
 from fedml_dapper.federation.durable import written_whole
@@ -120,7 +119,7 @@ class _Display:
 def _numbers(text: str | None) -> list[int] | None:
     if text is None:
         return None
-    values = yaml.safe_load(f"[{text}]")
+    values = parse_yaml(f"[{text}]", where="--seeds")
     if not values or not all(isinstance(value, int) and value >= 0 for value in values):
         raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2,3")
     return list(values)

@@ -5,7 +5,7 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """
 
-from fedml_dapper.config.comm_args import CommArgs, EdgeArgs, MqttConfig, S3Config, SecureGrpcConfig
+from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, MqttConfig, S3Config, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
     AtHome,
     DapperArgs,
@@ -47,9 +47,11 @@ from fedml_dapper.config.section import Section, check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
+from fedml_dapper.config.yaml_text import parse_yaml
 
 __all__ = [
     "ENTRY_POINTS",
+    "FEDML_GRPC_HOLE",
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
@@ -94,6 +96,7 @@ __all__ = [
     "merge",
     "named_by_source",
     "parse_override",
+    "parse_yaml",
     "read_silo_levels",
     "read_yaml",
     "short_name",

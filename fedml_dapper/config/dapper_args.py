@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from fedml_dapper.config.fleet_args import FleetArgs
+from fedml_dapper.config.limits import MAX_ROUNDS, MAX_SECONDS, MAX_WIDTH
 from fedml_dapper.config.section import Section
 
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
@@ -47,7 +48,7 @@ class PruningArgs(Section):
     importance: Importance = "filters"
     """By what channels of ``norm: standardised`` are compared: the l1 norm of their filters, the size of their gains,
     or both multiplied. Filters of other networks have no gain, and are compared by l1 norm."""
-    round_to: int = Field(default=1, ge=1)
+    round_to: int = Field(default=1, ge=1, le=MAX_WIDTH)
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
 
@@ -85,9 +86,13 @@ class DefenceArgs(Section):
 
     max_change: float | None = Field(default=None, gt=0)
     """An upload of larger relative change is refused; none is when absent."""
+    max_times_median: float | None = Field(default=30, gt=1)
+    """Across silos, an upload is refused whose relative change is more than so many times the median of the round
+    before, and more than 1; so is one whose extras are. In the first round, which has none before, the round's own
+    median counts, and the global model stays as it is where an upload exceeds it. None is refused when null."""
     strikes: int | None = Field(default=None, ge=1)
     """After so many refused uploads a client is put in quarantine; never when absent."""
-    quarantine_rounds: int = Field(default=10, ge=1)
+    quarantine_rounds: int = Field(default=10, ge=1, le=MAX_ROUNDS)
     """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
     aggregation: Literal["mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
     """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
@@ -124,13 +129,13 @@ class DapperArgs(Section):
     """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
-    checkpoint_every: int = Field(default=5, ge=1)
+    checkpoint_every: int = Field(default=5, ge=1, le=MAX_ROUNDS)
     """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
-    checkpoints_kept: int = Field(default=2, ge=1)
+    checkpoints_kept: int = Field(default=2, ge=1, le=MAX_ROUNDS)
     """How many of the latest checkpoints stay, besides that of the best round."""
-    round_timeout_s: float = Field(default=3600, gt=0)
+    round_timeout_s: float = Field(default=3600, gt=0, le=MAX_SECONDS)
     """Seconds after which a round of separate processes closes with those who answered."""
-    join_timeout_s: float | None = Field(default=None, gt=0)
+    join_timeout_s: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     """Seconds that the server waits for all clients to come online before it begins with those that are there;
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)

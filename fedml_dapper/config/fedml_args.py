@@ -7,6 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedml_dapper.config.limits import (
+    MAX_BATCH,
+    MAX_CLASSES,
+    MAX_CLIENTS,
+    MAX_EPOCHS,
+    MAX_ROUNDS,
+    MAX_SEED,
+    MAX_SIDE,
+    MAX_THREADS,
+    MAX_WIDTH,
+)
 from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -22,7 +33,7 @@ class CommonArgs(Section):
     training_type: Literal["simulation", "cross_silo"] = "simulation"
     """``simulation``: all clients are this experiment's own, in one process or under MPI; ``cross_silo``: each is a
     process of its own, which may be anywhere."""
-    random_seed: int = Field(default=1, ge=0)
+    random_seed: int = Field(default=1, ge=0, le=MAX_SEED)
     """Of partition, levels, initial weights and batches, none of which depends on the method."""
 
 
@@ -48,7 +59,7 @@ class DataArgs(Section):
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
     arguments: dict[str, Any] = Field(default={})
     """What a function of one's own is called with, by name."""
-    classes: Annotated[int, Field(ge=2)] | tuple[str, ...] | None = None
+    classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | tuple[str, ...] | None = None
     """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
     the data say when absent."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -61,7 +72,7 @@ class DataArgs(Section):
     all (pixels from 0 to 1); the suite's own when absent, which for ``folder`` is ``imagenet``."""
     download: bool = False
     """Let torchvision fetch what is missing, where it can."""
-    image_size: int | None = Field(default=None, ge=8)
+    image_size: int | None = Field(default=None, ge=8, le=MAX_SIDE)
     """Height and width to which images are brought; the suite's own when absent."""
     partition: str | None = None
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
@@ -81,7 +92,7 @@ class DataArgs(Section):
     ``{domain, share, level}``."""
     client_order: Literal["shuffled", "official"] = "shuffled"
     """Of drawn domains; ``official``: one guaranteed client per domain comes last, in domain order."""
-    max_clients_per_domain: int | None = Field(default=None, ge=1)
+    max_clients_per_domain: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
     """For ``domain_shares``, of drawn domains; no limit when absent."""
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
@@ -115,7 +126,7 @@ class ModelArgs(Section):
     model: str | None = None
     """A built-in backbone, ``path/to/file.py:Name``, ``package.module:Name``, ``torchvision:NAME`` or ``timm:NAME``;
     absent only where a FedML program passes a network of its own."""
-    width: int | None = Field(default=None, ge=1)
+    width: int | None = Field(default=None, ge=1, le=MAX_WIDTH)
     """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
     (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
     norm: Norm | None = None
@@ -134,17 +145,17 @@ class TrainArgs(Section):
 
     federated_optimizer: Literal["FedAvg"] = "FedAvg"
     """FedML wants this key; the method itself is ``dapper_args.method``."""
-    client_num_in_total: int = Field(default=10, ge=1)
+    client_num_in_total: int = Field(default=10, ge=1, le=MAX_CLIENTS)
     """How many clients there are."""
-    client_num_per_round: int = Field(default=10, ge=1)
+    client_num_per_round: int = Field(default=10, ge=1, le=MAX_CLIENTS)
     """How many of them train in a round; drawn anew for each."""
-    comm_round: int = Field(default=100, ge=1)
+    comm_round: int = Field(default=100, ge=1, le=MAX_ROUNDS)
     """Rounds."""
-    epochs: int = Field(default=5, ge=1)
+    epochs: int = Field(default=5, ge=1, le=MAX_EPOCHS)
     """Local epochs of a client in a round (E)."""
-    batch_size: int = Field(default=64, ge=2)
+    batch_size: int = Field(default=64, ge=2, le=MAX_BATCH)
     """Samples in a step of a client."""
-    micro_batch_size: int | None = Field(default=None, ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1, le=MAX_BATCH)
     """A step runs forward and backward on so many of its samples at a time, which takes less memory; on all at once
     when absent. For networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
@@ -219,9 +230,9 @@ class DeviceArgs(Section):
 
     using_gpu: bool = False
     """Train and test on a GPU."""
-    gpu_id: int = Field(default=0, ge=0)
+    gpu_id: int = Field(default=0, ge=0, lt=1024)
     """Which one, as torch counts them."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     """CPU threads for torch. When absent all cores, but for an MPI rank that trains: its share of them."""
     precision: Precision = "fp32"
     """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay

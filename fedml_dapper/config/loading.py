@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel
 
 from fedml_dapper.config.fleet_args import FleetArgs
@@ -17,6 +16,7 @@ from fedml_dapper.config.section import check, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
+from fedml_dapper.config.yaml_text import MAX_DEPTH, MAX_LETTERS, parse_yaml
 from fedml_dapper.errors import ConfigError
 
 
@@ -68,9 +68,11 @@ def read_yaml(file: Path) -> dict[str, Any]:
             f"no config file at {file.absolute()}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
         )
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+        with file.open(encoding="utf-8") as stream:
+            text = stream.read(MAX_LETTERS + 1)  # enough to be refused for its length
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    content = parse_yaml(text, where=str(file))
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
     return content
@@ -90,16 +92,15 @@ def parse_override(values: dict[str, Any], override: str) -> None:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not valid YAML") from error
+    value = parse_yaml(text, where=f"--set {dotted:.60}")
     _put(values, dotted, value, shown=f"--set {dotted}")
 
 
 def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
     """Put ``value`` at the place of a dotted or bare key; errors begin with ``shown``."""
     path = dotted.split(".") if "." in dotted else _place_of(dotted, shown)
+    if len(path) > MAX_DEPTH:
+        raise ConfigError(f"{shown:.100}: unknown key; none lies that deep")
     place = values
     for key in path[:-1]:
         place = place.setdefault(key, {})
@@ -149,7 +150,7 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
         comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
         grpc = comm.dapper_grpc
-        places = {"certificates": find(grpc.certificates, "dapper_grpc.certificates", "folder")}
+        places = {"certificates": _find_certificates(grpc.certificates, folders)}
         if grpc.token_file is not None:
             places["token_file"] = find(grpc.token_file, "dapper_grpc.token_file")
         comm = comm.model_copy(update={"dapper_grpc": grpc.model_copy(update=places)})
@@ -182,6 +183,15 @@ def _with_found_profiles(fleet: FleetArgs, folders: Sequence[Path]) -> FleetArgs
         found = None if devices is None else tuple(find(name, "devices") for name in devices)
     network = None if fleet.network is None else find(fleet.network, "network")
     return fleet.model_copy(update={"devices": found, "network": network})
+
+
+def _find_certificates(path: Path, folders: Sequence[Path]) -> Path:
+    try:
+        return _find(path, "dapper_grpc.certificates", "folder", folders)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}. For a trial, `bash run/make_certs.sh {path} NUM_SILOS` makes it (docs/security.md)"
+        ) from error
 
 
 def _find_data(path: Path, folders: Sequence[Path]) -> Path:

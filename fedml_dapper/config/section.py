@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_args
 
@@ -12,11 +13,16 @@ from pydantic_core import ErrorDetails
 from fedml_dapper.config.keys import is_section, with_keys
 from fedml_dapper.errors import ConfigError
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_MAX_MISTAKES = 5
+"""That one message tells of."""
+
 
 class Section(BaseModel):
     """Base of every group of settings: frozen, and closed to unknown keys. A field's docstring is its meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -33,7 +39,7 @@ def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: 
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
-        mistakes = error.errors(include_url=False)
+        mistakes = error.errors(include_url=False)[:_MAX_MISTAKES]
         text = "; ".join(_explain(model, mistake, prefix) for mistake in mistakes)
         raise ConfigError(f"{where}: {text}") from error
 
@@ -59,7 +65,14 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
         case "value_error":
             where = ".".join(step for step in (place, last) if step)
             return f"{where}: {mistake['ctx']['error']}" if where else str(mistake["ctx"]["error"])
-    return f"`{last}`{inside} is {mistake['input']!r}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+    return f"`{last}`{inside} is {_shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+
+
+def _shown(value: object) -> str:
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes out no number of more than 4300 digits
+        return "a very large number"
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

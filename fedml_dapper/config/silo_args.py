@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedml_dapper.config.limits import MAX_NAME
 from fedml_dapper.config.section import Section
 
 
@@ -20,7 +21,7 @@ class SiloArgs(Section):
     """``silo_args``: with ``data_args.partition: own``, what this silo holds; every silo has a file of its own, laid
     over the one that all share."""
 
-    domain: str | None = Field(default=None, min_length=1, max_length=100)
+    domain: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     """The domain that its images are of: the suite's, or any name for a folder with one; its only one when absent."""
     data_cache_dir: Path | None = None
     """Where its images are; ``data_args.data_cache_dir`` when absent."""

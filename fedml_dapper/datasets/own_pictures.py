@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import DataArgs, did_you_mean
-from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet
+from fedml_dapper.datasets.npz import read_arrays
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.sources import (
@@ -29,7 +29,6 @@ from fedml_dapper.datasets.sources import (
     Splits,
     class_names,
     packed_sets,
-    read_arrays,
     read_picture,
 )
 from fedml_dapper.errors import DataError
@@ -232,7 +231,7 @@ class ListedFiles:
         labels: list[int] = []
         for file, label in labelled:
             try:
-                images[len(labels)] = read_picture(file, size, to_rgb)
+                images[len(labels)] = read_picture(file, size)
             except DataError as error:
                 if not self.skip_damaged:
                     raise DataError(f"{error}, or set data_args.skip_damaged") from error

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
-from fedml_dapper.datasets.sources import Array, class_names, find_splits, read_pictures
+from fedml_dapper.datasets.npz import Array
+from fedml_dapper.datasets.sources import class_names, find_splits, read_pictures
 from fedml_dapper.errors import ConfigError, DataError
 
 

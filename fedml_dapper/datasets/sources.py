@@ -7,29 +7,37 @@ ones stay as they are until a batch needs them larger. The formats are described
 
 from __future__ import annotations
 
-import zipfile
+import struct
 import zlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
+from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError
 
-Array = NDArray[Any]
 PartName = Literal["train", "validation", "test", "all"]
 
 TRAIN_FOLDERS = ("train", "valid")
 TEST_FOLDERS = ("test", "val")
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp"})
+MAX_PIXELS = 1 << 26
+"""Of a picture: 8192x8192. It takes 200 MB while it is read."""
+_DAMAGES = (
+    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
+    Image.DecompressionBombError, struct.error, zlib.error,
+)  # fmt: skip
+"""What Pillow raises, depending on the format and on where a picture is broken."""
 
 
 @dataclass(frozen=True)
@@ -128,17 +136,6 @@ def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: in
         f"{path}: has the arrays {', '.join(sorted(arrays)) or '(none)'}; a packed file holds x and y,"
         " or x_train, y_train, x_test and y_test"
     )
-
-
-def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Array]:
-    """The arrays of the ``.npz`` at ``path``, or ``only`` those; raises :class:`DataError` where it is damaged."""
-    try:
-        with path.open("rb") as stream, zipfile.ZipFile(stream):
-            stream.seek(0)
-            archive = np.load(stream, allow_pickle=False)
-            return {key: archive[key] for key in archive.files if only is None or key in only}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a readable .npz of plain arrays ({error}); fetch or pack it again") from error
 
 
 def _image_set(path: Path, arrays: dict[str, Array], keys: tuple[str, str], num_classes: int, size: int) -> ImageSet:
@@ -292,16 +289,19 @@ def _read_all(labelled: Sequence[tuple[Path, int]], size: int) -> ImageSet:
     return ImageSet(images, torch.tensor([label for _, label in labelled]))
 
 
-def _as_rgb(picture: Image.Image) -> Image.Image:
-    return picture.convert("RGB")
+def _check_size(picture: Image.Image) -> None:
+    if prod(picture.size) > MAX_PIXELS:
+        raise ValueError(f"it has {picture.width}x{picture.height} pixels, and {MAX_PIXELS} are the most")
 
 
-def read_picture(file: Path, size: int, to_rgb: Callable[[Image.Image], Image.Image] = _as_rgb) -> Tensor:
-    """The picture in ``file`` as uint8 (3, ``size``, ``size``); raises :class:`DataError` where it is damaged."""
+def read_picture(file: Path, size: int) -> Tensor:
+    """The picture in ``file`` as uint8 (3, ``size``, ``size``); raises :class:`DataError` where it is damaged, or of
+    more than :data:`MAX_PIXELS`."""
     try:
         with Image.open(file) as picture:
+            _check_size(picture)
             pixels = np.array(to_rgb(picture))
-    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, Image.DecompressionBombError) as error:
+    except _DAMAGES as error:
         raise DataError(f"{file}: not a readable picture ({error}); remove or replace it") from error
     return resize(torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0), size)[0]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from fedml_dapper.datasets.batches import ClientSamples
-from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.own_pictures import SUFFIXES, is_picture
 from fedml_dapper.datasets.preprocessing import Preprocessing
@@ -28,6 +27,6 @@ def unlabelled_pictures(folder: Path, preprocessing: Preprocessing, batch_size: 
             f"{folder}: {len(files)} pictures, and it takes two or more to measure anything; put some in"
             f" ({', '.join(sorted(SUFFIXES))})"
         )
-    images = torch.stack([read_picture(file, preprocessing.input_size, to_rgb) for file in files])
+    images = torch.stack([read_picture(file, preprocessing.input_size) for file in files])
     samples = ImageSet(images, torch.zeros(len(files), dtype=torch.int64), preprocessing)
     return ClientSamples(0, folder.resolve().name, samples, batch_size, seed)

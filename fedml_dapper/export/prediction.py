@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats import FORMATS, Runtime
@@ -41,7 +40,7 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
     assert side is not None, "only a batch's size is free"
     found = []
     for picture in pictures:
-        shares = runtime(read_picture(picture, side, to_rgb)[None])[0].softmax(dim=0)
+        shares = runtime(read_picture(picture, side)[None])[0].softmax(dim=0)
         probability, label = torch.max(shares, dim=0)
         found.append(Prediction(picture, about.classes[int(label)], float(probability)))
     return found

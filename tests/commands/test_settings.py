@@ -28,7 +28,7 @@ def test_every_key_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "default"),
     [
-        ("train_args.comm_round", "int >= 1", "100"),
+        ("train_args.comm_round", "int >= 1 <= 1e+06", "100"),
         ("data_args.dataset", "str | null", "null"),
         ("data_args.client_share", "float > 0 <= 1 | null", "null"),
         ("data_args.clients", "list of section | null", "null"),
@@ -49,7 +49,7 @@ def test_what_it_may_be_and_its_default(path: str, kind: str, default: str | Non
 @pytest.mark.parametrize(
     ("word", "shown", "hidden"),
     [
-        ("comm_round", ["comm_round: int >= 1 = 100", "Rounds."], ["epochs"]),
+        ("comm_round", ["comm_round: int >= 1 <= 1e+06 = 100", "Rounds."], ["epochs"]),
         ("train_args", ["epochs: int", "learning_rate: float > 0 = 0.01"], ["gamma", "backend"]),
         ("levels", ["levels.ratios", "levels.strict"], ["scope"]),
         ("dapper_args.levels.strict", ["levels.strict"], ["ratios"]),

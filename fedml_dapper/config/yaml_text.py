@@ -1,0 +1,93 @@
+"""YAML as people write it, and nothing that only an attack or a slip of the hand would hold.
+
+A section that stands twice would silently replace the first. Aliases can make a few lines mean billions of values, or a
+value that contains itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from fedml_dapper.errors import ConfigError
+
+MAX_LETTERS = 1 << 20
+"""Of a file."""
+MAX_DEPTH = 40
+"""Of lists and sections within each other."""
+MAX_VALUES = 100_000
+"""Aliases written out."""
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value that ``text`` means. Raises :class:`ConfigError`, which begins with ``where``, for what is no YAML or
+    breaks a rule of this module."""
+    if len(text) > MAX_LETTERS:
+        raise ConfigError(f"{where}: no settings are longer than {MAX_LETTERS} letters")
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _Check(where).measure(node)
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except RecursionError as error:
+        raise ConfigError(f"{where}: lists and sections lie deeper in each other than {MAX_DEPTH}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of numbers and dates that are none
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+class _Check:
+    """Walks a document before values are made of it."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._measures: dict[yaml.Node, tuple[int, int] | None] = {}
+        """Of every node: how many values it means, and how deep they lie; None while its own are counted."""
+
+    def measure(self, node: yaml.Node) -> tuple[int, int]:
+        if node not in self._measures:
+            self._measures[node] = None
+            below = [self.measure(child) for child in self._children(node)]
+            size, depth = 1 + sum(size for size, _ in below), 1 + max((depth for _, depth in below), default=0)
+            if depth > MAX_DEPTH:
+                raise ConfigError(f"{self._where}: lists and sections lie deeper in each other than {MAX_DEPTH}")
+            if size > MAX_VALUES:
+                raise ConfigError(f"{self._where}: {_line(node)}: aliases make this more than {MAX_VALUES} values")
+            self._measures[node] = size, depth
+        found = self._measures[node]
+        if found is None:
+            raise ConfigError(f"{self._where}: {_line(node)}: a value that contains itself")
+        return found
+
+    def _children(self, node: yaml.Node) -> list[yaml.Node]:
+        if isinstance(node, yaml.MappingNode):
+            self._check_keys(node)
+            return [part for pair in node.value for part in pair]
+        if isinstance(node, yaml.SequenceNode):
+            return list(node.value)
+        self._check_text(node)
+        return []
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
+        lines: dict[str, str] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    both = f"{lines[key.value]} and {_line(key)}"
+                    raise ConfigError(f"{self._where}: `{key.value:.60}` stands twice, in {both}; keep one")
+                lines[key.value] = _line(key)
+
+    def _check_text(self, node: yaml.Node) -> None:
+        try:
+            str(node.value).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{self._where}: {_line(node)}: a text with half a character (a surrogate)") from error
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"

@@ -1,0 +1,318 @@
+"""What nobody writes by mistake, or only a very tired person: one line and exit code 2 in 5 s and a GB."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import struct
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from fedml_dapper.cli import main
+from fedml_dapper.datasets.sources import read_picture
+from fedml_dapper.errors import DataError
+
+SECONDS, MEGABYTES = 5.0, 1024
+NAMES = 10_000
+EXPERIMENT = "data_args: {dataset: digits_offline}\nmodel_args: {model: resnet10, width: 8}\n"
+
+YAML: dict[str, tuple[str | bytes, str]] = {
+    "lists in lists in lists": ("a: " + "[" * 3000 + "]" * 3000, "deeper in each other than 40"),
+    "sections in sections": ("a: " + "{a: " * 100 + "1" + "}" * 100, "deeper in each other than 40"),
+    "lists left open": ("a: " + "[" * 200, "not valid YAML"),
+    "a list in itself": ("train_args: &a [1, *a]", "line 1: a value that contains itself"),
+    "a section in itself": ("train_args: &a {epochs: *a}", "a value that contains itself"),
+    "a billion values": (
+        "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)),
+        "aliases make this more than 100000 values",
+    ),
+    "a billion keys": (
+        "a0: &a0 {k: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+        "aliases make this more than 100000 values",
+    ),
+    "aliases upon aliases": (
+        "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 900)), "deeper in each other than 40"
+    ),
+    "5000 digits": ("train_args: {epochs: " + "9" * 5000 + "}", "not valid YAML"),
+    "a number of sixty": ("train_args: {epochs: " + "59:" * 3000 + "59}", "epochs"),
+    "a day that is none": ("train_args: {epochs: 2026-13-45}", "not valid YAML: month must be in 1..12"),
+    "half a character": ('train_args: {epochs: "\\ud800"}', "half a character"),
+    "a section twice": ("train_args: {epochs: 1}\ntrain_args: {comm_round: 2}", "`train_args` stands twice, in line 1"),
+    "a key twice": ("train_args:\n  epochs: 1\n  epochs: 2", "`epochs` stands twice, in line 2 and line 3; keep one"),
+    "tabs": ("train_args:\n\tepochs: 1", "not valid YAML"),
+    "a zero byte": (b"train_args: {epochs: \x00}", "not valid YAML"),
+    "no UTF-8": (b"train_args: {epochs: \xff\xfe}", "cannot be read"),
+    "nothing": ("", "expected sections"),
+    "a list": ("[1, 2]", "expected sections"),
+    "a word": ("quickstart", "expected sections"),
+    "two MiB": ("# " + "x" * (2 << 20), "no settings are longer"),
+    "Python's objects": ("train_args: !!python/object/apply:os.system [id]", "not valid YAML"),
+    "bytes that are none": ("train_args: {epochs: !!binary 'ÿ'}", "not valid YAML"),
+    "a tag of its own": ("train_args: !secret {epochs: 1}", "not valid YAML"),
+    "two documents": ("train_args: {epochs: 1}\n---\ntrain_args: {epochs: 2}", "not valid YAML"),
+    "a merge with a number": ("train_args: {<<: 3}", "not valid YAML"),
+    "a list as a key": ("? [a, b]\n: 1", "not valid YAML"),
+    "a number as a section": ("1: {epochs: 1}", "`1` is 1: keys should be strings"),
+    "ten thousand keys": ("train_args: {" + ", ".join(f"k{n}: 1" for n in range(NAMES)) + "}", "unknown key `k0`"),
+    "a very long name": (f"data_args: {{dataset: {'a' * NAMES}}}\nmodel_args: {{model: resnet10}}", "dataset"),
+}  # fmt: skip
+SETTINGS: dict[str, str] = {
+    f"random_seed=1{'0' * 30}": "random_seed",
+    "random_seed=-1": "random_seed",
+    "threads=1000000": "threads",
+    "threads=0": "threads",
+    "client_num_in_total=10000000": "client_num_in_total",
+    f"client_num_per_round=1{'0' * 18}": "client_num_per_round",
+    "comm_round=1000000000000": "comm_round",
+    "epochs=1000000000": "epochs",
+    "batch_size=1000000000000": "batch_size",
+    "learning_rate=.inf": "learning_rate",
+    "learning_rate=.nan": "learning_rate",
+    "learning_rate=1.0e+400": "learning_rate",
+    "weight_decay=-.inf": "weight_decay",
+    "round_timeout_s=.inf": "round_timeout_s",
+    "round_timeout_s=1.0e+300": "round_timeout_s",
+    "width=1000000000": "width",
+    "image_size=1000000": "image_size",
+    "ratios=[.nan]": "ratios",
+    "ratios=[]": "ratios",
+    "classes=1000000000": "classes",
+    "dirichlet_alpha=.inf": "dirichlet_alpha",
+    f"quarantine_rounds=1{'0' * 30}": "quarantine_rounds",
+    f"model={'a' * NAMES}": "model",
+    f"model={'a' * 300}.py:Net": "too long for a file",
+    f"data_cache_dir={'a' * NAMES}": "too long for a file",
+    f"method={'../' * 100}etc/passwd": "method",
+    "no equals sign": "expected key=value",
+    ".".join(["a"] * 1000) + "=1": "unknown key",
+    "epochs=[[[[": "not valid YAML",
+    "max_change=.nan": "max_change",
+}
+OVERLONG = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    said: str
+    seconds: float
+    megabytes: float
+
+
+def attempt(*arguments: str) -> Outcome:
+    """The command line in a process of its own, which is ended after twice the time it may take."""
+    reading, writing = os.pipe()
+    begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(2 * SECONDS))
+        result = CliRunner().invoke(main, arguments, prog_name="fedml-dapper")
+        error = "" if result.exception is None or isinstance(result.exception, SystemExit) else repr(result.exception)
+        said = json.dumps([result.exit_code, result.stderr + error[:1000]])
+        os.write(writing, said.encode()[:60_000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        text = stream.read()
+    _, status, usage = os.wait4(child, 0)
+    seconds = time.monotonic() - begun
+    assert text, f"ended by signal {os.WTERMSIG(status)} after {seconds:.1f} s"
+    code, said = json.loads(text)
+    return Outcome(code, said, seconds, (usage.ru_maxrss - before) / 1024)
+
+
+def check_refused(outcome: Outcome, message: str) -> None:
+    assert outcome.code == 2, outcome.said
+    assert message in outcome.said
+    assert len(outcome.said.strip().splitlines()) == 1, outcome.said
+    assert len(outcome.said) < 2000
+    assert outcome.seconds < SECONDS
+    assert outcome.megabytes < MEGABYTES
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(EXPERIMENT)
+    return file
+
+
+@pytest.mark.parametrize("what", YAML)
+def test_an_experiment_file_may_be_anything(experiment: Path, what: str) -> None:
+    content, message = YAML[what]
+    file = experiment.parent / "bad.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    check_refused(attempt("run", "-c", str(experiment), "-c", str(file)), message)
+    assert sorted(path.name for path in experiment.parent.iterdir()) == ["bad.yaml", "experiment.yaml"]
+
+
+@pytest.mark.parametrize("override", SETTINGS, ids=lambda text: text[:40])
+def test_a_setting_may_be_anything(experiment: Path, override: str) -> None:
+    check_refused(attempt("run", "-c", str(experiment), "--set", override), SETTINGS[override])
+    assert [path.name for path in experiment.parent.iterdir()] == ["experiment.yaml"]
+
+
+def fifo(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [fifo, lambda path: path.mkdir()], ids=["fifo", "folder"])
+def test_a_file_may_be_none(experiment: Path, make: Callable[[Path], None]) -> None:
+    place = experiment.parent / "strange"
+    make(place)
+    base = ["run", "-c", str(experiment)]
+    check_refused(attempt("run", "-c", str(place)), "no config file")
+    check_refused(attempt(*base, "--set", f"model_args.weights={place}"), "strange")
+    check_refused(attempt("report", str(place)), "strange")
+    check_refused(attempt("bench", str(place), "--profile", "small"), "strange")
+
+
+@pytest.mark.parametrize("make", [fifo, lambda path: path.mkdir()], ids=["fifo", "folder"])
+def test_a_ledger_may_be_none(experiment: Path, make: Callable[[Path], None]) -> None:
+    run = experiment.parent / "run"
+    run.mkdir()
+    make(run / "ledger.jsonl")
+    check_refused(attempt("run", "-c", str(experiment), "--output", str(run), "--resume"), "ledger.jsonl is no file")
+    check_refused(attempt("run", "-c", str(experiment), "--output", str(run)), "ledger.jsonl is no file")
+
+
+def test_a_name_may_be_too_long(experiment: Path) -> None:
+    check_refused(attempt("run", "-c", str(experiment), "--output", "o" * OVERLONG), "File name too long")
+    check_refused(attempt("run", "-c", "c" * OVERLONG), "too long for a file")
+
+
+# Data
+
+
+def npz_that_declares(shape: str) -> bytes:
+    """One array whose header promises more than follows."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (64 - (len(header) + 11) % 64) + "\n"
+    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + b"\x00" * 100
+    return zipped({"classes.npy": npy(CLASSES), "x.npy": array, "y.npy": array})
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def saved(**arrays: object) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+def picture(width: int, height: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("1", (width, height)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+CLASSES, LABELS = np.array(["cat", "dog"]), np.arange(4) % 2
+SOME = np.zeros((4, 8, 8, 3), np.uint8)
+NUMBERS = np.zeros((4, 8, 8, 3))
+PACKED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "713 TiB": (lambda: npz_that_declares("(28000000, 5000, 5600)"), "says that it holds 784000000000000 bytes"),
+    "a shape below 0": (lambda: npz_that_declares("(-4, 8, 8, 3)"), "bad.npz"),
+    "a header that is code": (lambda: npz_that_declares("__import__('os')"), "bad.npz"),
+    "300 MB of nothing": (
+        lambda: zipped({"classes.npy": npy(CLASSES), "x.npy": bytes(300 << 20), "y.npy": npy(LABELS)}),
+        "unfold into 300 MiB",
+    ),
+    "pickled objects": (lambda: saved(x=np.array([{}], object), y=LABELS, classes=CLASSES), "Object arrays"),
+    "half a file": (lambda: saved(x=SOME, y=np.zeros(4, int))[:200], "bad.npz"),
+    "no zip": (lambda: b"PK" * 1000, "bad.npz"),
+    "numbers, no pictures": (
+        lambda: saved(x=NUMBERS, y=LABELS, classes=CLASSES),
+        "expected uint8",
+    ),
+    "labels out of range": (lambda: saved(x=SOME, y=LABELS * 10**18, classes=CLASSES), "class dog has no training"),
+    "other arrays": (lambda: saved(a=SOME), "bad.npz"),
+    "no arrays": (lambda: zipped({}), "bad.npz"),
+    "a zero-sized picture": (lambda: saved(x=SOME[:, :0], y=LABELS, classes=CLASSES), "expected uint8"),
+}
+
+
+@pytest.mark.parametrize("what", PACKED)
+def test_a_packed_file_may_be_anything(experiment: Path, what: str) -> None:
+    make, message = PACKED[what]
+    folder = experiment.parent / "pictures"
+    folder.mkdir()
+    (folder / "bad.npz").write_bytes(make())
+    asked = ("--set", "dataset=folder", "--set", f"data_cache_dir={folder}")
+    check_refused(attempt("run", "-c", str(experiment), *asked), message)
+
+
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "13000 pixels wide and high": lambda: picture(13_000, 13_000),
+    "60000 wide": lambda: picture(60_000, 2_000),
+    "half of it": lambda: picture(64, 64)[:40],
+    "a text": lambda: b"no picture at all",
+    "nothing": lambda: b"",
+    "the beginning of a GIF": lambda: b"GIF89a" + b"\xff" * 40,
+    "the beginning of a TIFF": lambda: b"II*\x00" + b"\xff" * 40,
+    "the beginning of a JPEG": lambda: b"\xff\xd8\xff\xe0" + b"\x00" * 40,
+}
+
+
+@pytest.mark.parametrize("what", PICTURES)
+def test_a_picture_may_be_anything(experiment: Path, what: str) -> None:
+    folder = experiment.parent / "pictures"
+    for label in ("cat", "dog"):
+        (folder / "zoo" / label).mkdir(parents=True)
+        for index in range(4):
+            (folder / "zoo" / label / f"{index}.png").write_bytes(picture(8, 8))
+    (folder / "zoo" / "dog" / "3.png").write_bytes(PICTURES[what]())
+    asked = ("--set", "dataset=folder", "--set", f"data_cache_dir={folder}")
+    check_refused(attempt("run", "-c", str(experiment), *asked), "3.png: not a readable picture")
+
+
+def test_a_picture_may_be_broken_anywhere(tmp_path: Path) -> None:
+    chance, refused = np.random.default_rng(1), 0
+    pixels = Image.fromarray(chance.integers(0, 255, (24, 24, 3), np.uint8))
+    for suffix in ("png", "jpg", "gif", "bmp", "tif", "webp"):
+        pixels.save(tmp_path / f"whole.{suffix}")
+        whole = (tmp_path / f"whole.{suffix}").read_bytes()
+        for _ in range(100):
+            broken = bytearray(whole[: chance.integers(1, len(whole) + 1)])
+            for place in chance.integers(0, len(broken), 3):
+                broken[place] = chance.integers(0, 256)
+            file = tmp_path / f"broken.{suffix}"
+            file.write_bytes(broken)
+            try:
+                assert read_picture(file, 8).shape == (3, 8, 8)
+            except DataError:
+                refused += 1
+    assert refused > 100
+
+
+def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    Image.fromarray(ramp).save(tmp_path / "deep.png")
+    read = read_picture(tmp_path / "deep.png", 8)
+    assert read[0, 0].tolist() == [0, 4, 8, 12, 16, 20, 24, 28]
+    assert int(read.max()) == 255
