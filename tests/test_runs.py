@@ -171,7 +171,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
 
 def test_silos_are_told_their_command(tiny: str) -> None:
     with pytest.raises(ConfigError, match=r"`python -m fedml_dapper --cf .*tiny.yaml --rank N --role server\|client`"):
-        fedml_dapper.run(tiny, training_type="cross_silo", backend="GRPC", grpc_ipconfig_path=tiny)
+        fedml_dapper.run(tiny, training_type="cross_silo", backend="GRPC", allow_pickle=True, grpc_ipconfig_path=tiny)
 
 
 def test_no_setting_is_named_as_an_argument() -> None:

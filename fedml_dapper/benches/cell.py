@@ -5,7 +5,6 @@ The folder holds the cell's ``settings.yaml``. The run goes on where it was cut 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sys
@@ -17,6 +16,7 @@ from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
+from fedml_dapper.federation.run_lock import try_lock
 
 LOCK_NAME = "lock"
 ORPHANED = 3
@@ -44,15 +44,10 @@ def is_finished(folder: Path) -> bool:
 
 def _take(lock: int, folder: Path) -> None:
     deadline = time.monotonic() + _PATIENCE_S  # a killed queue's cell notices only after a moment
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise DapperError(f"another process is running {folder}; wait for it, or stop it") from None
-            time.sleep(0.2)
-        else:
-            return
+    while not try_lock(lock, folder):
+        if time.monotonic() > deadline:
+            raise DapperError(f"another process is running {folder}; wait for it, or stop it")
+        time.sleep(0.2)
 
 
 def _end_with(parent: int) -> None:

@@ -6,14 +6,14 @@ agents start it, or ``--role edge``. Further options of theirs are read by FedML
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from fedml_dapper.commands.options import resume_option, shipped_where_missing
+from fedml_dapper.commands.complaint import complaining
+from fedml_dapper.commands.options import restart_option, resume_option, shipped_where_missing
 from fedml_dapper.commands.run import run_experiment
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.interruption import ending_in_order
 
 
@@ -29,16 +29,16 @@ from fedml_dapper.interruption import ending_in_order
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
 @resume_option
+@restart_option
 def main(
     configs: tuple[Path, ...], rank: int, role: str | None, overrides: tuple[str, ...], output: Path | None,
-    resume: bool,
+    resume: bool, restart: bool,
 ) -> None:  # fmt: skip
     """Run the experiment file that FedML's ``--cf`` names, or one process of it."""
-    try:
+    with complaining("fedml_dapper"):
         if role is not None and (role == "server") != (rank == 0):
             raise ConfigError(f"--role {role} --rank {rank}: the server is rank 0, clients are rank 1 and up")
         with ending_in_order("fedml_dapper"):  # before click, which would end otherwise
-            run_experiment(configs, overrides, output=output, rank=rank, as_edge=role == "edge", resume=resume)
-    except DapperError as error:
-        click.echo(f"fedml_dapper: {error}", err=True)
-        sys.exit(2)
+            run_experiment(
+                configs, overrides, output=output, rank=rank, as_edge=role == "edge", resume=resume, restart=restart
+            )

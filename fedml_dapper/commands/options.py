@@ -13,6 +13,10 @@ resume_option = click.option(
     "--resume", is_flag=True,
     help="Go on with the run in the --output folder after its last checkpoint; start one where there is none.",
 )  # fmt: skip
+restart_option = click.option(
+    "--restart", is_flag=True,
+    help="Delete what an earlier run left in the --output folder, and begin with round 1.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.options import json_option, resume_option, shipped_where_missing
+from fedml_dapper.commands.options import json_option, restart_option, resume_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
@@ -57,6 +57,7 @@ from fedml_dapper.profiling import Profiler
     "--output", type=click.Path(path_type=Path), help="Folder for this run; by default a new one below output_dir."
 )
 @resume_option
+@restart_option
 @click.option(
     "--profile",
     is_flag=True,
@@ -64,11 +65,13 @@ from fedml_dapper.profiling import Profiler
 )
 @click.option("--verbose", is_flag=True, help="Print all effective settings first.")
 def run(
-    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, profile: bool,
-    verbose: bool,
+    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, restart: bool,
+    profile: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
-    run_experiment(configs, overrides, as_json, output, resume=resume, profile=profile, verbose=verbose)
+    run_experiment(
+        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose
+    )
 
 
 def run_experiment(
@@ -79,6 +82,7 @@ def run_experiment(
     rank: int = 0,
     as_edge: bool = False,
     resume: bool = False,
+    restart: bool = False,
     profile: bool = False,
     verbose: bool = False,
 ) -> None:
@@ -86,6 +90,8 @@ def run_experiment(
 
     The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos and edges, MPI knows its own.
     """
+    if resume and restart:
+        raise ConfigError("--resume goes on with a run, --restart begins it anew; give one of the two")
     settings = load_settings(configs, overrides)
     if settings.comm_args.backend == "MPI":
         rank = _mpi_rank()
@@ -103,7 +109,7 @@ def run_experiment(
     console.print(experiment_tables(experiment))
     for note in experiment.notes:
         console.print(f"note: {note}", soft_wrap=True)
-    run_dir = open_run_dir(experiment, output, resume)
+    run_dir = open_run_dir(experiment, output, resume, restart)
     console.print(f"All settings: {run_dir / SETTINGS_NAME}", soft_wrap=True)
     if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
         console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
@@ -161,11 +167,20 @@ def _mpi_rank() -> int:
 def _show_log(who: str) -> None:
     """Our own log lines on stderr; FedML's stay below warnings."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_LogLine(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
     logger = logging.getLogger("fedml_dapper")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+
+
+class _LogLine(logging.Formatter):
+    """What endangers the machine is red, where somebody looks on."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        is_red = record.levelno >= logging.CRITICAL and sys.stderr.isatty()
+        return click.style(line, fg="red", bold=True) if is_red else line
 
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:

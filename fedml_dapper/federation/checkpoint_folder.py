@@ -29,7 +29,7 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
         save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round), self._sources)
-        files = [path for path in self._newest_first() if _round_of(path) <= checkpoint.round]
+        files = [path for path in self._newest_first() if path.is_file() and _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
         best = max(tested, key=lambda path: self._metric.merit(tested[path]), default=None)  # of equals the earliest
@@ -59,8 +59,9 @@ class CheckpointFolder:
         return _file(self._path, round_)
 
     def _newest_first(self) -> list[Path]:
-        files = (path for path in self._path.glob("round_*") if re.fullmatch(r"round_\d+\.safetensors", path.name))
-        return sorted(files, key=_round_of, reverse=True)
+        named = re.compile(r"round_\d+\.safetensors")
+        found = (path for path in self._path.glob("round_*") if named.fullmatch(path.name))
+        return sorted(found, key=_round_of, reverse=True)
 
 
 def checkpoint_of_round(folder: Path, round_: int, settings: Settings) -> Checkpoint | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
-import logging
 import os
 import zlib
 from collections.abc import Sequence
@@ -18,14 +16,14 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.federation.durable import explained, written_whole
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import Record, RoundRecord, RunRecord
-
-LOGGER = logging.getLogger(__name__)
+from fedml_dapper.federation.run_lock import try_lock
 
 
 class LedgerWriter(RunObserver):
     """Appends each record as it comes, onto the disk, so that an interrupted run keeps its finished rounds.
 
-    While it is open no second process can write to the same ledger, where the file system knows locks.
+    While it is open nobody else can write to the same ledger, where the file system knows locks; no second run of this
+    process either, which the lock of the run's folder lets in.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,12 +59,8 @@ class LedgerWriter(RunObserver):
     def _open(self, mode: Literal["xb", "ab"]) -> None:
         with explained(self.path):
             self._file = self.path.open(mode, buffering=0)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise DataError(f"{self.path}: another process is at this run; wait for its end, or end it") from error
-        except OSError:
-            LOGGER.info("%s is on a file system without locks", self.path)
+        if not try_lock(self._file.fileno(), self.path):
+            raise DataError(f"{self.path}: another process is at this run; wait for its end, or end it")
 
     def _write(self, record: Record) -> None:
         assert self._file is not None, "run_started comes first"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 
 from fedml_dapper.config import Settings, check, short_name
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.identity import changed_params, settings_difference, shared_settings
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
+from fedml_dapper.federation.run_lock import lock_folder, unlock_folder
 
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"
@@ -20,26 +22,36 @@ SETTINGS_NAME = "settings.yaml"
 REPORT_NAME = "report.html"
 
 
-def open_run_dir(experiment: Experiment, path: Path | str | None = None, resume: bool = False) -> Path:
-    """Make the run's folder and put the effective settings into it; asking twice changes nothing.
+def open_run_dir(
+    experiment: Experiment, path: Path | str | None = None, resume: bool = False, restart: bool = False
+) -> Path:
+    """Make the run's folder, lock it for this process, and put the effective settings into it; asking twice changes
+    nothing.
 
     By default a new one below ``dapper_args.output_dir``, named after data, method, seed and time. With ``resume`` the
-    folder may hold a run of the same experiment. Raises :class:`ConfigError` where ``path`` holds any other run, cannot
-    be written, or the run cannot be resumed.
+    folder may hold a run of the same experiment; ``restart`` deletes what a run left there. Raises
+    :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
+    :class:`DataError` where another process is at it.
     """
     settings, path = experiment.settings, None if path is None else Path(path)
-    if resume:
-        path = _resumable(experiment, path)
-    elif path is None:
+    if path is None:
+        if resume or restart:
+            asked = "--resume" if resume else "--restart"
+            raise ConfigError(f"{asked} which run? give its folder, e.g. {asked} --output runs/FOLDER")
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
         suite, seed = short_name(settings.data_args.dataset), settings.common_args.random_seed
         path = settings.dapper_args.output_dir / f"{suite}-{experiment.method.name}-seed{seed}-{stamp}"
-    elif (path / LEDGER_NAME).exists():
-        raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write into {path.absolute()}: {error.strerror}; choose another folder") from error
+    is_ours_now = lock_folder(path)
+    try:
+        _prepare(experiment, path, resume, restart)
+    except DapperError:
+        if is_ours_now:  # this process may live on, and others want the folder
+            unlock_folder(path)
+        raise
     with written_whole(path / SETTINGS_NAME) as scratch:
         scratch.write_text(settings.as_yaml(), encoding="utf-8")
     return path
@@ -51,13 +63,36 @@ def is_finished(run_dir: Path, experiment: Experiment) -> bool:
     return found is not None and len(found[1]) == last == round_of_model(run_dir / MODEL_NAME)
 
 
-def _resumable(experiment: Experiment, path: Path | None) -> Path:
-    """``path``, if it holds no run or one of the same settings on the same data."""
-    if path is None:
-        raise ConfigError("--resume which run? give its folder, e.g. --resume --output runs/FOLDER")
+def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) -> None:
+    """Raises :class:`DapperError` unless a run may begin in ``path``, or go on."""
+    ledger = path / LEDGER_NAME
+    if ledger.exists() and not ledger.is_file():
+        raise ConfigError(f"{ledger} is no file; remove it, or choose another folder")
+    if restart:
+        _clear(path)
+    elif resume:
+        _check_resumable(experiment, path)
+    elif ledger.exists():
+        raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")
+
+
+def _clear(path: Path) -> None:
+    """Delete what a run wrote into ``path``, and nothing else."""
+    shutil.rmtree(path / CHECKPOINTS_NAME, ignore_errors=True)
+    for name in (LEDGER_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
+        (path / name).unlink(missing_ok=True)
+
+
+def _check_resumable(experiment: Experiment, path: Path) -> None:
+    """Raises :class:`ConfigError` unless ``path`` holds no run or one of the same settings on the same data."""
+    if not (path / LEDGER_NAME).exists() and any(path.glob(f"{CHECKPOINTS_NAME}/*.safetensors")):
+        raise ConfigError(
+            f"{path} has checkpoints, but no {LEDGER_NAME} that says what was run; put it back, or give --restart in"
+            " place of --resume, which deletes the checkpoints and begins with round 1"
+        )
     found = read_unfinished(path / LEDGER_NAME)
     if found is None:
-        return path
+        return
     theirs, ours = found[0], experiment.record()
     settings = check(Settings, theirs.settings, where=str(path / LEDGER_NAME))
     difference = settings_difference(
@@ -69,4 +104,3 @@ def _resumable(experiment: Experiment, path: Path | None) -> Path:
     theirs = theirs.model_copy(update={"classes": theirs.classes or ours.classes})  # earlier versions did not say
     if any(getattr(theirs, key) != getattr(ours, key) for key in ("suite", "domains", "classes", "clients")):
         raise ConfigError(f"{path} holds a run on other data; give it the same, or take another folder")
-    return path

@@ -14,6 +14,7 @@ from fedml_dapper.federation.model_file import origin_of, save_model
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import RoundRecord, RunRecord
 from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.run_lock import unlock_folder
 from fedml_dapper.federation.server import Server
 
 LOGGER = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class RunFiles(RunObserver):
                 self._save()
         finally:
             self._ledger.run_finished()
+            unlock_folder(self._model.parent)
 
     def _save(self) -> None:
         for checkpoint in self._unsaved[-1:]:

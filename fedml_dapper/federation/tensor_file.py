@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -26,20 +28,14 @@ def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> 
 
 def read_tensors(path: Path, noun: str) -> dict[str, Tensor]:
     """All tensors of the file, a ``noun`` in errors; raises :class:`DataError` where it is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{noun} {path} is damaged: {error}") from error
+    with _opened(path, noun) as file:
+        return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def metadata_of(path: Path, noun: str) -> dict[str, str]:
     """What the file says besides its tensors; raises :class:`DataError` where it is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            return dict(file.metadata() or {})
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{noun} {path} is damaged: {error}") from error
+    with _opened(path, noun) as file:
+        return dict(file.metadata() or {})
 
 
 def storable(tensors: Tensors) -> dict[str, Tensor]:
@@ -50,3 +46,14 @@ def storable(tensors: Tensors) -> dict[str, Tensor]:
         name: tensor.clone() if users[tensor.untyped_storage().data_ptr()] > 1 else tensor
         for name, tensor in moved.items()
     }
+
+
+@contextmanager
+def _opened(path: Path, noun: str) -> Iterator[Any]:  # safetensors' own types say nothing
+    if path.exists() and not path.is_file():  # opening a FIFO would wait for ever
+        raise DataError(f"{noun} {path} is damaged: it is no file")
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{noun} {path} is damaged: {error}") from error

@@ -8,7 +8,6 @@ it anew for each trial.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_lock import try_lock
 from fedml_dapper.methods import METHODS
 from fedml_dapper.search.space import Params, Range, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator
@@ -410,8 +410,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"cannot write into {folder.absolute()}: {error.strerror}; choose another folder") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"another process is searching in {folder.absolute()}; wait for it, or stop it") from None
+        if not try_lock(lock.fileno(), folder):
+            raise ConfigError(f"another process is searching in {folder.absolute()}; wait for it, or stop it")
         yield

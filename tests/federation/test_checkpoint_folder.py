@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_without_damage_the_latest_is_taken(
     assert CheckpointFolder(tmp_path / "none", experiment).latest(9) is None
 
 
-@pytest.mark.parametrize("damage", ["cut", "emptied", "flipped", "folder", "foreign", "ahead"])
+@pytest.mark.parametrize("damage", ["cut", "emptied", "flipped", "folder", "fifo", "foreign", "ahead"])
 def test_one_that_cannot_be_used_is_set_aside_and_the_one_before_it_taken(
     experiment: Experiment,
     tiny_settings: SettingsFactory,
@@ -90,6 +91,9 @@ def test_one_that_cannot_be_used_is_set_aside_and_the_one_before_it_taken(
         case "folder":
             path.unlink()
             path.mkdir()
+        case "fifo":
+            path.unlink()
+            os.mkfifo(path)
         case "foreign":
             other = tiny_settings("method=fedavg", *FEW, "random_seed=2")
             save_checkpoint(checkpoint(last_record=record(4)), other, path)
@@ -114,6 +118,12 @@ def test_later_ones_of_an_earlier_life_do_not_push_out_new_ones(experiment: Expe
     filled(tmp_path, experiment, {7: 9.0, 8: 9.0})
     filled(tmp_path, experiment, {1: 1.0, 2: 2.0, 3: 3.0})
     assert rounds_in(tmp_path) == [2, 3, 7, 8]
+
+
+def test_what_somebody_put_there_stays(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "round_00001.safetensors").mkdir()
+    filled(tmp_path, experiment, {2: 2.0, 3: 3.0, 4: 4.0})
+    assert rounds_in(tmp_path) == [1, 3, 4]
 
 
 def test_the_best_one_is_the_last_resort(experiment: Experiment, tmp_path: Path) -> None:

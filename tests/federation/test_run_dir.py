@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from fedml_dapper.federation import (
     open_run_dir,
     simulate,
 )
+from fedml_dapper.federation.durable import SCRATCH_NAME
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.pruning import Device
 
@@ -109,3 +113,63 @@ def test_a_run_is_finished_with_its_last_global_model(
     model = (run_dir / MODEL_NAME).read_bytes()
     (run_dir / MODEL_NAME).write_bytes(model[:-1])
     assert not is_finished(run_dir, experiment)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fedml_dapper.federation.run_lock import lock_folder
+lock_folder(Path(sys.argv[1]))
+print("mine", flush=True)
+time.sleep(60)
+"""
+
+
+def test_another_process_s_run_is_left_alone_altogether(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    scratch = run_dir / SCRATCH_NAME
+    scratch.mkdir()  # as where the other process is writing a file
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+        for how in ({"resume": True}, {"restart": True}, {}):
+            with pytest.raises(DataError, match=f"{run_dir}: another process is at this run"):
+                open_run_dir(experiment, run_dir, **how)
+        assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+        assert scratch.is_dir()
+        other.kill()
+    assert open_run_dir(experiment, run_dir, resume=True) == run_dir  # the system gave the lock back
+
+
+def test_who_is_refused_a_folder_leaves_it_to_others(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        open_run_dir(experiment, run_dir)  # as in a notebook, which stays open
+    with subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+        other.kill()
+
+
+def test_a_run_without_its_ledger_is_begun_anew_only_when_told_to(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    (run_dir / LEDGER_NAME).unlink()
+    (run_dir / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"has checkpoints, but no ledger.jsonl .*--restart"):
+        open_run_dir(experiment, run_dir, resume=True)
+    assert list((run_dir / "checkpoints").iterdir())
+    open_run_dir(experiment, run_dir, restart=True)
+    assert sorted(path.name for path in run_dir.iterdir()) == ["notes.txt", "settings.yaml"]
+    assert len(simulate(experiment, run_dir=run_dir, resume=True)[1]) == 2
+
+
+def test_a_checkpoint_that_is_no_file_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
+    simulate(experiment, run_dir=tmp_path / "run")
+    strange = tmp_path / "run" / "checkpoints" / "round_00009.safetensors"
+    os.mkfifo(strange)
+    assert is_finished(tmp_path / "run", experiment)
+    assert len(simulate(experiment, run_dir=tmp_path / "run", resume=True)[1]) == 2
