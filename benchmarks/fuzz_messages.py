@@ -38,6 +38,7 @@ from fedml_dapper.federation import (
     framed,
     shared_settings,
 )
+from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.methods import Upload
 
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
@@ -96,7 +97,7 @@ class Target:
             if not isinstance(received, Upload) or received.client_id >= len(self.server.state.profiles):
                 return "refused"
             self.check.check_form(self.server.state, received)
-            self.check.check_change(self.server.state, received)
+            self.check.check_change(self.server.state, received, Magnitude())
         except ProtocolError:
             return "refused"
         self._assert_well_formed(received)

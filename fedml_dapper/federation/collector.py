@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, ClientProfile, Downlink, Memory, ServerState, Upload, payload_bytes
@@ -45,10 +46,15 @@ class Collector:
         self._refused: dict[int, str] = {}
         self._records: list[ClientRecord] = []
         self._bytes_down: dict[int, int] = {}
+        self._usual = Magnitude()
+        """Of the uploads of the round before."""
+        self._magnitudes: dict[int, Magnitude] = {}
+        """Of the uploads of the open round, by client id."""
 
-    def _open(self, aggregation: Aggregation, awaited: Iterable[int]) -> None:
-        """Begin a round that these clients' uploads are to be folded in."""
+    def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: Magnitude) -> None:
+        """Begin a round that these clients' uploads, about as large as ``usual``, are to be folded in."""
         self._aggregation, self._awaited = aggregation, sorted(awaited)
+        self._usual, self._magnitudes = usual, {}
         self._early, self._folded, self._refused, self._records, self._bytes_down = {}, set(), {}, [], {}
 
     def downlink(self, client_id: int) -> Downlink:
@@ -62,12 +68,17 @@ class Collector:
         its client has to send. One that the defence finds implausible is refused, in simulation as elsewhere."""
         self._check_awaited(upload, self.state)
         self._check.check_form(self.state, upload)
+        if self._is_plausible(self.state, upload):
+            self._take(upload)
+
+    def _is_plausible(self, before: ServerState, upload: Upload) -> bool:
+        """Whether the upload is of a size that it may have; one that is not is refused."""
         try:
-            self._check.check_change(self.state, upload)
+            self._magnitudes[upload.client_id] = self._check.check_change(before, upload, self._usual)
         except ProtocolError as error:
             self.refuse(upload.client_id, error)
-        else:
-            self._take(upload)
+            return False
+        return True
 
     def _check_awaited(self, upload: Upload, before: ServerState) -> None:
         """Raises :class:`ProtocolError` unless a client that began in the state ``before`` may send ``upload`` now."""
@@ -144,6 +155,7 @@ class Collector:
     def _record(self, upload: Upload, profile: ClientProfile, begun: int | None = None) -> ClientRecord:
         """What the ledger says of an upload of a client that was like ``profile`` when it began."""
         params, macs = self._method.model_size(upload.plan)
+        magnitude = self._magnitudes.get(upload.client_id, Magnitude())
         return ClientRecord(
             client=upload.client_id,
             domain=profile.domain,
@@ -159,6 +171,8 @@ class Collector:
             seconds=upload.metrics.seconds,
             accuracy_before=upload.metrics.accuracy_before,
             accuracy_after=upload.metrics.accuracy_after,
+            change=magnitude.change,
+            extras_norm=magnitude.extras,
             begun=begun,
         )
 

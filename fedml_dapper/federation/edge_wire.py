@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.edges import EdgeSum, Order
 from fedml_dapper.federation.identity import Identity
+from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.federation.wire import (
     check_finite,
@@ -49,6 +50,8 @@ class OrderHeader(_Header):
     profiles: tuple[tuple[int, str, int, float, int], ...]
     """Client, domain, level, ratio, samples."""
     memory: dict[str, Any] = {}
+    usual: tuple[float | None, float | None]
+    """Relative change and norm of extras, as :class:`Magnitude` has them."""
     settings: dict[str, Any]
     """The server's, so that an edge can say in which its own differ."""
 
@@ -78,6 +81,7 @@ class EdgeCodec:
             chosen=order.chosen,
             profiles=tuple((p.client_id, p.domain, p.level, p.ratio, p.num_samples) for p in order.profiles),
             memory=order.memory.values,
+            usual=(order.usual.change, order.usual.extras),
             settings=self._settings,
         )
         tensors = prefixed("", order.weights) | prefixed(_MEMORY, order.memory.tensors)
@@ -102,7 +106,8 @@ class EdgeCodec:
             raise ProtocolError("order is about clients that it does not describe")
         ordered = {name: weights[name] for name in self._layout.tensors}
         memory = Memory(remembered, header.memory)
-        return Order(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory)
+        usual = Magnitude(*header.usual)
+        return Order(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory, usual)
 
     @part("wire")
     def encode_sum(self, message: EdgeSum) -> bytes:

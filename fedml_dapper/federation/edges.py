@@ -14,6 +14,7 @@ from typing import Any
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.collector import Collector
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.methods import ClientProfile, Memory, Method, RecoverAndAverage, ServerState
 from fedml_dapper.pruning import PartialSum, Tensors, check_partial
@@ -34,6 +35,8 @@ class Order:
     weights: Tensors
     memory: Memory
     """What the method remembers on the server, on which downlinks may depend."""
+    usual: Magnitude = field(default_factory=Magnitude)
+    """Of the uploads of the round before."""
 
     @property
     def payload_bytes(self) -> int:
@@ -81,7 +84,7 @@ class Edge(Collector):
         )
         self._rank = order.edge
         self._sum = RecoverAndAverage(self.state, self._method.problem)
-        self._open(self._sum, order.clients)
+        self._open(self._sum, order.clients, order.usual)
 
     def close(self) -> EdgeSum:
         """What came in until now."""

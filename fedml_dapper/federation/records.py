@@ -84,12 +84,17 @@ class ClientRecord(Record):
     bytes_up: int
     bytes_down: int
     loss: float
-    """Mean training loss per sample over the last local epoch, regulariser included."""
+    """Mean training loss per sample over the last local epoch, regulariser included. This and what follows up to
+    ``accuracy_after`` is what the client says; only what could not be is refused."""
     steps: int
     seconds: float
     accuracy_before: float | None = None
     """The client's own model on its own test samples before the round's training; None where it is not measured."""
     accuracy_after: float | None = None
+    change: float | None = None
+    """||w - W|| / ||W|| of the upload, W being what the client was sent; None where nobody asked."""
+    extras_norm: float | None = None
+    """l2 norm of what the upload holds besides weights."""
     begun: int | None = None
     """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
     ``fleet.clock.late``)."""
@@ -227,7 +232,7 @@ class RoundRecord(Record):
     validation_scores: Scores | None = None
     """The same on validation samples, by which a round is chosen; None where the partition keeps none."""
     clients: tuple[ClientRecord, ...]
-    """Those whose upload went into the new global model."""
+    """Those whose upload went into the new global model, or would have but for ``rolled_back``."""
     personal: PersonalScores | None = None
     """On the clients' test samples; None where it is not measured."""
     validation: PersonalScores | None = None
@@ -243,6 +248,8 @@ class RoundRecord(Record):
     """Chosen for the round, but left out for earlier uploads that were refused."""
     edges: dict[int, EdgeRecord] = {}
     """By rank, where there are edges between server and silos; clients' bytes are then those of their edge's line."""
+    rolled_back: str | None = None
+    """Why the global model is still that of the round before, where this round's uploads would have ruined it."""
     at_work: dict[int, int] = {}
     """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None

@@ -14,6 +14,7 @@ from fedml_dapper.federation.collector import Collector
 from fedml_dapper.federation.edges import EdgeSum, Order, check_sum
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.late_uploads import AtWork, LateUpload, arriving, late_upload
+from fedml_dapper.federation.magnitude import Magnitude, is_finite, recorded_magnitude, usual_magnitude
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, EdgeRecord, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
@@ -137,7 +138,7 @@ class Server(Collector):
                     self.state, weights=dict(self.state.weights), memory=self.state.memory.snapshot()
                 )
             awaited = [*self.recipients, *self._virtual.arrived, *self._at_work]
-            self._open(self._method.aggregation(self.state), awaited)
+            self._open(self._method.aggregation(self.state), awaited, self._usual_now())
             self._bytes_down = {client_id: one.bytes_down for client_id, one in self._at_work.items()}
             self._opened = time.perf_counter()
             for client_id in self._virtual.arrived:
@@ -171,8 +172,9 @@ class Server(Collector):
         clients = self._chosen_of(edge) if self._aggregation is not None else self._measurers_of(edge)
         self._asked[edge] = {client_id: state.profiles[client_id] for client_id in clients}
         order = Order(
-            state.round + 1, edge + 1, tuple(clients), state.clients, state.profiles, state.weights, state.memory
-        )
+            state.round + 1, edge + 1, tuple(clients), state.clients, state.profiles, state.weights, state.memory,
+            self._usual_now(),
+        )  # fmt: skip
         self._bytes_down[edge] = order.payload_bytes
         return order
 
@@ -202,10 +204,7 @@ class Server(Collector):
         if self._virtual.drops(upload.client_id):
             self._goes_on_without(upload.client_id)
             return
-        try:
-            self._check.check_change(before, upload)
-        except ProtocolError as error:
-            self.refuse(upload.client_id, error)
+        if not self._is_plausible(before, upload):
             return
         if self._virtual.keeps(upload.client_id):
             bytes_down = self._bytes_down.pop(upload.client_id, 0)
@@ -244,8 +243,7 @@ class Server(Collector):
         unfinished = self._fold_the_rest()
         edges = {edge + 1: self._merge(edge) for edge in sorted(self._sums)}
         self._at_work = self._still_at_work(unfinished) if self._keeps_late else {}
-        with part("aggregation"):
-            self._aggregation.close()
+        rolled_back = self._aggregate()
         self._aggregation = None
         self.state.round, self.state.clients = self.state.round + 1, ()
         evaluation_started = time.perf_counter()
@@ -265,6 +263,7 @@ class Server(Collector):
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={one: reason for one, reason in sorted(self._refused.items()) if not self.is_edge(one)},
             quarantined=tuple(self._left_out),
+            rolled_back=rolled_back,
             at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),
             notes=dict(self._method.round_notes(self.state)),
@@ -274,6 +273,48 @@ class Server(Collector):
             if self._experiment.roster.relieve(record.client, record.level, record.seconds):
                 self._renew_profile(record.client)
         return self.last_record
+
+    def _aggregate(self) -> str | None:
+        """Make the new global model; or say why it stays as it is, where the uploads would ruin it.
+
+        In the first round nothing is known of what is usual: there it shows when all uploads are in. In simulation,
+        where clients run our own code, a model that is ruined is a result.
+        """
+        assert self._aggregation is not None
+        times = self._check.times_median
+        if times is not None and (outliers := self._outliers(times)):
+            for client_id, reason in outliers.items():
+                self._note_refusal(client_id, reason)
+            self._records = [record for record in self._records if record.client not in outliers]
+            return self._rolled_back(f"what clients {sorted(outliers)} sent is out of all proportion")
+        weights, memory = dict(self.state.weights), self.state.memory.snapshot()
+        with part("aggregation"):
+            self._aggregation.close()
+        made = (*self.state.weights.values(), *self.state.memory.tensors.values())
+        if self.holds_memories or is_finite(made):
+            return None
+        self.state.weights, self.state.memory = weights, memory
+        senders = sorted(record.client for record in self._records)
+        return self._rolled_back(f"the model made of what clients {senders} sent is not finite")
+
+    def _outliers(self, times: float) -> dict[int, str]:
+        """Clients whose folded upload is no better than one that would have been refused, had it been known when it
+        came what is usual; and why."""
+        usual, outliers = usual_magnitude(self._records).without(self._usual), {}
+        for record in self._records:
+            try:
+                recorded_magnitude(record).check(usual, times)
+            except ProtocolError as error:
+                outliers[record.client] = str(error)
+        return outliers
+
+    def _rolled_back(self, reason: str) -> str:
+        LOGGER.error("round %d: %s; the global model stays as it was before", self.state.round + 1, reason)
+        return reason
+
+    def _usual_now(self) -> Magnitude:
+        """What is known to be usual among the open round's uploads, from those of the round before."""
+        return usual_magnitude([] if self.last_record is None else self.last_record.clients)
 
     def checkpoint(self) -> Checkpoint:
         """What :meth:`restore` needs; stays as it is while rounds go on. Only between two rounds, after the first."""

@@ -12,11 +12,13 @@ from torch import nn
 from fedml_dapper.config import DefenceArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.methods import ServerState, Upload
-from fedml_dapper.pruning import Tensors, check_fits, relative_change, slim_tensors
+from fedml_dapper.federation.magnitude import Magnitude, magnitude_of
+from fedml_dapper.methods import ClientProfile, ServerState, Upload
+from fedml_dapper.pruning import Tensors, check_fits, slim_tensors
 
-MAX_COUNT = 2**40
-"""No run sees as many batches, so no BatchNorm has counted as many."""
+MAX_PASSES = 16
+"""How often a norm may count a batch, or an optimizer step on it, in a local epoch. FDSE's norms count four times,
+Ditto's clients say two steps; others count once."""
 
 
 class UploadCheck:
@@ -27,6 +29,15 @@ class UploadCheck:
         self._layout = experiment.method.problem.layout
         self._metric = experiment.method.problem.task.headline
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
+        is_simulation = experiment.settings.common_args.training_type == "simulation"
+        self.times_median = None if is_simulation else self._defence.max_times_median
+        """``defence.max_times_median``, where clients are other people's."""
+        state = experiment.method.problem.backbone.state_dict()
+        whole = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point() and tensor.numel()}
+        self._first_counts = {name: (int(tensor.min()), int(tensor.max())) for name, tensor in whole.items()}
+        self._known: tuple[ClientProfile, ...] = ()
+        self._most_a_round = 0
+        """Batches that the client of ``_known`` with the most can count in a round."""
         self._variances = [
             f"{name}.running_var"
             for name, layer in experiment.method.problem.backbone.named_modules()
@@ -47,12 +58,31 @@ class UploadCheck:
         if upload.num_samples != expected:
             raise ProtocolError(f"upload says {upload.num_samples} samples, its client trains on {expected}")
         self._check_shares(upload)
-        for name, tensor in upload.weights.items():
-            if not tensor.is_floating_point() and not bool(((tensor >= 0) & (tensor < MAX_COUNT)).all()):
-                raise ProtocolError(f"upload's `{name}` counts outside 0..{MAX_COUNT - 1}")
+        most = self._most_batches(server.profiles[upload.client_id])
+        if upload.metrics.steps > most:
+            raise ProtocolError(f"upload says {upload.metrics.steps} steps, its client makes {most} at most")
+        counted = self._most_counted(server)
+        for name, (lowest, highest) in self._first_counts.items():
+            if name in upload.weights:
+                most = highest + counted
+                if not bool(((upload.weights[name] >= lowest) & (upload.weights[name] <= most)).all()):
+                    raise ProtocolError(f"upload's `{name}` counts outside {lowest}..{most}")
         for name in self._variances:
             if name in upload.weights and bool((upload.weights[name] < 0).any()):
                 raise ProtocolError(f"upload's `{name}` holds negative variances")
+
+    def _most_counted(self, server: ServerState) -> int:
+        """Batches that whoever trains on the most can have counted in all rounds so far, with much to spare. What every
+        upload keeps to, their mean does, and so all that start from it."""
+        if server.profiles is not self._known:  # of a crowd there may be a hundred thousand
+            self._known = server.profiles
+            self._most_a_round = max(self._most_batches(profile) for profile in server.profiles)
+        return (server.round + 1) * self._most_a_round
+
+    def _most_batches(self, profile: ClientProfile) -> int:
+        """That a client can count in a round. Batches may be as small as a sample: loaders are the user's, and a batch
+        may come in micro-batches."""
+        return MAX_PASSES * self._method.epochs(profile) * profile.num_samples
 
     def _check_shares(self, upload: Upload) -> None:
         """Raises :class:`ProtocolError` where the headline is in percent and the upload's are not within 0..100."""
@@ -60,17 +90,21 @@ class UploadCheck:
         if not all(value is None or self._metric.can_be(value) for value in said):
             raise ProtocolError(f"upload's {self._metric.title} is outside 0..100: {said}")
 
-    def check_change(self, server: ServerState, upload: Upload) -> None:
-        """Raises :class:`ProtocolError` where the upload moved further than ``defence.max_change`` lets it."""
-        limit = self._defence.max_change
-        if limit is None:
-            return
-        change = relative_change(upload.weights, self._before(server, upload))
-        if not change <= limit:  # so that NaN is refused too
+    def check_change(self, server: ServerState, upload: Upload, usual: Magnitude) -> Magnitude:
+        """How large the upload is, where somebody asks. Raises :class:`ProtocolError` where it moved further than
+        ``defence.max_change`` lets it, or out of all proportion to what is ``usual``."""
+        limit, times = self._defence.max_change, self.times_median
+        if limit is None and times is None:
+            return Magnitude()
+        magnitude = magnitude_of(upload, self._before(server, upload))
+        if limit is not None and not (magnitude.change is not None and magnitude.change <= limit):  # NaN is refused too
             raise ProtocolError(
-                f"upload differs from what was sent by {change:.3g} of its norm; dapper_args.defence.max_change allows"
-                f" {limit:g}"
+                f"upload differs from what was sent by {magnitude.change:.3g} of its norm;"
+                f" dapper_args.defence.max_change allows {limit:g}"
             )
+        if times is not None:
+            magnitude.check(usual, times)
+        return magnitude
 
     def _before(self, server: ServerState, upload: Upload) -> Tensors:
         """What the client was sent, cut as its upload is; of tensors that were not sent, the global model's."""

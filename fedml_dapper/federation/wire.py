@@ -53,7 +53,7 @@ class _Metrics(BaseModel):
 
     loss: float
     steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
     accuracy_before: float | None = None
     accuracy_after: float | None = None
 
@@ -89,6 +89,8 @@ class Codec:
         self._layout = layout
         self._identity = identity
         self._settings = settings
+        self._last: _Body | None = None
+        """Of the last downlink: most methods send the same tensors to all clients of a round."""
 
     @part("wire")
     def encode(self, message: Downlink | Upload, memory: Memory | None = None) -> bytes:
@@ -108,12 +110,24 @@ class Codec:
             settings=None if is_upload else self._settings,
             memory=None if memory is None else memory.values,
         )
-        body = safetensors.torch.save(
+        is_shared = not is_upload and memory is None
+        body = self._shared_body(message) if is_shared else self._body(message, is_upload, memory)
+        return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
+
+    def _body(self, message: Downlink | Upload, is_upload: bool, memory: Memory | None) -> bytes:
+        return safetensors.torch.save(
             _flatten(message.weights, self._sent(message.plan), self._layout, self._uplink(is_upload))
             | prefixed(_EXTRA, message.extras)
             | prefixed(_MEMORY, {} if memory is None else memory.tensors)
         )
-        return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
+
+    def _shared_body(self, message: Downlink | Upload) -> bytes:
+        """A downlink's numbers, encoded once where one client after another is sent the same tensors in a round."""
+        sent = {name: message.weights[name] for name in self._sent(message.plan)}
+        sent |= {_EXTRA + name: tensor for name, tensor in message.extras.items()}
+        if self._last is None or not self._last.holds(message.round, sent):
+            self._last = _Body(message.round, sent, self._body(message, is_upload=False, memory=None))
+        return self._last.content
 
     @part("wire")
     def decode(self, data: bytes) -> tuple[Downlink | Upload, Memory | None]:
@@ -222,6 +236,23 @@ class _Part:
             )
         pieces = torch.split(flat, sizes)
         return {name: piece.view(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Body:
+    """What a round's tensors were encoded to. They stay as they are while the round is open."""
+
+    round: int
+    tensors: Tensors
+    content: bytes
+
+    def holds(self, round_: int, tensors: Tensors) -> bool:
+        """Whether these very tensors, of this round, are in it."""
+        return (
+            self.round == round_
+            and self.tensors.keys() == tensors.keys()
+            and all(tensor is self.tensors[name] for name, tensor in tensors.items())
+        )
 
 
 def framed(header: bytes, body: bytes) -> bytes:

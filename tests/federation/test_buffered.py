@@ -15,6 +15,8 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, build_experiment
 from fedml_dapper.methods import Upload
 
+from ..across_silos import across_silos
+
 SettingsFactory = Callable[..., Settings]
 FEW = ("image_size=16", "client_share=0.05", "epochs=1", "client_num_in_total=5", "norm=standardised")
 CLOCK = {"over_selection": 1.25, "late": "kept"}  # five at work, four uploads close a round
@@ -24,8 +26,7 @@ FLEET = {"devices": ["raspberry_pi_5", "phone_middle"], "network": "flash_p50", 
 @pytest.fixture
 def silos(tiny_settings: SettingsFactory, tmp_path: Path) -> Callable[..., Experiment]:
     """Five silos, four of whose uploads close a round."""
-    (tmp_path / "addresses.csv").write_text("eid,rank,grpc_server_ip,grpc_server_port\n")
-    across = ("training_type=cross_silo", "backend=GRPC", f"grpc_ipconfig_path={tmp_path / 'addresses.csv'}")
+    across = across_silos(tmp_path)
     buffered = ("client_num_per_round=5", "buffer_size=4")
     return lambda *overrides: build_experiment(tiny_settings(*FEW, *across, *buffered, *overrides))
 

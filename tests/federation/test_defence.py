@@ -19,6 +19,8 @@ from fedml_dapper.methods import METHODS, Aggregation, Downlink, FedAvg, Recover
 from fedml_dapper.methods.parts.server_momentum import WithMomentum
 from fedml_dapper.pruning import Tensors, relative_change
 
+from ..across_silos import across_silos
+
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=1", "frequency_of_the_test=9", "comm_round=6")
 SANE = "dapper_args.defence.max_change=5"
@@ -67,8 +69,7 @@ def federation(tiny_settings: SettingsFactory) -> Callable[..., Federation]:
 @pytest.fixture
 def silos(tiny_settings: SettingsFactory, tmp_path: Path) -> Callable[..., Federation]:
     """A federation whose clients are other people's."""
-    (tmp_path / "addresses.csv").write_text("eid,rank,grpc_server_ip,grpc_server_port\n")
-    across = ("training_type=cross_silo", "backend=GRPC", f"grpc_ipconfig_path={tmp_path / 'addresses.csv'}")
+    across = across_silos(tmp_path)
     return lambda *overrides: Federation(build_experiment(tiny_settings(*FEW, *across, *overrides)))
 
 

@@ -14,7 +14,7 @@ import torch
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server, UploadCheck, build_experiment
-from fedml_dapper.federation.validation import MAX_COUNT
+from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.methods import METHODS, Upload
 from fedml_dapper.pruning import DENSE, PruningPlan, slim_tensors
 
@@ -88,9 +88,12 @@ BAD: dict[str, tuple[Change, str]] = {
     "extras": (lambda upload, e: replace(upload, extras={"x": torch.zeros(1)}), "knows nothing of"),
     "more samples": (lambda upload, e: replace(upload, num_samples=upload.num_samples + 1), "its client trains on"),
     "a counter too high": (
-        lambda upload, e: with_tensor(upload, counter(upload), torch.tensor(MAX_COUNT)), "counts outside"
+        lambda upload, e: with_tensor(upload, counter(upload), torch.tensor(2**40 - 1)), r"counts outside 0\.\."
     ),
     "a counter below 0": (lambda upload, e: with_tensor(upload, counter(upload), torch.tensor(-1)), "counts outside"),
+    "more steps than batches": (
+        lambda upload, e: replace(upload, metrics=replace(upload.metrics, steps=10**6)), "1000000 steps"
+    ),
     "a negative variance": (
         lambda upload, e: with_tensor(upload, variance(upload), -upload.weights[variance(upload)]),
         "negative variances",
@@ -151,21 +154,57 @@ def test_no_method_takes_extras_that_it_does_not_know(tiny_settings: SettingsFac
     server.receive(upload)
 
 
+def test_counters_as_high_as_they_may_be_leave_honest_uploads_in_bounds(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, "method=fedavg", "comm_round=3"))
+    server, clients = Server(experiment), ClientSide(experiment)
+    name = "stem.1.num_batches_tracked"
+    for _ in range(3):
+        for client_id in server.round_clients():
+            upload = clients.update(server.downlink(client_id), experiment.clients[client_id])
+            if client_id == 2:
+                with pytest.raises(ProtocolError, match=r"counts outside 0\.\.(\d+)") as caught:
+                    server.receive(with_tensor(upload, name, torch.tensor(2**40 - 1)))
+                most = int(str(caught.value).rpartition("..")[2])
+                upload = with_tensor(upload, name, torch.tensor(most))
+            server.receive(upload)
+        server.close_round()
+    assert server.state.weights[name] == most  # of counters the highest counts
+
+
+def test_batches_may_be_as_small_as_their_owner_likes(tiny_settings: SettingsFactory) -> None:
+    """Of two samples each, as from a loader of the user's own, where the experiment's own would be of 1024."""
+    _, uploads = first_round(build_experiment(tiny_settings(*FEW, "method=fedavg", "batch_size=2")))
+    assert max(upload.metrics.steps for upload in uploads) > 16 * 2  # epochs of one batch each
+    server = Server(build_experiment(tiny_settings(*FEW, "method=fedavg", "batch_size=1024")))
+    server.round_clients()
+    for upload in uploads:
+        server.receive(upload)
+
+
+def test_whole_numbers_of_a_network_s_own_are_no_counters(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings(*FEW, "method=fedavg"))
+    experiment.method.problem.backbone.get_submodule("stem.1").get_buffer("num_batches_tracked").fill_(-7)
+    server, (upload, *_) = first_round(experiment)
+    assert UploadCheck(experiment).check_form(server.state, upload) is None
+    with pytest.raises(ProtocolError, match=r"counts outside -7\.\."):
+        server.receive(with_tensor(upload, counter(upload), torch.tensor(-8)))
+
+
 def test_change_is_measured_from_what_the_client_was_sent(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FEW, "dapper_args.defence.max_change=2.0"))
     server, uploads = first_round(experiment)
     check = UploadCheck(experiment)
     for upload in uploads:
-        check.check_change(server.state, upload)
+        check.check_change(server.state, upload, Magnitude())
         for factor, passes in ((2.9, True), (3.1, False)):  # 3 W is W moved by twice its length
             layout, weights = experiment.method.problem.layout, server.state.weights
             cut = slim_tensors(weights, layout, upload.plan, upload.unsliced)
             far = replace(upload, weights={n: (t * factor).to(t.dtype) for n, t in cut.items()})
             if passes:
-                check.check_change(server.state, far)
+                check.check_change(server.state, far, Magnitude())
             else:
                 with pytest.raises(ProtocolError, match=r"2\.1 of its norm.*max_change allows 2"):
-                    check.check_change(server.state, far)
+                    check.check_change(server.state, far, Magnitude())
         broken: dict[str, Any] = {"predictor.bias": torch.full((10,), float("nan"))}
         with pytest.raises(ProtocolError, match="nan of its norm"):
-            check.check_change(server.state, replace(upload, weights={**upload.weights, **broken}))
+            check.check_change(server.state, replace(upload, weights={**upload.weights, **broken}), Magnitude())

@@ -110,6 +110,25 @@ def test_parts_of_a_model_and_extras_travel_too(tiny_settings: SettingsFactory) 
     assert memory is None
 
 
+def test_what_several_clients_are_sent_is_encoded_once_a_round(tiny_settings: SettingsFactory) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1"))
+    codec, (server, _) = codec_of(experiment), messages_of(experiment)
+    sent = [replace(server.downlink(client), extras={"mean": torch.ones(2)}) for client in (0, 1)]
+    sent.append(replace(sent[1], extras=sent[0].extras))
+    bodies = []
+    for downlink in (sent[0], sent[0], sent[2], sent[1]):
+        received, _ = codec.decode(codec.encode(downlink))
+        assert same(downlink, received)
+        bodies.append(codec._last.content)  # type: ignore[union-attr]
+    assert [body is bodies[0] for body in bodies] == [True, True, True, False]  # the last has other extras
+    changed = replace(sent[0], weights={name: tensor + 1 for name, tensor in sent[0].weights.items()})
+    assert same(changed, codec.decode(codec.encode(changed))[0])
+    for tensor in changed.weights.values():
+        tensor.add_(1)  # as no server does within a round
+    later = replace(changed, round=2)
+    assert same(later, codec.decode(codec.encode(later))[0])
+
+
 def test_a_clients_memory_travels_with_its_messages(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("epochs=1"))
     codec, (server, _) = codec_of(experiment), messages_of(experiment)

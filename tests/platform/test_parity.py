@@ -13,16 +13,20 @@ from safetensors.torch import load_file
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger, simulate
 
-from .processes import Silos, address_table
+from .processes import Silos, fedml_grpc
 from .test_mpi import MPIEXEC, mpirun
 
 SettingsFactory = Callable[..., Settings]
 FIVE_LEVELS = ("client_num_in_total=5", "client_num_per_round=5", "threads=1")
 
 
+UNLIKE = {"seconds": 0.0, "change": None, "extras_norm": None}
+"""The last two are measured across silos alone."""
+
+
 def without_seconds(rounds: list[RoundRecord]) -> list[object]:
     return [
-        (record.round, record.scores, [client.model_copy(update={"seconds": 0.0}) for client in record.clients])
+        (record.round, record.scores, [client.model_copy(update=UNLIKE) for client in record.clients])
         for record in rounds
     ]
 
@@ -40,7 +44,7 @@ def by_grpc(settings: SettingsFactory, folder: Path, *overrides: str) -> Path:
     """The run's folder."""
     content = yaml.safe_load(settings(*overrides).as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
-    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, 5))}
+    content["comm_args"] = fedml_grpc(folder, 5)
     file = folder / "grpc.yaml"
     file.write_text(yaml.safe_dump(content))
     silos = Silos(folder, file, 5)
