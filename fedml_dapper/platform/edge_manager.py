@@ -118,9 +118,10 @@ class DapperEdgeManager(RoundManager):
             return False
         return True
 
-    def _is_there(self, process: int) -> None:
+    def _is_there(self, process: int, again: bool) -> None:
         if self._measuring:
-            self._measure_again(process)
+            if again:
+                self._measure_again(process)
         elif self._open:
             if not self._owed_by(process):
                 self._send_next(process)

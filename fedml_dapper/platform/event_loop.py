@@ -16,9 +16,15 @@ from typing import Any
 from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
 
+from fedml_dapper.platform.allowance import Allowance
+
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
+_LATE_SECONDS = 1.0
+"""A deadline that is seen to pass so much too late was not watched: the process was halted, or the machine slept."""
+_DROPS_AT_ONCE, _DROPS_PER_SECOND = 100.0, 1.0
+"""Dropped messages that the log tells of: who sends them could fill a disk otherwise."""
 
 
 class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
@@ -29,6 +35,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
         self._stopped = False
+        self._drops_logged = Allowance(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
 
     def _init_manager(self) -> None:
         """FedML's hook, called by its constructor: connect."""
@@ -76,18 +83,28 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
             self.com_manager.stop_receive_message()
             thread.join(STOP_SECONDS)
 
+    def note_drop(self, text: str, *values: object) -> None:
+        """Say in the log that a peer's message is dropped, unless it has said so too often."""
+        if self._drops_logged.take():
+            LOGGER.warning(text, *values)
+
     def _turn(self) -> None:
         wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
         try:
             message_type, message = self._events.get(timeout=wait)
         except queue.Empty:
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            late = 0.0 if self._deadline is None else time.monotonic() - self._deadline
+            if self._deadline is None or late < 0:
+                return
+            if late > _LATE_SECONDS:
+                LOGGER.warning("this process was halted, or very busy, for %.0f s; others get these to answer", late)
+                self.set_deadline(late)
+            else:
                 self._deadline = None
                 self.on_deadline()
         else:
             if message_type in self.message_handler_dict:
                 super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
             else:  # where FedML would end the run, at the word of any peer
-                LOGGER.warning(
-                    "dropped a message of unknown type %s from rank %s", message_type, message.get_sender_id()
-                )
+                kind, sender = str(message_type), message.get_sender_id()
+                self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)

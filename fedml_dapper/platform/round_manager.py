@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -24,6 +24,8 @@ from fedml_dapper.platform.transports import reason_of
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
 """How long those who called may take to confirm the end of the run, or to come and hear of it."""
+MAX_STARTS = 3
+"""How often a process may be started again in one round, and be sent the round's model once more."""
 
 
 class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
@@ -53,6 +55,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._silent: set[int] = set()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
+        self._starts: Counter[int] = Counter()
+        """How often processes were started again since the round began."""
         self._measuring: dict[int, str] = {}
         """Those who are to measure a model, and the ticket that came with it."""
         self._open = False
@@ -65,8 +69,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         """Whether a process that says that it is there can take part; if not, it has heard why."""
         raise NotImplementedError
 
-    def _is_there(self, process: int) -> None:
-        """A process came online, or says again that it is."""
+    def _is_there(self, process: int, again: bool) -> None:
+        """A process came online, or says again that it is; ``again`` where it was started again meanwhile."""
         raise NotImplementedError
 
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
@@ -115,22 +119,27 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self.stop()
         elif self._lets_join(process, msg_params):
             self._online.add(process)
-            self._note_life(process, str(msg_params.get(LIFE)))
-            self._is_there(process)
+            again = self._note_life(process, str(msg_params.get(LIFE)))
+            self._is_there(process, again)
 
-    def _note_life(self, process: int, life: str) -> None:
-        """A process that was started again knows nothing of what its earlier life was sent."""
+    def _note_life(self, process: int, life: str) -> bool:
+        """Whether the process was started again. It knows nothing then of what its earlier life was sent."""
         if self._lives.setdefault(process, life) == life:
-            return
+            return False
         self._lives[process] = life
+        self._starts[process] += 1
         for client_id in reversed(self._owed_by(process)):
             del self._sent[client_id]
             if client_id in self._collector.at_work:
                 LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
                 self._collector.give_up(client_id)
+            elif self._starts[process] > MAX_STARTS:
+                LOGGER.warning("client %d was started again too often; the round goes on without it", client_id)
+                self._collector.give_up(client_id)
             else:
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
                 self._queues[process].appendleft(client_id)
+        return True
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
@@ -146,6 +155,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _begin(self, recipients: Sequence[int]) -> None:
         """Send everybody what the round starts from."""
         self._queues.clear()
+        self._starts.clear()
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
         for client_id in recipients:
             self._queues[self._process_of(client_id)].append(client_id)
@@ -181,33 +191,30 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return self._codec.encode(self._collector.downlink(client_id), memory)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
-        process = int(msg_params.get_sender_id())
+        process, ticket = int(msg_params.get_sender_id()), msg_params.get(TICKET)
+        if ticket not in [self._sent[client_id] for client_id in self._owed_by(process)]:
+            # too late, or there already; trained on what this server sent before it crashed, or by a process that was
+            # started again since. It is not even read: who repeats such a thing would take the server's time
+            self.note_drop("rank %d: an upload that does not answer what it was sent last, dropped", process)
+            return
         try:
-            sender, round_, take = self._read(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
-            if round_ <= self._collector.state.round and sender not in self._collector.at_work:
-                LOGGER.warning("client %d: upload of round %d came too late, dropped", sender, round_)
-                return
-            if sender not in self._sent or msg_params.get(TICKET) != self._sent[sender]:
-                # trained on what this server sent before it crashed, or on another round's model, or by a process that
-                # has been started again since: not what the client is to answer now
-                LOGGER.warning("client %d: upload does not answer what it was sent last, dropped", sender)
-                return
-            take()
-            self._silent.discard(sender)
+            sender, take = self._read(process, msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+            if self._sent.get(sender) == ticket:
+                take()
+                self._silent.discard(sender)
+            else:
+                self.note_drop("rank %d: an upload for client %d with another's ticket, dropped", process, sender)
         except ProtocolError as error:
             if self._collector.holds_memories:  # a simulation's ranks run our own code: a bug, not a stranger's fault
                 raise
-            owed = self._owed_by(process)
-            for client_id in owed:
+            for client_id in self._owed_by(process):
                 self._collector.refuse(client_id, error)
-            if not owed:
-                LOGGER.warning("message of process %d dropped: %.200r", process, str(error))
         if self._open:
             self._send_next(process)
             self._close_if_complete()
 
-    def _read(self, process: int, data: Any) -> tuple[int, int, Callable[[], None]]:
-        """Who answers, in which round, and what takes the answer. Raises :class:`ProtocolError`."""
+    def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
+        """Who answers, and what takes the answer. Raises :class:`ProtocolError`."""
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes, got {type(data).__name__}")
         message, memory = self._codec.decode(data)
@@ -217,7 +224,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
         if self._collector.holds_memories and memory is not None:
             self._collector.memories[message.client_id] = memory
-        return message.client_id, message.round, lambda: self._collector.receive(message)
+        return message.client_id, lambda: self._collector.receive(message)
 
     def _close_if_complete(self) -> None:
         reachable = {client_id for client_id in self._unsent if self._process_of(client_id) in self._online}
@@ -234,6 +241,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _begin_measuring(self, recipients: Sequence[int]) -> bool:
         """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
         self._measuring = {}
+        self._starts.clear()
         for client_id in recipients:
             if self._process_of(client_id) in self._online:
                 self._send_to_measure(client_id)
@@ -252,14 +260,18 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _measure_again(self, process: int) -> None:
         """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
         if process - 1 in self._measuring:
-            self._send_to_measure(process - 1)
+            if self._starts[process] > MAX_STARTS:
+                LOGGER.warning("client %d was started again too often; it measures nothing", process - 1)
+                del self._measuring[process - 1]
+            else:
+                self._send_to_measure(process - 1)
             if not self._measuring:
                 self._end_measuring()
 
     def handle_measurement(self, msg_params: Message) -> None:
         sender = int(msg_params.get_sender_id()) - 1
         if sender not in self._measuring or self._measuring[sender] != msg_params.get(TICKET):
-            LOGGER.info("client %d: a measurement that nobody waits for, dropped", sender)
+            self.note_drop("client %d: a measurement that nobody waits for, dropped", sender)
             return
         del self._measuring[sender]
         try:

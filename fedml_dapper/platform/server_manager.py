@@ -88,7 +88,7 @@ class DapperServerManager(RoundManager):
         if silo in self._server.silos_of(process - 1):
             self._takes_in(silo, message.get(HOLDS), process)
         else:
-            LOGGER.warning("rank %d speaks for silo %d, which another process serves; dropped", process, silo)
+            self.note_drop("rank %d speaks for silo %d, which another process serves; dropped", process, silo)
         return False
 
     def _takes_in(self, silo: int, announcement: Any, edge: int | None = None) -> bool:
@@ -108,9 +108,10 @@ class DapperServerManager(RoundManager):
             )
         return True
 
-    def _is_there(self, process: int) -> None:
+    def _is_there(self, process: int, again: bool) -> None:
         if self._measuring:
-            self._measure_again(process)
+            if again:
+                self._measure_again(process)
         elif self._open:
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
@@ -145,13 +146,13 @@ class DapperServerManager(RoundManager):
         else:
             super().handle_message_receive_model_from_client(msg_params)
 
-    def _read(self, process: int, data: Any) -> tuple[int, int, Callable[[], None]]:
+    def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
         if not (self._server.is_edge(process - 1) and isinstance(data, bytes)):
             return super()._read(process, data)
         message = self._edge_codec.decode_sum(data)
         if message.edge != process:
             raise ProtocolError(f"it speaks for the edge of rank {message.edge}")
-        return process - 1, message.round, lambda: self._server.receive_sum(message)
+        return process - 1, lambda: self._server.receive_sum(message)
 
     def on_deadline(self) -> None:
         if self._leaving:

@@ -22,7 +22,7 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
     MqttS3MultiClientsCommManager,
 )
 
-from fedml_dapper.config import SecureGrpcConfig, check
+from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
@@ -100,10 +100,12 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
     if args.backend == "DAPPER_GRPC":
         return open_upwards(args, rank)
     if args.backend in ("GRPC", "MQTT_S3"):
-        LOGGER.warning(
-            "%s is FedML's: what it receives is unpickled, so whoever can reach it, or the broker, can run code here;"
+        known = f" ({FEDML_GRPC_HOLE})" if args.backend == "GRPC" else ""
+        LOGGER.critical(
+            "%s is FedML's: what it receives is unpickled, so whoever can reach it, or the broker, can run code here%s;"
             " and silos are not told apart. For trusted networks only; elsewhere use DAPPER_GRPC (docs/security.md)",
             args.backend,
+            known,
         )
     if args.backend == "GRPC":
         return GrpcTransport(args.grpc_ipconfig_path, client_rank=rank, client_num=num_clients, args=args)

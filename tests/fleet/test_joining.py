@@ -14,6 +14,8 @@ from fedml_dapper.federation import Announcement, Server, build_experiment, read
 from fedml_dapper.fleet import DeviceProfile, JoiningDevices, demands, plan_fleet
 from fedml_dapper.pruning import Device
 
+from ..across_silos import across_silos
+
 SettingsFactory = Callable[..., Settings]
 FEW = ("image_size=16", "method=heterofl", "client_num_in_total=4", "client_num_per_round=4")
 SILO = Device(1, "fonts", 200)
@@ -76,8 +78,7 @@ def test_training_that_takes_longer_than_planned_means_a_smaller_level(
 
 
 def test_what_the_server_makes_of_an_announcement(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    (tmp_path / "addresses.csv").write_text("eid,rank,grpc_server_ip,grpc_server_port\n")
-    across = ("training_type=cross_silo", "backend=GRPC", f"grpc_ipconfig_path={tmp_path / 'addresses.csv'}")
+    across = across_silos(tmp_path)
     own = (*FEW, *across, "client_share=null", "partition=own")
     held = {"domain": "fonts", "num_train": 200, "num_test": 20}
 
@@ -123,6 +124,11 @@ def test_an_announcement_of_any_length_is_not_read() -> None:
     ],
 )
 def test_settings_that_cannot_be(tiny_settings: SettingsFactory, overrides: tuple[str, ...], said: str) -> None:
-    across = ("training_type=cross_silo", "backend=GRPC", "grpc_ipconfig_path=config/grpc_ipconfig.csv")
+    across = (
+        "training_type=cross_silo",
+        "backend=GRPC",
+        "allow_pickle=true",
+        "grpc_ipconfig_path=config/grpc_ipconfig.csv",
+    )
     with pytest.raises(ConfigError, match=said):
         tiny_settings(*FEW, *across, "client_share=null", *overrides)

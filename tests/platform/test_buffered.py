@@ -11,7 +11,7 @@ import yaml
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.federation import build_experiment
 
-from .processes import ROOT, Silos, address_table, mqtt_services, needs_broker, objects_left
+from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
 from .secure_grpc.replay import differences_to_replay
 from .slow_silo import slow_program
 
@@ -59,7 +59,7 @@ def check(silos: Silos) -> None:
 
 @pytest.mark.long
 def test_nobody_waits_for_a_slow_silo_over_grpc(silos: Callable[..., Silos], tmp_path: Path) -> None:
-    check(silos({"backend": "GRPC", "grpc_ipconfig_path": str(address_table(tmp_path, NUM_SILOS))}))
+    check(silos(fedml_grpc(tmp_path, NUM_SILOS)))
 
 
 @needs_broker

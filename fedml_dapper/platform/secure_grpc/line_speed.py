@@ -34,13 +34,13 @@ def measure_line(config: SecureGrpcConfig, credentials: Credentials) -> LineSpee
     """
     metadata = metadata_of(credentials)
     with open_channel(config, credentials) as channel:
-        up, down = channel.stream_unary(f"/{SERVICE}/{TRY_UP}"), channel.unary_stream(f"/{SERVICE}/{TRY_DOWN}")
+        up, down = channel.stream_unary(f"/{SERVICE}/{TRY_UP}"), channel.stream_stream(f"/{SERVICE}/{TRY_DOWN}")
 
         def send(size: int) -> None:
             up(blank_frames(size), timeout=CALL_SECONDS, metadata=metadata)
 
         def fetch(size: int) -> None:
-            for _ in down(size.to_bytes(8, "little"), timeout=CALL_SECONDS, metadata=metadata):
+            for _ in down(iter([size.to_bytes(8, "little")]), timeout=CALL_SECONDS, metadata=metadata):
                 pass
 
         try:

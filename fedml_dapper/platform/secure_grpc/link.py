@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from fedml_dapper.errors import DapperError
+from fedml_dapper.platform.allowance import Allowance
 from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
@@ -20,6 +21,10 @@ MAX_TRIAL_BYTES = 1 << 31
 """By which a silo may time its line, in both directions together, while the server runs."""
 SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
+CALLS_AT_ONCE, CALLS_PER_SECOND = 400.0, 50.0
+"""Of one silo. A round takes four calls, so that even rounds of a tenth of a second stay within."""
+LARGEST_AT_ONCE, LARGEST_PER_SECOND = 8.0, 1.0
+"""Messages of the largest size, or as many bytes in smaller ones, that one silo may deliver."""
 
 
 class SiloBusyError(DapperError):
@@ -36,6 +41,8 @@ class Link:
         self._delivering = threading.Lock()
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
+        self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND)
+        self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
         self._trying = threading.Lock()
@@ -46,6 +53,11 @@ class Link:
         self._closed = False
 
     # From the silo
+
+    def count_call(self) -> None:
+        """Raises :class:`SiloBusyError` where the silo calls too often."""
+        if not self._calls.take():
+            raise SiloBusyError(f"{self.name} calls more than {CALLS_PER_SECOND:g} times a second")
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
@@ -60,27 +72,34 @@ class Link:
             self._see()
 
     @contextmanager
-    def trying(self, size: int) -> Iterator[None]:
-        """So many bytes that time the line, one call at a time. Raises :class:`SiloBusyError`."""
+    def trying(self) -> Iterator[None]:
+        """One call at a time that times the line. Raises :class:`SiloBusyError`."""
         if not self._trying.acquire(blocking=False):
             raise SiloBusyError(f"{self.name} is timing its line already")
         try:
-            if size > self._trial_bytes:
-                raise SiloBusyError(f"{self.name} has timed its line with {MAX_TRIAL_BYTES >> 20} MiB, which is enough")
-            self._trial_bytes -= size
             yield
         finally:
             self._trying.release()
 
+    def count_trial(self, size: int) -> None:
+        """So many bytes will time the line, within :meth:`trying`. Raises :class:`SiloBusyError`."""
+        if size > self._trial_bytes:
+            raise SiloBusyError(f"{self.name} has timed its line with {MAX_TRIAL_BYTES >> 20} MiB, which is enough")
+        self._trial_bytes -= size
+
     def reserve(self, envelope: Envelope) -> Callable[[], None]:
         """Room for a message until what is returned is called, which is when no manager needs the message any more.
 
-        Raises :class:`SiloBusyError` where earlier messages of this silo leave too little.
+        Raises :class:`SiloBusyError` where earlier messages of this silo leave too little, or came too fast.
         """
         size = envelope.payload_bytes + MAX_ENVELOPE_BYTES
         with self._changed:
             if size > self._room:
                 raise SiloBusyError(f"earlier messages of {self.name} wait to be dealt with")
+            if not self._bytes.take(size):
+                raise SiloBusyError(
+                    f"{self.name} delivers more bytes a second than {LARGEST_PER_SECOND:g} message may hold"
+                )
             self._room -= size
         return partial(self._free, size)
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.platform.allowance import Allowance
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
@@ -50,6 +51,8 @@ LAST_MESSAGES_SECONDS = 5.0
 """How long silos may take at the end to fetch what waits for them."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
+REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 100.0, 1.0
+"""Of those that the log tells of: who is refused could fill a disk otherwise."""
 _COUNT_BYTES = 8
 _SLACK_SECONDS = 60.0
 """gRPC rounds deadlines on their way."""
@@ -80,7 +83,9 @@ class SecureServer(Endpoint):
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
         self._link_by_name = {link.name: link for link in self._links.values()}
         self._inbox: queue.Queue[Message] = queue.Queue()
-        calls = (1 + MAX_FETCHES) * len(callers) + 4  # some more than silos can hold, for those that are refused
+        self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
+        # a delivery, fetches and a trial of the line each; and some more, for those that are refused at once
+        calls = (2 + MAX_FETCHES) * len(callers) + 4
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
             options=SERVER_OPTIONS,
@@ -88,10 +93,10 @@ class SecureServer(Endpoint):
         )
         handlers = {
             DELIVER: grpc.stream_unary_rpc_method_handler(self._deliver),
-            FETCH: grpc.unary_stream_rpc_method_handler(self._fetch),
+            FETCH: grpc.stream_stream_rpc_method_handler(self._fetch),
             TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
-            TRY_DOWN: grpc.unary_stream_rpc_method_handler(self._try_down),
-        }
+            TRY_DOWN: grpc.stream_stream_rpc_method_handler(self._try_down),
+        }  # all take streams: of another call gRPC waits for the request before it lets anyone ask who calls
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         tls = grpc.ssl_server_credentials(
             [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
@@ -175,13 +180,14 @@ class SecureServer(Endpoint):
             weakref.finalize(message, release)
             self._inbox.put(message)
 
-    def _fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         with self._answering(context):
-            yield from self._send(_receipt(request), self._caller(context), context)
+            yield from self._send(requests, self._caller(context), context)
 
-    def _send(self, receipt: Receipt, link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _send(self, requests: Iterator[bytes], link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
         with link.fetching() as call:
             context.add_callback(link.wake)
+            receipt = _receipt(_request(requests))
             context.send_initial_metadata((WELCOME,))
             link.acknowledge(receipt)
             parcel = link.next_parcel(call, context.is_active)
@@ -194,7 +200,8 @@ class SecureServer(Endpoint):
 
     def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Take bytes, as many as fit a trial, and keep none."""
-        with self._answering(context), self._caller(context).trying(TRIAL_BYTES):
+        with self._answering(context), (link := self._caller(context)).trying():
+            link.count_trial(TRIAL_BYTES)
             room = TRIAL_BYTES
             for frame in frames:
                 room -= len(frame)
@@ -202,14 +209,14 @@ class SecureServer(Endpoint):
                     raise ProtocolError("a trial of the line takes too many bytes")
         return b""
 
-    def _try_down(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _try_down(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send as many bytes as the silo asks for, within a trial's."""
-        with self._answering(context):
-            link, size = self._caller(context), int.from_bytes(request[:_COUNT_BYTES], "little")
+        with self._answering(context), (link := self._caller(context)).trying():
+            size = int.from_bytes(_request(requests)[:_COUNT_BYTES], "little")
             if size > TRIAL_BYTES:
                 raise ProtocolError("a trial of the line asks for too many bytes")
-            with link.trying(size):
-                yield from blank_frames(size)
+            link.count_trial(size)
+            yield from blank_frames(size)
 
     def _caller(self, context: grpc.ServicerContext) -> Link:
         """Whose call it is, by the certificate it was made with."""
@@ -227,11 +234,14 @@ class SecureServer(Endpoint):
             raise _RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough"
             )
+        link.count_call()
         return link
 
     def _refuse(self, context: grpc.ServicerContext, refusal: _RefusedError) -> None:
-        LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), refusal)
-        context.abort(refusal.status, str(refusal))
+        reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
+        if self._refusals_logged.take():
+            LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
+        context.abort(refusal.status, reason)
 
 
 def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], str]) -> None:
@@ -242,6 +252,14 @@ def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], s
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
     if str(envelope.kind) == str(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY):
         raise ProtocolError("a message says that the server's own connection is ready")
+
+
+def _request(requests: Iterator[bytes]) -> bytes:
+    """The one thing that a silo says in a call by which it is sent something."""
+    request = next(requests, None)
+    if request is None:
+        raise ProtocolError("a call ended without a request")
+    return request
 
 
 def _receipt(request: bytes) -> Receipt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Iterator
 
@@ -27,6 +28,8 @@ from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Par
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 10.0
+REMIND_SECONDS = 60.0
+"""How often a silo says that there still is no server."""
 _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
     grpc.StatusCode.UNAUTHENTICATED: ConfigError,
     grpc.StatusCode.PERMISSION_DENIED: ConfigError,
@@ -48,10 +51,12 @@ class SecureSilo(Endpoint):
         self._arrivals = Arrivals()
         self._receipt = Receipt()
         self._lost: float | None = time.monotonic()
+        self._reminded = float("-inf")
+        self._was_connected = False
         self._metadata = metadata_of(credentials)
         self._channel = open_channel(config, credentials)
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
-        self._fetch = self._channel.unary_stream(f"/{SERVICE}/{FETCH}")
+        self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
 
     def send_message(self, msg: Message) -> None:
         """FedML's hook: deliver ``msg``; returns when the server has it. A repetition arrives once.
@@ -97,7 +102,9 @@ class SecureSilo(Endpoint):
 
     def _fetched(self) -> Parcel | None:
         """The next message; None if the server ended the call without one."""
-        call = self._fetch(self._receipt.model_dump_json().encode(), timeout=CALL_SECONDS, metadata=self._metadata)
+        call = self._fetch(
+            iter([self._receipt.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=self._metadata
+        )
         if WELCOME in map(tuple, call.initial_metadata()):
             self._note_connection()
         frames: Iterator[bytes] = iter(call)
@@ -122,21 +129,28 @@ class SecureSilo(Endpoint):
 
     def _note_connection(self) -> None:
         if self._lost is not None:
-            self._lost = None
+            self._lost, self._was_connected = None, True
             LOGGER.info("connected to the server at %s", self._server_address)
             self._tell_connected()
 
     def _note_loss(self, error: grpc.RpcError) -> None:
         now = time.monotonic()
         if self._lost is None:
-            self._lost = now
+            self._lost = self._reminded = now
             LOGGER.warning("lost the server at %s (%s); looking for it", self._server_address, error.details())
-        elif now - self._lost > self._patience_s:
+            return
+        if not self._was_connected:
+            _check_name(self._server_address)
+        if now - self._lost > self._patience_s:
             raise DapperError(
                 f"no server at {self._server_address} for {self._patience_s:g} s, this silo gives up: {error.details()}"
             ) from error
-        else:
-            LOGGER.debug("still no server at %s: %s", self._server_address, error.details())
+        if now - self._reminded > REMIND_SECONDS:
+            self._reminded = now
+            LOGGER.warning(
+                "no server at %s for %.0f s (%s); looking for it for %.0f s in all",
+                self._server_address, now - self._lost, error.details(), self._patience_s,
+            )  # fmt: skip
 
     def _raise_if_final(self, error: grpc.RpcError) -> None:
         raise_if_final(error, self._server_address)
@@ -164,6 +178,18 @@ def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
     kind = _FINAL.get(error.code())
     if kind is not None:
         raise kind(f"the server at {server_address} refuses this silo: {details}") from error
+
+
+def _check_name(address: str) -> None:
+    """Raises :class:`ConfigError` where no machine has the name in ``address``: it will not have it later either."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_NONAME:  # others pass, such as that of a name server that is away
+            raise ConfigError(
+                f"comm_args.dapper_grpc.server_address: no machine has the name `{host}`; is it spelt right?"
+            ) from error
 
 
 def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

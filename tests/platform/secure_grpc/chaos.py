@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +28,14 @@ import torch
 
 from benchmarks.output import Findings, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import RoundRecord, build_experiment
 
 from ..processes import ROOT, Silos, free_port
 from ..slow_silo import slow_program
 from .experiment_file import experiment_file
 from .impostor import Impostor, garbage
+from .raw_silo import DELIVER, FETCH, OWN_CONNECTION, TRY_DOWN, TRY_UP, RawSilo
 from .replay import differences_to_replay
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
@@ -45,10 +48,13 @@ ROUNDS_MISSED = (0, 0, 0, 1, 2)
 SMALL = (
     "width=8", "epochs=6", "client_share=0.2", "batch_size=16", "threads=1", "checkpoint_every=2",
     f"client_num_in_total={NUM_SILOS}", f"client_num_per_round={NUM_SILOS}", f"round_timeout_s={ROUND_SECONDS}",
-    "dapper_args.defence.max_change=5",
 )  # fmt: skip
-EVENTS = {"killed": 4, "halted": 3, "sends garbage": 4, "repeats itself": 2, "server killed": 1}
+EVENTS = {
+    "killed": 4, "halted": 3, "sends garbage": 4, "repeats itself": 2, "floods": 2, "gets a twin": 1,
+    "server killed": 1, "server halted": 1, "strangers call": 1,
+}  # fmt: skip
 """What happens, and how often relative to the rest."""
+FLOOD_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Chaos:
     ) -> None:
         self._chance = random.Random(seed)
         self._seed, self._rounds, self._say, self._rounds_missed = seed, rounds, say, rounds_missed
-        make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS)]
+        make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS + 1)]
         subprocess.run(make, check=True, capture_output=True)
         self._config = SecureGrpcConfig(
             server_address=f"localhost:{free_port()}", certificates=folder / "certs", max_message_mb=4
@@ -134,6 +140,18 @@ class Chaos:
             if event == "server killed":
                 self._note("rank 0", event)
                 self._kill_the_server(self._chance.uniform(0, 5))
+            elif event == "server halted":
+                self._note("rank 0", event)
+                self._halt_the_server(self._chance.uniform(0, 5))
+            elif event == "strangers call":
+                self._note("a stranger", event)
+                self._let_strangers_call()
+            elif event == "gets a twin":
+                self._note(f"rank {rank}", event)
+                self._start_twice(rank)
+            elif event == "floods":
+                self._note(f"rank {rank}", event)
+                self._flood(rank)
             elif len(self._impaired) < NUM_IMPAIRED:
                 self._note(f"rank {rank}", event)
                 self._impair(event, rank, missed)
@@ -171,6 +189,34 @@ class Chaos:
         for kind in self._chance.sample(sorted(self._garbage), 3):
             impostor.answer(self._garbage[kind](self._chance, impostor, upload))
             self._sent[kind] += 1
+
+    def _flood(self, rank: int) -> None:
+        """Somebody with a running silo's certificate says that it starts, and sends noise, as fast as it can."""
+        impostor = Impostor(self._config, rank, self._experiment)
+        until = time.monotonic() + FLOOD_SECONDS
+        while time.monotonic() < until:
+            with suppress(grpc.RpcError):  # it calls too often, or the run is over
+                impostor.come_online(life=self._chance.randbytes(8).hex())
+                impostor.answer(self._chance.randbytes(1000))
+
+    def _start_twice(self, rank: int) -> None:
+        """The newer of a silo's processes takes its place."""
+        first = self._silos.processes[rank]
+        self._silos.start(rank)
+        code = first.wait(2 * ROUND_SECONDS)
+        assert code != 0, f"the first process of rank {rank} ended with {code}"
+
+    def _let_strangers_call(self) -> None:
+        """Calls that say nothing, by certificates that are no silo's, more than the server has threads."""
+        nobody = read_credentials(self._config, NUM_SILOS + 1)
+        for peer in [RawSilo(self._config, nobody, options=OWN_CONNECTION) for _ in range(8)]:
+            for method in (DELIVER, FETCH, TRY_UP, TRY_DOWN) * 2:
+                peer.begin_wordless(method)
+
+    def _halt_the_server(self, seconds: float) -> None:
+        self._silos.processes[0].send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._silos.processes[0].send_signal(signal.SIGCONT)
 
     def _kill_the_server(self, seconds: float) -> None:
         done = len(self._silos.rounds())

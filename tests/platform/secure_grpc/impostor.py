@@ -44,8 +44,8 @@ class Impostor:
         self.ticket = ""
         """Of the last model."""
 
-    def come_online(self) -> None:
-        self.say(kind=STATUS, params={"client_status": "ONLINE", "life": self._session})
+    def come_online(self, life: str | None = None) -> None:
+        self.say(kind=STATUS, params={"client_status": "ONLINE", "life": life or self._session})
 
     def model(self, seconds: float) -> Downlink | None:
         """The next round's model; None where the server sends none in time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.bdp_probe", 0),  # or the window may grow until all that is left unread fits into it
 )
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 DELIVER, FETCH = "/fedml_dapper.Federation/Deliver", "/fedml_dapper.Federation/Fetch"
 TRY_UP, TRY_DOWN = "/fedml_dapper.Federation/TryUp", "/fedml_dapper.Federation/TryDown"
 
@@ -33,11 +35,14 @@ def parcel(payload: bytes = b"", **changes: Any) -> Parcel:
 class RawSilo:
     """Speaks the protocol by hand."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials | None, token: str | None = None) -> None:
+    def __init__(
+        self, config: SecureGrpcConfig, credentials: Credentials | None, token: str | None = None,
+        options: tuple[tuple[str, int], ...] = (),
+    ) -> None:  # fmt: skip
         authority = (config.certificates / "ca.pem").read_bytes()
         shown = (credentials.key, credentials.certificate) if credentials is not None else (None, None)
         tls = grpc.ssl_channel_credentials(authority, *shown)
-        self._channel = grpc.secure_channel(config.server_address, tls, options=OPTIONS)
+        self._channel = grpc.secure_channel(config.server_address, tls, options=OPTIONS + options)
         self._receipt = b"{}"
         self._metadata = () if token is None else (("authorization", token),)
 
@@ -53,6 +58,11 @@ class RawSilo:
     def begin_fetch(self) -> Any:
         """A fetch that reads nothing yet."""
         return self._channel.unary_stream(FETCH)(b"{}", timeout=30, metadata=self._metadata)
+
+    def begin_wordless(self, method: str) -> Any:
+        """A call that says nothing, and does not end either."""
+        silence = iter(threading.Event().wait, True)
+        return self._channel.stream_stream(method)(silence, timeout=30, metadata=self._metadata)
 
     def try_up(self, frames: Iterator[bytes]) -> bytes:
         call = self._channel.stream_unary(TRY_UP)

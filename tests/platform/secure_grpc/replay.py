@@ -26,7 +26,10 @@ def differences_to_replay(experiment: Experiment, silos: Silos) -> list[str]:
         sent |= {client: server.downlink(client) for client in server.round_clients()}
         for one in record.clients:
             server.receive(clients.update(sent[one.client], experiment.clients[one.client]))
+        before = dict(server.state.weights)
         server.close_round()
+        if record.rolled_back is not None:
+            server.state.weights = before
     saved = load_file(silos.run_dir / "global_model.safetensors")
     assert saved.keys() == server.state.weights.keys()
     return [name for name, tensor in server.state.weights.items() if not torch.equal(saved[name], tensor)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -20,6 +23,7 @@ from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.methods import Downlink
+from fedml_dapper.platform.round_manager import MAX_STARTS
 from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
@@ -77,6 +81,14 @@ def wait_until_others_have_answered(silos: Silos, rank: int, seconds: float = 12
             return
         assert time.monotonic() < deadline, silos.output(0)
         time.sleep(0.1)
+
+
+def with_impostor(silos: Silos, settings: Settings, config: SecureGrpcConfig) -> Impostor:
+    """A server that can be called, three of its four silos, and somebody in the place of the fourth."""
+    for rank in range(4):
+        silos.start(rank)
+    wait_for_port(config, silos.processes[0])
+    return Impostor(config, 4, build_experiment(settings))
 
 
 def answer_to(attempt: Callable[[], object]) -> str:
@@ -153,11 +165,8 @@ def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
 ) -> None:
     settings = of_four(tiny_settings, "comm_round=3", "round_timeout_s=60")
     silos = federation(settings, config)
-    for rank in range(4):
-        silos.start(rank)
-    garbler = Impostor(config, 4, build_experiment(settings))
+    garbler = with_impostor(silos, settings, config)
     made = tmp_path / "made"
-    wait_for_port(config, silos.processes[0])
     garbler.come_online()
     for round_ in range(1, 4):
         assert garbler.model(60)
@@ -167,8 +176,47 @@ def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     assert silos.wait(0) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [(3,), (3,), (3,)]
     assert [[client.client for client in record.clients] for record in silos.rounds()] == [[0, 1, 2]] * 3
-    assert "dropped a message of unknown type 999 from rank 4" in silos.output(0)
+    assert "dropped a message of unknown type '999' from rank 4" in silos.output(0)
     assert not made.exists()
+
+
+@pytest.mark.long
+def test_a_server_that_was_halted_hears_what_waits_before_it_closes_the_round(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    settings = of_four(tiny_settings, "comm_round=4", "epochs=3", "round_timeout_s=15", "join_timeout_s=120")
+    silos = federation(settings, config)
+    silos.start_all()
+    for round_ in (1, 2):
+        silos.wait_for_round(round_)
+        silos.processes[0].send_signal(signal.SIGSTOP)
+        time.sleep(17)
+        silos.processes[0].send_signal(signal.SIGCONT)
+    assert silos.wait(0, 60) == 0, silos.output(0)
+    assert [record.absent for record in silos.rounds()] == [()] * 4
+
+
+@pytest.mark.long
+def test_a_silo_that_floods_the_server_costs_the_others_no_time(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    settings = of_four(tiny_settings, "comm_round=6", "round_timeout_s=600")
+    silos = federation(settings, config)
+    flooder = with_impostor(silos, settings, config)
+
+    def starts_all_the_time() -> None:
+        while silos.processes[0].poll() is None:
+            with suppress(grpc.RpcError):  # told that it calls too often, or the run is over
+                flooder.come_online(life=secrets.token_hex(8))
+                flooder.say(b"as if it had trained", params={"ticket": secrets.token_hex(8)})
+
+    threading.Thread(target=starts_all_the_time, daemon=True).start()
+    assert silos.wait(0, 120) == 0, silos.output(0)
+    assert [record.absent for record in silos.rounds()] == [(3,)] * 6
+    assert sum(record.seconds.total for record in silos.rounds()) < 60
+    said = silos.output(0)
+    assert said.count("it is sent the round's model once more") <= MAX_STARTS * 6
+    assert "client 3 was started again too often; the round goes on without it" in said
 
 
 @pytest.mark.long
@@ -244,7 +292,7 @@ def test_an_answer_to_a_server_that_has_crashed_since_does_not_count(
         one.answer(one.encoded(one.trained(downlink)))
     assert silos.wait(0, 60) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [(3,), ()]
-    assert "client 0: upload does not answer what it was sent last, dropped" in silos.output(0)
+    assert "rank 1: an upload that does not answer what it was sent last, dropped" in silos.output(0)
     assert differences_to_replay(experiment, silos) == []
 
 

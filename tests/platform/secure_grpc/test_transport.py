@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +21,27 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.platform.secure_grpc import silo as silo_module
+from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MIB
-from fedml_dapper.platform.secure_grpc.server import SiloAwayError
+from fedml_dapper.platform.secure_grpc.server import REFUSALS_AT_ONCE, SiloAwayError
 
 from .conftest import MAX_MESSAGE_MB, NUM_SILOS, READY, Running, Starter
-from .raw_silo import CHECK, DELIVER, FINISH, MODEL, STATUS, UPLOAD, RawSilo, parcel, refused
+from .raw_silo import (
+    CHECK,
+    DELIVER,
+    FETCH,
+    FINISH,
+    MODEL,
+    OWN_CONNECTION,
+    STATUS,
+    TRY_DOWN,
+    TRY_UP,
+    UPLOAD,
+    RawSilo,
+    parcel,
+    refused,
+)
 
 
 def message(kind: int, sender: int, receiver: int, **params: Any) -> Message:
@@ -117,6 +134,30 @@ def test_silos_start_first_and_find_a_server_that_comes_back(start: Starter, con
     again = start(0)
     assert silo.next().get_type() == READY  # so that it says again that it is there
     still_works(again, silo)
+
+
+def test_a_silo_that_finds_no_server_says_so_again_and_again(
+    start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silo_module, "REMIND_SECONDS", 1.0)
+    silo = start(1, ready=False)
+    assert silo.nothing_else(6)
+    said = [record.message for record in caplog.records if record.message.startswith("no server at localhost")]
+    assert len(said) >= 3
+    assert said[0].endswith("looking for it for 20 s in all")
+    assert silo.failures.empty()
+
+
+def test_a_name_that_no_machine_has_is_said_at_once(start: Starter, config: SecureGrpcConfig) -> None:
+    try:
+        socket.getaddrinfo("nobody.invalid", None)
+    except socket.gaierror as error:
+        if error.errno != socket.EAI_NONAME:
+            pytest.skip("no name server here")
+    silo = start(1, config.model_copy(update={"server_address": "nobody.invalid:8890"}), ready=False)
+    failure = silo.failures.get(timeout=15)
+    assert isinstance(failure, ConfigError)
+    assert "no machine has the name `nobody.invalid`" in str(failure)
 
 
 def test_what_waits_is_fetched_before_the_server_ends(start: Starter, raw: Callable[[int], RawSilo]) -> None:
@@ -351,6 +392,74 @@ def test_a_silo_that_stops_reading_takes_only_its_own_place(start: Starter, raw:
     for call in calls:
         call.cancel()
     assert start(1).next().get("model_params") == bytes(MAX_MESSAGE_MB * MIB)  # it tries until they have ended
+
+
+@pytest.mark.parametrize("method", [DELIVER, FETCH, TRY_UP, TRY_DOWN])
+def test_strangers_that_say_nothing_take_nobody_s_place(start: Starter, config: SecureGrpcConfig, method: str) -> None:
+    server, silo = start(0), start(1)
+    nobody = read_credentials(config, NUM_SILOS + 1)
+    calls = [  # of 8 connections, since one holds 8 calls at a time
+        peer.begin_wordless(method)
+        for peer in [RawSilo(config, nobody, options=OWN_CONNECTION) for _ in range(8)]
+        for _ in range(8)
+    ]
+    still_works(server, silo)
+    assert {refused(lambda call=call: next(call))[0] for call in calls} == {grpc.StatusCode.PERMISSION_DENIED}
+
+
+def test_a_silo_that_says_nothing_takes_only_its_own_place(start: Starter, config: SecureGrpcConfig) -> None:
+    server, other = start(0), start(2)
+    own = read_credentials(config, 1)
+    for _ in range(8):
+        peer = RawSilo(config, own, options=OWN_CONNECTION)
+        for method in (DELIVER, FETCH, TRY_UP, TRY_DOWN):
+            peer.begin_wordless(method)
+            peer.begin_wordless(method)
+    time.sleep(1)
+    other.transport.send_message(message(STATUS, 2, 0, client_status="ONLINE"))
+    assert server.next().get_sender_id() == 2
+    server.transport.send_message(message(CHECK, 0, 2))
+    assert other.next().get_type() == CHECK
+
+
+def test_a_silo_that_calls_too_often_is_told_so(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server, other = start(0), start(2)
+    peer = raw(1)
+    with pytest.raises(grpc.RpcError) as caught:  # noqa: PT012  # one of them, no matter which
+        for counter in range(1, 10_000):
+            peer.deliver(parcel(counter=counter, kind=STATUS).frames())
+            server.next()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "more than 50 times a second" in caught.value.details()
+    assert counter > CALLS_AT_ONCE
+    other.transport.send_message(message(STATUS, 2, 0))
+    assert server.next().get_sender_id() == 2
+    time.sleep(0.2)
+    peer.deliver(parcel(counter=counter, kind=STATUS).frames())
+    assert server.next().get_sender_id() == 1
+
+
+def test_a_silo_that_delivers_too_much_is_told_so(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+    server = start(0)
+    peer, payload = raw(1), bytes(MAX_MESSAGE_MB * MIB)
+    with pytest.raises(grpc.RpcError) as caught:  # noqa: PT012  # one of them, no matter which
+        for counter in range(1, 100):
+            peer.deliver(parcel(payload, counter=counter).frames())
+            server.next()
+            gc.collect()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "more bytes a second" in caught.value.details()
+    assert counter > LARGEST_AT_ONCE
+
+
+def test_the_log_tells_of_some_refused_calls_not_of_all(
+    start: Starter, config: SecureGrpcConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(0)
+    peer = RawSilo(config, read_credentials(config, NUM_SILOS + 1))
+    said = {refused(lambda: peer.deliver(parcel().frames())) for _ in range(200)}
+    assert {status for status, _ in said} == {grpc.StatusCode.PERMISSION_DENIED}
+    assert REFUSALS_AT_ONCE <= caplog.text.count("is no silo's of this federation") < 150
 
 
 def test_what_cannot_travel_is_refused_where_it_is_sent(start: Starter) -> None:

@@ -1,0 +1,26 @@
+"""How often something may happen: so many times at once, and so many a second for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Allowance:
+    """Starts full with ``at_once`` and fills up by ``per_second``. Safe to use from any thread."""
+
+    def __init__(self, at_once: float, per_second: float) -> None:
+        self._most, self._per_second = at_once, per_second
+        self._left, self._since = at_once, time.monotonic()
+        self._lock = threading.Lock()
+
+    def take(self, amount: float = 1) -> bool:
+        """Use ``amount`` up; False, with nothing used, where less is left."""
+        with self._lock:
+            now = time.monotonic()
+            self._left = min(self._most, self._left + self._per_second * (now - self._since))
+            self._since = now
+            if amount > self._left:
+                return False
+            self._left -= amount
+            return True
