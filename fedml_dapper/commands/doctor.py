@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedml_dapper.commands.options import json_option
+from fedml_dapper.config import FEDML_GRPC_HOLE
 
 Status = Literal["ok", "info", "warning", "failed"]
 """``failed``: a shipped command will not work. ``warning``: something optional is missing, or untested."""
@@ -62,6 +63,7 @@ def diagnose() -> Iterator[Row]:
     if torch.status != "failed":  # our data sets need it
         yield from check_data()
     yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
+    yield about_fedml_grpc()
     yield from look_for_mqtt_tools()
     yield from measure_machine(Path.cwd())
 
@@ -210,6 +212,16 @@ def check_ports(base: int, ranks: int) -> Row:
     found = "; ".join(f"{port}: {reason}" for port, reason in taken.items())
     todo = f"end what listens there (ss -ltnp); FedML's ports are {base} + rank and cannot be moved"
     return Row(check=check, status="failed", found=found, todo=todo)
+
+
+def about_fedml_grpc() -> Row:
+    """What is publicly known of the backend ``GRPC``."""
+    return Row(
+        check="FedML's gRPC",
+        status="warning",
+        found=f"runs code of whoever reaches its port: {FEDML_GRPC_HOLE}",
+        todo="leave backend at DAPPER_GRPC; GRPC starts only with allow_pickle: true, for networks that you trust",
+    )
 
 
 def _cannot_listen(port: int) -> str | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fedml_dapper.config.limits import MAX_MESSAGE_MB
 from fedml_dapper.config.section import Section
 
 
@@ -47,6 +48,8 @@ def _host_and_port(address: str) -> str:
     return address
 
 
+FEDML_GRPC_HOLE = "CVE-2026-5536, GHSA-2fpx-xrc2-7qf3"
+"""That FedML's gRPC unpickles messages, as it is publicly known."""
 Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
@@ -77,7 +80,7 @@ class SecureGrpcConfig(Section):
     """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count."""
     token_variable: str | None = None
     """The same from this environment variable."""
-    max_message_mb: int = Field(default=2048, ge=1)
+    max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
     edges: tuple[EdgeArgs, ...] = ()
     """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
@@ -119,6 +122,8 @@ class CommArgs(Section):
     """What carries messages (docs/runners.md says which is for what)."""
     dapper_grpc: SecureGrpcConfig | None = None
     """For DAPPER_GRPC: the server's address, and who is who."""
+    allow_pickle: bool = False
+    """For GRPC: yes, whoever reaches a process's port may run code there."""
     grpc_ipconfig_path: Path | None = None
     """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
     customized_training_mqtt_config: MqttConfig | None = None
@@ -146,7 +151,13 @@ class CommArgs(Section):
         if self.backend == "DAPPER_GRPC" and self.dapper_grpc is None:
             raise ValueError(
                 "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder of certificates, as in"
-                " config/secure_grpc.yaml"
+                " config/cross_silo.yaml"
+            )
+        if self.backend == "GRPC" and not self.allow_pickle:
+            raise ValueError(
+                f"backend GRPC is FedML's, which unpickles what it receives: whoever reaches its port can run code here"
+                f" ({FEDML_GRPC_HOLE}). Take DAPPER_GRPC, as config/cross_silo.yaml does; or, on a network that you"
+                " trust, set allow_pickle: true, as config/fedml_grpc.yaml does"
             )
         if self.backend == "GRPC" and self.grpc_ipconfig_path is None:
             raise ValueError("backend GRPC needs grpc_ipconfig_path, a table of everyone's address")

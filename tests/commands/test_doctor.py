@@ -38,7 +38,8 @@ def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp
     assert finished.returncode == (2 if ports["status"] == "failed" else 0)
     assert set(rows) == {
         "Python", "requirements of fedml", "requirements of fedml-dapper", "pkg_resources", "torch and torchvision",
-        "MPI", "data", "data: digits_offline", "data of other suites", "mosquitto", "moto", "disk", "memory",
+        "MPI", "FedML's gRPC", "data", "data: digits_offline", "data of other suites", "mosquitto", "moto", "disk",
+        "memory",
     }  # fmt: skip
     assert all(row["found"] for row in rows.values())
     assert rows["data: digits_offline"]["status"] == "ok"

@@ -46,6 +46,11 @@ def address_table(folder: Path, num_clients: int) -> Path:
     return table
 
 
+def fedml_grpc(folder: Path, num_clients: int) -> dict[str, object]:
+    """``comm_args`` of FedML's gRPC on loopback."""
+    return {"backend": "GRPC", "allow_pickle": True, "grpc_ipconfig_path": str(address_table(folder, num_clients))}
+
+
 class Silos:
     """A server and clients, each ``python -m fedml_dapper`` in a process of its own, with its output in a file.
 

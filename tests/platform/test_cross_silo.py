@@ -11,7 +11,7 @@ import yaml
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 
-from .processes import ROOT, Silos, address_table, mqtt_services, needs_broker, objects_left
+from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
 
 SettingsFactory = Callable[..., Settings]
 NUM_SILOS = 6
@@ -21,7 +21,7 @@ def experiment_file(tiny_settings: SettingsFactory, folder: Path, *overrides: st
     """A tiny experiment on six silos over gRPC, levels from the shipped silo files."""
     content = yaml.safe_load(tiny_settings("client_num_in_total=6", "client_num_per_round=6", *overrides).as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
-    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, NUM_SILOS))}
+    content["comm_args"] = fedml_grpc(folder, NUM_SILOS)
     silos = [str(ROOT / "config" / "silos" / f"silo_{rank}.yaml") for rank in range(1, NUM_SILOS + 1)]
     content["client_specific_args"] = {"data_silo_config": silos}
     content["device_args"]["threads"] = 1
@@ -149,7 +149,7 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
     absent = [record.absent for record in silos.rounds()]
     assert absent[:2] == [(), (2,)]
     assert silos.rounds()[1].seconds.total >= 10
-    assert "client 2: upload of round 2 came too late, dropped" in silos.output(0)
+    assert "rank 3: an upload that does not answer what it was sent last, dropped" in silos.output(0)
     assert absent[-1] == ()  # waited for again
 
 

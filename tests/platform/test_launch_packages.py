@@ -45,7 +45,7 @@ def tiny_experiment(folder: Path) -> Path:
     table = address_table(folder, NUM_SILOS)
     silos = [str(ROOT / "config" / "silos" / f"silo_{rank}.yaml") for rank in range(1, NUM_SILOS + 1)]
     settings = load_settings(
-        [OVERLAY],
+        [OVERLAY, OVERLAY.with_name("fedml_grpc.yaml")],
         [
             "width=8", "comm_round=2", "epochs=1", "client_share=0.08", f"client_num_in_total={NUM_SILOS}",
             f"client_num_per_round={NUM_SILOS}", f"grpc_ipconfig_path={table}", f"data_silo_config={silos}",

@@ -13,7 +13,7 @@ from fedml_dapper.config import DataArgs, Settings
 from fedml_dapper.datasets import load_suite
 from fedml_dapper.federation import read_ledger
 
-from .processes import ROOT, Silos, address_table, mqtt_services, needs_broker, objects_left
+from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
 
 SettingsFactory = Callable[..., Settings]
 NUM_SILOS = 3
@@ -32,7 +32,7 @@ def shared_file(tiny_settings: SettingsFactory, folder: Path, *overrides: str) -
     content = yaml.safe_load(tiny_settings(*few, *overrides).as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
     content["data_args"]["partition"] = "own"
-    content["comm_args"] = {"backend": "GRPC", "grpc_ipconfig_path": str(address_table(folder, NUM_SILOS))}
+    content["comm_args"] = fedml_grpc(folder, NUM_SILOS)
     content["device_args"]["threads"] = 1
     file = folder / "shared.yaml"
     file.write_text(yaml.safe_dump(content))

@@ -32,6 +32,16 @@ def trained_weights(folder: Path) -> dict[str, torch.Tensor]:
     return trained
 
 
+def test_its_loaders_may_have_batches_of_their_own(offline: OfflineProcess) -> None:
+    """Of one picture, where train_args.batch_size is 64 by default."""
+    program = offline.folder / "single.py"
+    program.write_text(PROGRAM.read_text().replace("batch_size=10", "batch_size=1"))
+    finished = offline.run(program, "--cf", EXAMPLE / "sp.yaml")
+    assert finished.returncode == 0, finished.stderr
+    [ledger] = offline.folder.glob("runs/*/ledger.jsonl")
+    assert [client.steps for client in read_ledger(ledger)[1][0].clients] == [120, 140, 160, 180]
+
+
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_its_own_network_is_trained_on_its_own_data_in_one_process_and_under_mpi(
     offline: OfflineProcess, tmp_path: Path
@@ -61,7 +71,7 @@ def test_silos_that_run_other_code_are_refused_by_name(tmp_path: Path) -> None:
     config.write_text(
         f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{round_timeout_s: 60, method')}"
         "common_args: {training_type: cross_silo}\n"
-        f"comm_args: {{backend: GRPC, grpc_ipconfig_path: {table}}}\n"
+        f"comm_args: {{backend: GRPC, allow_pickle: true, grpc_ipconfig_path: {table}}}\n"
     )
     program, other = tmp_path / "program.py", tmp_path / "other.py"
     program.write_text(PROGRAM.read_text())

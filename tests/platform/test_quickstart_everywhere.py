@@ -21,7 +21,7 @@ SILOS = ("training_type=cross_silo", "round_timeout_s=100")
 COMMANDS = {
     "mpi": ("run/mpi.sh", "config/quickstart.yaml", "-n", "3"),
     "grpc": (
-        "run/silo_grpc.sh", "config/quickstart.yaml", "--set", "backend=GRPC",
+        "run/silo_grpc.sh", "config/quickstart.yaml", "--set", "backend=GRPC", "--set", "allow_pickle=true",
         "--set", "grpc_ipconfig_path=config/grpc_ipconfig.csv",
     ),
     "mqtt": ("run/silo_mqtt.sh", "config/quickstart.yaml"),
