@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
-    {"__version__", "errors", "seeding", "profiling", "provenance", "interruption"},
+    {"__version__", "errors", "seeding", "profiling", "provenance", "interruption", "freed_memory"},
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},

@@ -12,6 +12,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.federation.trained import TrainedFigures
 from fedml_dapper.fleet import find_device
+from fedml_dapper.freed_memory import freed_memory_kept
 from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
 from fedml_dapper.pruning import slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
@@ -91,7 +92,7 @@ class ClientSide:
     def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
         """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
         seed = self._experiment.settings.common_args.random_seed
-        with seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
+        with freed_memory_kept(), seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
             return self._experiment.method.local_update(context, downlink)
 
     def _augment(self, client_id: int) -> Augment:

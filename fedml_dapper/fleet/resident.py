@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Callable
 from pathlib import Path
+
+from fedml_dapper.freed_memory import give_back_freed_memory
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _FORGET_PEAK = "5"
@@ -14,7 +15,7 @@ _FORGET_PEAK = "5"
 def peak_extra_bytes(work: Callable[[], object]) -> int:
     """How far resident memory rises above where it was while ``work`` runs."""
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # or freed memory, still held, would hide what is needed again
+    give_back_freed_memory()  # or it would hide what is needed again
     _CLEAR.write_text(_FORGET_PEAK)
     before = _kib("VmRSS")
     work()
