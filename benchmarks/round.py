@@ -16,7 +16,8 @@ from torch import Tensor
 
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
-from fedml_dapper.benches.grid import Device, cells, load_bench
+from fedml_dapper.benches.choices import Device
+from fedml_dapper.benches.grid import cells, load_bench
 from fedml_dapper.config import Precision, Settings
 from fedml_dapper.datasets import ClientSamples, ImageSet, Preprocessing, Samples, TestSamples
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment

@@ -1,26 +1,32 @@
-"""The ``fedml-dapper`` command: gathers those of :mod:`fedml_dapper.commands`."""
+"""``fedml-dapper``: gathers the commands, each in a module of its own that is loaded when it is asked for."""
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import click
 
 from fedml_dapper import __version__
-from fedml_dapper.commands.adapt import adapt
-from fedml_dapper.commands.bench import bench
-from fedml_dapper.commands.calibrate import calibrate
-from fedml_dapper.commands.compare import compare
 from fedml_dapper.commands.complaint import complaining
-from fedml_dapper.commands.data import data
-from fedml_dapper.commands.doctor import doctor
-from fedml_dapper.commands.export import export
-from fedml_dapper.commands.footprint import footprint
-from fedml_dapper.commands.plan import plan
-from fedml_dapper.commands.predict import predict
-from fedml_dapper.commands.report import report
-from fedml_dapper.commands.run import run
-from fedml_dapper.commands.search import search
-from fedml_dapper.commands.settings import settings
 from fedml_dapper.interruption import ending_in_order
+
+SUMMARIES = {
+    "adapt": "The model for a device that joins a finished federation.",
+    "bench": "Run a table or figure of the papers, and write its report.",
+    "calibrate": "Measure this machine as a device's profile.",
+    "compare": "Lay finished runs side by side.",
+    "data": "Look for data, and pack it.",
+    "doctor": "Say what this machine can run, and what to do where it cannot.",
+    "export": "Write the model that a device runs to a file.",
+    "footprint": "Say what each capability level trains and sends.",
+    "plan": "Say which device can run which level.",
+    "predict": "Say which class pictures are of, by an exported model.",
+    "report": "Write the HTML report of a run or a bench again.",
+    "run": "Train the federation of an experiment file.",
+    "search": "Search a method's settings for the best validation accuracy.",
+    "settings": "Say what every key of an experiment file means.",
+}
+"""The commands, each in ``commands/NAME.py``, and what the overview says of them without loading any."""
 
 
 class _PoliteGroup(click.Group):
@@ -30,14 +36,21 @@ class _PoliteGroup(click.Group):
         with complaining("fedml-dapper"), ending_in_order("fedml-dapper"):
             return super().invoke(ctx)
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUMMARIES:
+            return None
+        command: click.Command = getattr(import_module(f"fedml_dapper.commands.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
 
 @click.group(cls=_PoliteGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="fedml-dapper")
 def main() -> None:
     """DapperFL on FedML: federated learning on physically pruned models under domain shift."""
-
-
-for _command in (
-    adapt, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search, settings
-):  # fmt: skip
-    main.add_command(_command)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fedml_dapper.benches.choices import Device, ProfileName
 from fedml_dapper.config import (
     SHIPPED,
     Precision,
@@ -33,8 +34,6 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.tasks import TOP_1, build_task
 
 Statistic = Literal["global", "personal", "unseen"]
-ProfileName = Literal["paper", "small"]
-Device = Literal["cpu", "cuda"]
 
 _NOT_RESULTS: dict[str, Any] = {
     "dapper_args": {"output_dir", "checkpoint_every", "checkpoints_kept"},

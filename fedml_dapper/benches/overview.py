@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from fedml_dapper.benches.grid import Bench, Manifest, ProfileName, bench_names, cells, load_bench
+from fedml_dapper.benches.choices import ProfileName
+from fedml_dapper.benches.grid import Bench, Manifest, bench_names, cells, load_bench
 from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.evaluation import write_run_report

@@ -8,9 +8,6 @@ from pathlib import Path
 import click
 
 from fedml_dapper.commands.export import export_options, show
-from fedml_dapper.export import Exporter, pictures_for
-from fedml_dapper.export import adapt as adapt_model
-from fedml_dapper.federation.finished import open_finished
 
 _PATH = click.Path(path_type=Path)
 
@@ -23,6 +20,10 @@ def adapt(
     run: Path, folder: Path, level: int | None, formats: Sequence[str], int8: bool, output: Path
 ) -> None:  # fmt: skip
     """Adapt a model of the finished RUN to the pictures in FOLDER, which need no labels, and export it."""
+    from fedml_dapper.export import Exporter, pictures_for
+    from fedml_dapper.export import adapt as adapt_model
+    from fedml_dapper.federation.finished import open_finished
+
     finished = open_finished(run)
     exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8)
     before, after = adapt_model(finished, folder, level)

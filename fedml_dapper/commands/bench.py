@@ -7,23 +7,19 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from fedml_dapper.benches.grid import Device, Manifest, ProfileName, cells, load_bench
-from fedml_dapper.benches.overview import standings
-from fedml_dapper.benches.queue import Progress, run_queue
-from fedml_dapper.benches.report import write_bench_report
-from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
-from fedml_dapper.benches.terminal import terminal_table
+from fedml_dapper.benches.choices import Device, ProfileName
 from fedml_dapper.config import Precision, parse_override, parse_yaml
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import slow_precision
-from fedml_dapper.federation.durable import written_whole
+
+if TYPE_CHECKING:
+    from fedml_dapper.benches.queue import Progress
 
 _LINE_EVERY_S = 30.0
 
@@ -48,6 +44,15 @@ def bench(
     A bench is a grid of methods and seeds on one experiment. Its cells run side by side, each on one thread. Killed or
     stopped at any moment, the same command goes on where it was; cells that two benches share are run once.
     """
+    from fedml_dapper.benches.grid import Manifest, cells, load_bench
+    from fedml_dapper.benches.overview import standings
+    from fedml_dapper.benches.queue import run_queue
+    from fedml_dapper.benches.report import write_bench_report
+    from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
+    from fedml_dapper.benches.terminal import terminal_table
+    from fedml_dapper.federation import slow_precision
+    from fedml_dapper.federation.durable import written_whole
+
     console = Console(stderr=True)
     if listing or name is None:
         for one in standings(profile, output or Path("benches") / profile):

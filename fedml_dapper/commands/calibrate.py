@@ -9,16 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import click
-import torch
 import yaml
 
 from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import build_untrained, load_data
-from fedml_dapper.fleet.calibration import calibrate as measure
-from fedml_dapper.fleet.calibration import with_line
 
 
 @click.command()
@@ -38,6 +34,12 @@ def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | Non
     The CPU is measured, on as many threads as device_args.threads says. The line to the server is with --rank alone;
     otherwise name a network in the experiment's fleet, or add downlink_mbps and uplink_mbps to the file.
     """
+    import torch
+
+    from fedml_dapper.federation import build_untrained, load_data
+    from fedml_dapper.fleet.calibration import calibrate as measure
+    from fedml_dapper.fleet.calibration import with_line
+
     if output.suffix != ".yaml" or output.exists() or not output.parent.is_dir():
         raise ConfigError(f"--output {output}: give a new file that ends in .yaml, in a folder that is there")
     settings = load_settings(configs, overrides)
@@ -71,7 +73,7 @@ def _line(settings: Settings, rank: int) -> tuple[float, float, str]:
             f" {settings.comm_args.backend}; leave --rank out, and add downlink_mbps and uplink_mbps to the file"
         )
     credentials = read_credentials(grpc, rank)
-    from fedml_dapper.platform.secure_grpc import measure_line  # noqa: PLC0415  # slow: after the checks
+    from fedml_dapper.platform.secure_grpc import measure_line  # slow: after the checks
 
     config = grpc.dialled_by(rank)
     speed = measure_line(config, credentials)

@@ -8,9 +8,6 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fedml_dapper.evaluation.comparison import compare as compared
-from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
-
 
 @click.command()
 @click.argument("folders", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -21,6 +18,9 @@ from fedml_dapper.evaluation.comparison_page import comparison_table, difference
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and write no page.")
 def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Lay runs side by side: what each reached over rounds, bytes and virtual time, and which settings differ."""
+    from fedml_dapper.evaluation.comparison import compare as compared
+    from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
+
     if len(folders) < 2:
         raise click.UsageError("give at least two runs' folders")
     comparison = compared(folders)

@@ -12,9 +12,6 @@ from rich.table import Table
 
 from fedml_dapper.commands.options import json_option
 from fedml_dapper.config import DataArgs, load_settings
-from fedml_dapper.datasets.availability import find_domains
-from fedml_dapper.datasets.packing import pack
-from fedml_dapper.datasets.suites import PUBLISHED, data_root
 from fedml_dapper.errors import ConfigError, DataError
 
 
@@ -30,6 +27,9 @@ def data() -> None:
 @json_option
 def check_data(root: Path | None, dataset: str | None, config: Path | None, as_json: bool) -> None:
     """Say which domains were found, where, and how many images they have; exit code 2 if a chosen suite lacks one."""
+    from fedml_dapper.datasets.availability import find_domains
+    from fedml_dapper.datasets.suites import PUBLISHED, data_root
+
     if config is not None:
         if root is not None or dataset is not None:
             raise ConfigError("--config says which data and where; leave --root and --dataset out")
@@ -63,5 +63,7 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
 @click.option("--size", type=click.IntRange(min=1), default=64, show_default=True, help="Side of the packed images.")
 def pack_data(source: Path, suite: str, out: Path, size: int) -> None:
     """Pack SOURCE/SUITE/<domain>/<class>/* into one .npz file per domain."""
+    from fedml_dapper.datasets.packing import pack
+
     for file in pack(source, suite, out, size):
         click.echo(file)

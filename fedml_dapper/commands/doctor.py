@@ -176,7 +176,7 @@ def find_mpiexec() -> str | None:
 
 def check_data() -> Iterator[Row]:
     """Which suites have all their domains below the root of the data; the images themselves are not read."""
-    from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains  # noqa: PLC0415  # needs torch
+    from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains  # needs torch
 
     root = data_root(None)
     where = str(root.absolute())

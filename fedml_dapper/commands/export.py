@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.evaluation.units import quantity
-from fedml_dapper.export import CARD_NAME, FORMATS, Card, Exporter, calibrated, choose, pictures_for
-from fedml_dapper.federation.finished import open_finished
+if TYPE_CHECKING:
+    from fedml_dapper.export import Card
 
+FORMATS = ("onnx", "safetensors", "torch-export", "torchscript")
+"""As the room ``export`` has them, which takes seconds to load."""
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
 
@@ -24,7 +25,7 @@ def export_options(command: CommandT) -> CommandT:
     options = (
         click.option("--level", type=click.IntRange(min=1), help="Capability level; without it the whole model."),
         click.option(
-            "--format", "formats", type=click.Choice(list(FORMATS)), multiple=True, default=["onnx"], show_default=True,
+            "--format", "formats", type=click.Choice(FORMATS), multiple=True, default=["onnx"], show_default=True,
             help="File format; may be given several times.",
         ),
         click.option("--int8", is_flag=True, help="Besides, the ONNX file quantised to 8 bits after training."),
@@ -45,6 +46,9 @@ def export(
     output: Path,
 ) -> None:  # fmt: skip
     """Write the model of the finished RUN that a device runs, check it, and say what it costs and what it can do."""
+    from fedml_dapper.export import Exporter, calibrated, choose, pictures_for
+    from fedml_dapper.federation.finished import open_finished
+
     finished = open_finished(run)
     exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8)
     subject = choose(finished, level, client)
@@ -57,6 +61,9 @@ def export(
 
 def show(card: Card, folder: Path) -> None:
     """What was written, and what was measured of it."""
+    from fedml_dapper.evaluation.units import quantity
+    from fedml_dapper.export import CARD_NAME
+
     console = Console()
     words = "; then ".join((card.about.whose, *card.about.changes))
     console.print(escape(f"{card.about.network}: {words}"), soft_wrap=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from fedml_dapper.commands.complaint import complaining
+from fedml_dapper.commands.experiment import run_experiment
 from fedml_dapper.commands.options import restart_option, resume_option, shipped_where_missing
-from fedml_dapper.commands.run import run_experiment
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.interruption import ending_in_order
 

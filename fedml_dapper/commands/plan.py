@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from pydantic import TypeAdapter
@@ -15,10 +16,10 @@ from rich.console import Console
 from fedml_dapper.commands.options import json_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.evaluation.fleet_tables import PlannedMethod, methods_table, plan_table, speeds_table
-from fedml_dapper.federation import build_untrained, device_of, load_data
-from fedml_dapper.fleet import FleetPlan, plan_fleet, with_fitted_levels
-from fedml_dapper.pruning import Device
+
+if TYPE_CHECKING:
+    from fedml_dapper.evaluation.fleet_tables import PlannedMethod
+    from fedml_dapper.fleet import FleetPlan
 
 COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
 """What the experiment's own method is shown beside."""
@@ -34,6 +35,9 @@ COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
 @json_option
 def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[str], as_json: bool) -> None:
     """Say which level each client's device can run, what limits it, and who is left out under each method."""
+    from fedml_dapper.evaluation.fleet_tables import PlannedMethod, methods_table, plan_table, speeds_table
+    from fedml_dapper.fleet import FleetPlan
+
     settings = load_settings(configs, overrides)
     fleet = settings.dapper_args.fleet
     if fleet is None or not fleet.names:
@@ -60,6 +64,11 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
 
 def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | PlannedMethod]:
     """One for each of ``methods``; for one that is not to be had here, why."""
+    from fedml_dapper.evaluation.fleet_tables import PlannedMethod
+    from fedml_dapper.federation import build_untrained, device_of, load_data
+    from fedml_dapper.fleet import plan_fleet, with_fitted_levels
+    from fedml_dapper.pruning import Device
+
     args, device = settings.dapper_args, device_of(settings)
     assert args.fleet is not None
     data = load_data(settings, device)

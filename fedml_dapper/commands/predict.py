@@ -12,8 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.commands.options import json_option
-from fedml_dapper.export import Prediction
-from fedml_dapper.export import predict as predict_pictures
 
 _PATH = click.Path(path_type=Path)
 
@@ -24,6 +22,9 @@ _PATH = click.Path(path_type=Path)
 @json_option
 def predict(model: Path, pictures: Sequence[Path], as_json: bool) -> None:
     """Say which class each of PICTURES is of, by the exported MODEL: a folder, or one of its files."""
+    from fedml_dapper.export import Prediction
+    from fedml_dapper.export import predict as predict_pictures
+
     found = predict_pictures(model, pictures)
     if as_json:
         click.echo(TypeAdapter(list[Prediction]).dump_json(found))

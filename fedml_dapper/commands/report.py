@@ -6,12 +6,6 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.benches.overview import holds_results, write_reports
-from fedml_dapper.benches.report import write_bench_report
-from fedml_dapper.benches.results import MANIFEST_NAME
-from fedml_dapper.evaluation import write_run_report
-from fedml_dapper.federation import LEDGER_NAME
-
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
@@ -20,6 +14,12 @@ def report(folder: Path) -> None:
 
     Of a folder that holds runs and benches further below, all their reports are written, and a page that leads to them.
     """
+    from fedml_dapper.benches.overview import holds_results, write_reports
+    from fedml_dapper.benches.report import write_bench_report
+    from fedml_dapper.benches.results import MANIFEST_NAME
+    from fedml_dapper.evaluation import write_run_report
+    from fedml_dapper.federation import LEDGER_NAME
+
     if (folder / MANIFEST_NAME).exists():
         path = write_bench_report(folder)
     elif (folder / LEDGER_NAME).exists() or not holds_results(folder):

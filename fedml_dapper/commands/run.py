@@ -1,46 +1,13 @@
-"""``fedml-dapper run``: one experiment through FedML's runner, from first check to report."""
+"""``fedml-dapper run``."""
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import NoReturn
 
 import click
-from pydantic import TypeAdapter
-from rich.console import Console
-from rich.syntax import Syntax
 
 from fedml_dapper.commands.options import json_option, restart_option, resume_option, shipped_where_missing
-from fedml_dapper.config import Settings, load_settings
-from fedml_dapper.credentials import read_credentials
-from fedml_dapper.errors import ConfigError
-from fedml_dapper.evaluation import (
-    device_table,
-    experiment_tables,
-    personal_table,
-    progress_for,
-    result_table,
-    summarise,
-    write_run_report,
-)
-from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
-from fedml_dapper.federation import (
-    LEDGER_NAME,
-    MODEL_NAME,
-    REPORT_NAME,
-    SETTINGS_NAME,
-    build_experiment,
-    is_finished,
-    open_run_dir,
-    read_ledger,
-    read_unfinished,
-)
-from fedml_dapper.interruption import INTERRUPTED, hurry, take_time
-from fedml_dapper.profiling import Profiler
 
 
 @click.command()
@@ -61,7 +28,7 @@ from fedml_dapper.profiling import Profiler
 @click.option(
     "--profile",
     is_flag=True,
-    help=f"Say where the rounds' seconds went, and write {PROFILE_NAME}. With several processes: the server's own.",
+    help="Say where the rounds' seconds went, and write profile.json. With several processes: the server's own.",
 )
 @click.option("--verbose", is_flag=True, help="Print all effective settings first.")
 def run(
@@ -69,148 +36,8 @@ def run(
     profile: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
+    from fedml_dapper.commands.experiment import run_experiment
+
     run_experiment(
         configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose
     )
-
-
-def run_experiment(
-    configs: Sequence[Path],
-    overrides: Sequence[str] = (),
-    as_json: bool = False,
-    output: Path | None = None,
-    rank: int = 0,
-    as_edge: bool = False,
-    resume: bool = False,
-    restart: bool = False,
-    profile: bool = False,
-    verbose: bool = False,
-) -> None:
-    """Run an experiment from first check to report, or this process's part of it where there are several.
-
-    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos and edges, MPI knows its own.
-    """
-    if resume and restart:
-        raise ConfigError("--resume goes on with a run, --restart begins it anew; give one of the two")
-    settings = load_settings(configs, overrides)
-    if settings.comm_args.backend == "MPI":
-        rank = _mpi_rank()
-    _check_place(settings, rank, as_edge)
-    if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
-        read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
-    if rank > 0:
-        _run_client(configs[0], settings, rank)
-        return
-    console = Console(stderr=as_json)
-    with redirect_stdout(sys.stderr):  # FedML prints as it likes
-        experiment = build_experiment(settings)
-    if verbose:
-        console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
-    console.print(experiment_tables(experiment))
-    for note in experiment.notes:
-        console.print(f"note: {note}", soft_wrap=True)
-    run_dir = open_run_dir(experiment, output, resume, restart)
-    console.print(f"All settings: {run_dir / SETTINGS_NAME}", soft_wrap=True)
-    if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
-        console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
-        _finish(run_dir, console, as_json)
-        return
-    interrupted = False
-    profiler = Profiler(experiment.device)
-    watcher = RoundProfiler(profiler, settings.device_args.precision)
-    try:
-        with redirect_stdout(sys.stderr):
-            from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
-
-            _show_log("server")
-            observers = [progress_for(console, experiment), *([watcher] if profile else [])]
-            with profiler.active() if profile else nullcontext():
-                run_federation(configs[0], experiment, rank, run_dir, observers, resume)
-    except KeyboardInterrupt:
-        interrupted = True
-        take_time()
-    rounds = watcher.profile()
-    if rounds is not None:
-        rounds.save(run_dir / PROFILE_NAME)
-        console.print(rounds.table())
-    _finish(run_dir, console, as_json, interrupted)
-
-
-def _run_client(config: Path, settings: Settings, rank: int) -> None:
-    with redirect_stdout(sys.stderr):
-        experiment = build_experiment(settings, rank=rank)
-        from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
-
-        _show_log(f"rank {rank}")
-        run_federation(config, experiment, rank)
-
-
-def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
-    """Raises :class:`ConfigError` where the experiment has no such process."""
-    count, edges = settings.train_args.client_num_in_total, [edge.rank for edge in settings.comm_args.edges]
-    if as_edge and rank not in edges:
-        raise ConfigError(f"--role edge --rank {rank}: comm_args.dapper_grpc.edges has the ranks {edges}")
-    if rank > count and settings.common_args.training_type == "cross_silo" and rank not in edges:
-        raise ConfigError(f"--rank {rank}: train_args.client_num_in_total is {count}, and no edge has this rank")
-
-
-def _mpi_rank() -> int:
-    try:
-        from mpi4py import MPI  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise ConfigError(f"comm_args.backend MPI needs mpi4py ({error}); pip install 'fedml-dapper[mpi]'") from error
-    if MPI.COMM_WORLD.Get_size() < 2:
-        raise ConfigError("comm_args.backend MPI needs 2 processes or more; start it with run/mpi.sh CONFIG -n 3")
-    return int(MPI.COMM_WORLD.Get_rank())
-
-
-def _show_log(who: str) -> None:
-    """Our own log lines on stderr; FedML's stay below warnings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogLine(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("fedml_dapper")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-
-
-class _LogLine(logging.Formatter):
-    """What endangers the machine is red, where somebody looks on."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        is_red = record.levelno >= logging.CRITICAL and sys.stderr.isatty()
-        return click.style(line, fg="red", bold=True) if is_red else line
-
-
-def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
-    ledger = run_dir / LEDGER_NAME
-    begun = read_unfinished(ledger)
-    if interrupted and (begun is None or not begun[1]):
-        console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
-        _leave(run_dir, console)
-    record, rounds = read_ledger(ledger)
-    summary = summarise(record, rounds)
-    report = write_run_report(run_dir)
-    if as_json:
-        document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": str(report)}
-        sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
-    else:
-        console.print(result_table(summary, record))
-        if summary.personal is not None:
-            console.print(personal_table(summary.personal, record))
-        if summary.devices is not None:
-            console.print(device_table(summary.devices, record))
-        console.print(f"Report: {report.absolute()}", soft_wrap=True)
-    if interrupted:
-        saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
-        console.print(
-            f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
-        )
-        _leave(run_dir, console)
-
-
-def _leave(run_dir: Path, console: Console) -> NoReturn:
-    console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
-    hurry()
-    sys.exit(INTERRUPTED)

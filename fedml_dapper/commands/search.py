@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
 import click
-import yaml
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Table
 
 from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import RoundRecord, RunRecord, build_experiment
 from fedml_dapper.interruption import INTERRUPTED
-from fedml_dapper.search.figures import count, describe, save_figures
-from fedml_dapper.search.space import Number, search_space
-from fedml_dapper.search.trials import (
-    SamplerName,
-    SearchObserver,
-    SearchPlan,
-    SearchRecord,
-    plan_search,
-    run_search,
-)
-
-BEST_NAME = "best.yaml"
-_LISTED = 10
-_LINE_EVERY_S = 30.0
+from fedml_dapper.search.choices import SamplerName
 
 
 @click.command()
@@ -65,9 +45,15 @@ def search(
     A trial trains the experiment with other settings, once a seed; test images play no part in what is tried or chosen.
     The same command goes on with what is in DIR, until there are as many trials as asked for.
     """
+    from fedml_dapper.federation import build_experiment
+    from fedml_dapper.search.figures import count
+    from fedml_dapper.search.space import search_space
+    from fedml_dapper.search.terminal import SearchProgress, show_best
+    from fedml_dapper.search.trials import SearchRecord, plan_search, run_search
+
     console = Console()
     if not configs:
-        _show(SearchRecord.load(folder), folder, console)
+        show_best(SearchRecord.load(folder), folder, console)
         return
     settings = load_settings(configs, overrides)
     experiment = build_experiment(settings)
@@ -80,14 +66,14 @@ def search(
     )
     plan = plan_search(experiment, space, _seeds(seeds), sampler, prune)
     try:
-        with _SearchProgress(Console(stderr=True), plan, trials) as progress:
+        with SearchProgress(Console(stderr=True), plan, trials) as progress:
             record = run_search(plan, folder, trials, [progress])
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on with the search in {folder}.", soft_wrap=True)
         sys.exit(INTERRUPTED)
     if len(record.trials) < trials:
         console.print(f"Every combination in these ranges was tried: {count(record.trials, 'trial')}.")
-    _show(record, folder, console)
+    show_best(record, folder, console)
 
 
 def _seeds(text: str) -> list[int]:
@@ -95,112 +81,3 @@ def _seeds(text: str) -> list[int]:
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--seeds {text}: expected whole numbers, e.g. --seeds 1,2")
     return sorted({int(part) for part in parts})
-
-
-def _show(record: SearchRecord, folder: Path, console: Console) -> None:
-    """The best trials as a table, their figures, and the best one as an experiment file."""
-    if not record.ranking:
-        console.print("No trial is finished yet.")
-        return
-    console.print(best_table(record))
-    best = record.ranking[0]
-    console.print(
-        f"Trial {best.number} on test images, in the round chosen on validation images: {best.test_accuracy:.1f} %"
-        " (the search did not look at it).",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    (folder / BEST_NAME).write_text(yaml.safe_dump(record.plan.overlay(best.params)), encoding="utf-8")
-    console.print(f"Its settings, to be laid over the experiment by another -c: {folder / BEST_NAME}", soft_wrap=True)
-    files = save_figures(record, folder)
-    console.print(f"Figures: {', '.join(str(file) for file in files)}", soft_wrap=True)
-
-
-def best_table(record: SearchRecord) -> Table:
-    """The best trials, the best first."""
-    seeds = record.plan.seeds
-    over = "" if len(seeds) == 1 else ", mean over the seeds"
-    table = Table(title=escape(f"{describe(record.plan)}: the best of {count(record.measured, 'trial')}"))
-    for heading in ("trial", *record.plan.ranges, f"validation accuracy (%){over}", "in round"):
-        table.add_column(heading, justify="right")
-    for trial in record.ranking[:_LISTED]:
-        rounds = ", ".join(str(result.chosen_round) for result in trial.results)
-        values = [_short(trial.params[name]) for name in record.plan.ranges]
-        table.add_row(str(trial.number), *values, f"{trial.validation_accuracy:.2f}", rounds)
-    aside = (("stopped early", "pruned"), ("refused", "refused"))
-    counts = {words: [trial for trial in record.trials if trial.state == state] for words, state in aside}
-    table.caption = "; ".join(f"{words}: {count(trials, 'trial')}" for words, trials in counts.items() if trials)
-    return table
-
-
-def _short(value: Number) -> str:
-    return f"{value:.4g}"
-
-
-class _SearchProgress(SearchObserver):
-    """A live line on a terminal, else a line a trial and one now and then."""
-
-    def __init__(self, console: Console, plan: SearchPlan, trials: int) -> None:
-        self._console, self._trials, self._rounds = console, trials, plan.rounds
-        self._bar = Progress(
-            BarColumn(), TextColumn("{task.description}"), console=console, transient=True,
-            disable=not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=trials * plan.rounds)
-        self._trial, self._round, self._best = 0, 0, ""
-        self._gained = 0
-        """Rounds since the command started."""
-        self._started = self._said = time.monotonic()
-
-    def __enter__(self) -> _SearchProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def trial_started(self, record: SearchRecord) -> None:
-        self._trial, self._round = record.trials[-1].number, 0
-        self._best = _best(record)
-        self._tell()
-
-    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
-        self._round += len(rounds)
-
-    def round_finished(self, record: RoundRecord) -> None:
-        self._round += 1
-        self._gained += 1
-        self._tell()
-
-    def trial_over(self, record: SearchRecord) -> None:
-        self._round = self._rounds  # also where it was stopped early
-        trial = record.trials[-1]
-        values = "  ".join(f"{name} {_short(value)}" for name, value in trial.params.items())
-        outcome = f"{trial.validation_accuracy:.1f} %" if trial.results else f"refused: {trial.message}"
-        if trial.state == "pruned":
-            outcome += ", stopped early"
-        self._print(f"trial {trial.number}/{self._trials}  {values}  {outcome}{_best(record)}  ETA {self._to_go()}")
-
-    def _tell(self) -> None:
-        where = f"trial {self._trial}/{self._trials}  round {self._round}/{self._rounds}"
-        text = f"{where}{self._best}  ETA {self._to_go()}"
-        self._bar.update(self._task, description=text, completed=self._done())
-        silent_s = time.monotonic() - self._said
-        if not self._console.is_terminal and silent_s >= _LINE_EVERY_S and self._round < self._rounds:
-            self._print(text)
-
-    def _print(self, line: str) -> None:
-        self._said = time.monotonic()
-        self._console.print(line, highlight=False, soft_wrap=True)
-
-    def _done(self) -> int:
-        return (self._trial - 1) * self._rounds + self._round
-
-    def _to_go(self) -> str:
-        if self._gained == 0:
-            return "-"
-        left = self._trials * self._rounds - self._done()
-        return str(timedelta(seconds=round((time.monotonic() - self._started) / self._gained * left)))
-
-
-def _best(record: SearchRecord) -> str:
-    return f"  best {record.ranking[0].validation_accuracy:.1f} %" if record.ranking else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -12,7 +13,10 @@ from rich.text import Text
 from fedml_dapper.config import Settings, did_you_mean
 from fedml_dapper.config.keys import Key, heading_of, is_section, keys_of
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods import METHODS
+
+if TYPE_CHECKING:
+    from fedml_dapper.methods import Method
+    from fedml_dapper.registry import Registry
 
 _PARAMS = "dapper_args.params"
 
@@ -39,7 +43,7 @@ def settings(word: str | None) -> None:
                 console.print(Text.assemble("  ", (key.path, "cyan"), key.headline.removeprefix(key.path)))
                 console.print(Padding(Text(key.meaning), (0, 0, 0, 6)))
     if word is None:
-        console.print(f"\nA method's own settings: fedml-dapper settings NAME, of {', '.join(sorted(METHODS))}.")
+        console.print(f"\nA method's own settings: fedml-dapper settings NAME, of {', '.join(sorted(_methods()))}.")
 
 
 def _places() -> Iterator[tuple[str, list[Key]]]:
@@ -47,13 +51,19 @@ def _places() -> Iterator[tuple[str, list[Key]]]:
     for section, field in Settings.model_fields.items():
         assert is_section(field.annotation)
         yield section, list(keys_of(field.annotation))
-    for name in METHODS:
-        yield f"{_PARAMS}.{name}", list(keys_of(METHODS[name].Params))
+    for name in _methods():
+        yield f"{_PARAMS}.{name}", list(keys_of(_methods()[name].Params))
+
+
+def _methods() -> Registry[type[Method[Any]]]:
+    from fedml_dapper.methods import METHODS
+
+    return METHODS
 
 
 def _heading(place: str) -> str:
     if place.startswith(_PARAMS):
-        return f"{place}: {heading_of(METHODS[place.rpartition('.')[2]].Params)}"
+        return f"{place}: {heading_of(_methods()[place.rpartition('.')[2]].Params)}"
     annotation = Settings.model_fields[place].annotation
     assert is_section(annotation)
     return heading_of(annotation)

@@ -40,11 +40,10 @@ from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
 from fedml_dapper.federation.run_lock import try_lock
 from fedml_dapper.methods import METHODS
+from fedml_dapper.search.choices import SamplerName
 from fedml_dapper.search.space import Params, Range, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator
 from fedml_dapper.tasks import TOP_1
-
-SamplerName = Literal["gp", "tpe"]
 
 SEARCH_NAME = "search.json"
 LOCK_NAME = "lock"

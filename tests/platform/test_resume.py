@@ -41,7 +41,7 @@ LIFE = """
 import os, signal, sys
 from pathlib import Path
 
-from fedml_dapper.commands.run import run_experiment
+from fedml_dapper.commands.experiment import run_experiment
 
 config, run_dir, flushes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 fsync = os.fsync

@@ -1,0 +1,7 @@
+"""What a search can be asked for. Apart, so that the command line shows it without loading the rest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+SamplerName = Literal["gp", "tpe"]

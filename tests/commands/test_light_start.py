@@ -1,0 +1,54 @@
+"""What a command shows of itself comes at once: nothing heavy is loaded for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import fedml_dapper.commands
+from fedml_dapper.cli import SUMMARIES, main
+from fedml_dapper.commands.export import FORMATS as OFFERED
+from fedml_dapper.export import FORMATS
+
+HEAVY = {"torch", "fedml", "sklearn", "scipy", "optuna", "matplotlib", "pandas", "numpy", "onnx", "PIL"}
+NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "options"}
+LOADED = """
+import json, sys
+from fedml_dapper.cli import main
+for arguments in json.loads(sys.argv[1]):
+    main(arguments, standalone_mode=False)
+    print(json.dumps([arguments, sorted(set(sys.modules) & set(json.loads(sys.argv[2])))]), file=sys.stderr)
+"""
+
+
+def test_the_overview_names_every_command() -> None:
+    there = {file.stem for file in Path(fedml_dapper.commands.__path__[0]).glob("*.py")} - NO_COMMANDS
+    assert set(SUMMARIES) == there
+    context = click.Context(main)
+    assert all(main.get_command(context, name) for name in SUMMARIES)
+    assert tuple(sorted(FORMATS)) == OFFERED
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    asked = [["--version"], ["--help"], *([name, "--help"] for name in SUMMARIES), ["data", "check", "--help"]]
+    answer = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps(asked), json.dumps(sorted(HEAVY))],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    loaded = [json.loads(line) for line in answer.stderr.splitlines()]
+    assert [arguments for arguments, _ in loaded] == asked
+    assert {" ".join(arguments): found for arguments, found in loaded if found} == {}
+
+
+@pytest.mark.parametrize("name", ["--version", "--help"])
+def test_version_and_overview_do_without_settings(name: str) -> None:
+    code = f"import sys; from fedml_dapper.cli import main; main(['{name}'], standalone_mode=False)"
+    answer = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('pydantic' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.endswith("False\n")
