@@ -20,8 +20,8 @@ PYTHON = "/opt/fedml-dapper/bin/python"
 MAX_EXPOSURE = 20
 """Of 100, as ``systemd-analyze security`` reckons; a service that says nothing has 96."""
 OF_ITS_OWN = {
-    "Description", "ExecStart", "LoadCredential", "RestartPreventExitStatus", "RestartSec", "StateDirectory",
-    "StateDirectoryMode", "TimeoutStopSec",
+    "Description", "EnvironmentFile", "ExecStart", "LoadCredential", "RestartPreventExitStatus", "RestartSec",
+    "StateDirectory", "StateDirectoryMode", "TimeoutStopSec",
 }  # fmt: skip
 
 needs_systemd = pytest.mark.skipif(
@@ -64,7 +64,7 @@ def test_it_starts_what_the_image_starts(unit: Path, target: str, command: Seque
         start = start.replace(here, there)
     program, *options = shlex.split(start)
     assert program == PYTHON
-    assert sorted(options) == sorted([*image(target).entrypoint[1:], *command])
+    assert sorted(options) == sorted([*image(target).entrypoint[1:], *command, "$OPTIONS"])
     assert directives(unit)["WorkingDirectory"] == ["/etc/fedml-dapper"]
 
 
