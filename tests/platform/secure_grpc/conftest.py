@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ READY = 0
 """FedML's type of the message by which a transport says that it is connected."""
 
 
-def make_certificates(folder: Path, num_silos: int = 4, *edges: int) -> Path:
+def make_certificates(folder: Path, num_silos: int = 4, *edges: int, hosts: Sequence[str] = ()) -> Path:
     options = [part for rank in edges for part in ("--edge", str(rank))]
-    command = ["bash", ROOT / "run" / "make_certs.sh", folder, str(num_silos), *options]
+    command = ["bash", ROOT / "run" / "make_certs.sh", folder, str(num_silos), *options, *hosts]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 

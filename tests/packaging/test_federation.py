@@ -1,0 +1,78 @@
+"""The server and the silos of ``compose.yaml``, by their images' entry points, each in a bare folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedml_dapper.config import load_settings
+from fedml_dapper.federation import read_ledger
+from fedml_dapper.interruption import INTERRUPTED
+
+from ..platform.processes import free_port
+from ..platform.secure_grpc.conftest import make_certificates
+from .bare import BUBBLEWRAP, Service
+from .images import EXPERIMENT
+
+SILOS = ("silo-1", "silo-2", "silo-3")
+ROUNDS = 5
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[dict[str, Service]]:
+    """Those of ``compose.yaml``, with its experiment in small and on a port of its own."""
+    certificates = make_certificates(tmp_path / "certs", len(SILOS), hosts=("server",))
+    small = {"comm_round": ROUNDS, "epochs": 1, "width": 8, "client_share": 0.08}
+    place = {"comm_args.dapper_grpc.certificates": str(certificates)}
+    content = yaml.safe_load(load_settings(EXPERIMENT, small | place).as_yaml())
+    port = free_port()
+    content["comm_args"]["dapper_grpc"] |= {"server_address": f"server:{port}", "listen_address": f"0.0.0.0:{port}"}
+    experiment = tmp_path / "experiment"
+    experiment.mkdir()
+    (experiment / EXPERIMENT.name).write_text(yaml.safe_dump(content))
+    services = {name: Service(name, tmp_path, experiment, certificates) for name in ("server", *SILOS)}
+    yield services
+    for service in services.values():
+        service.end()
+
+
+def wait_for(text: str, service: Service, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while text not in service.output():
+        assert time.monotonic() < deadline, service.output()
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BUBBLEWRAP is None, reason="no bwrap on this machine: apt-get install bubblewrap")
+def test_a_stopped_server_goes_on_and_health_checks_tell(services: dict[str, Service], tmp_path: Path) -> None:
+    server, silo = services["server"], services["silo-1"]
+    ledger = tmp_path / "runs" / "federation" / "ledger.jsonl"
+    server.start()
+    silo.start()
+    assert not server.healthy()  # it has only begun to import
+    wait_for("waiting for ranks", server)
+    assert server.healthy()
+    wait_for("connected to the server", silo)
+    assert silo.healthy()
+
+    for name in SILOS[1:]:
+        services[name].start()
+    wait_for("round 1/", server)
+    services["silo-3"].pause()  # so that a round stays open
+    assert server.stop() == INTERRUPTED
+    assert not server.healthy()
+    assert not silo.healthy()
+    finished = len(read_ledger(ledger)[1])
+    assert finished < ROUNDS
+
+    services["silo-3"].unpause()
+    server.start()
+    assert server.wait(90) == 0, server.output()
+    assert [services[name].wait(30) for name in SILOS] == [0, 0, 0]
+    assert f"going on after round {finished}/{ROUNDS}" in server.output()
+    assert [record.round for record in read_ledger(ledger)[1]] == list(range(1, ROUNDS + 1))
