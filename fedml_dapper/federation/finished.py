@@ -15,6 +15,7 @@ from fedml_dapper.federation.ledger import read_ledger
 from fedml_dapper.federation.model_file import ModelOrigin, check_code, origin_of, read_model, rebuild_method
 from fedml_dapper.federation.records import RunRecord
 from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.shared_settings import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
 
 
@@ -56,7 +57,8 @@ def open_finished(folder: Path) -> FinishedRun:
         origin, method, profiles = file.origin, rebuild_method(file.origin, file.path), _profiles(record)
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
-    checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, settings)
+    shared = SharedSettings.of(settings, method)
+    checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
     state = ServerState(file.round, file.weights, profiles, memory)
     return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
