@@ -82,6 +82,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self.register_message_receive_handler(REFUSED, self.handle_refusal)
 
     def handle_refusal(self, msg_params: Message) -> None:
+        if msg_params.get(LIFE) not in (None, self._life):
+            LOGGER.info("this silo was refused before it was started again: %s", msg_params.get(REFUSED))
+            return
         raise ConfigError(f"the server refuses this silo: {msg_params.get(REFUSED)}")
 
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:

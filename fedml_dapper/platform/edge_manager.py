@@ -158,6 +158,8 @@ class DapperEdgeManager(RoundManager):
     def handle_refusal(self, msg_params: Message) -> None:
         silo = msg_params.get(SILO)
         if silo is None:
+            if msg_params.get(LIFE) not in (None, self._life):
+                return  # of an earlier life
             raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
         self._held.pop(int(silo), None)
         self._online.discard(int(silo))

@@ -56,6 +56,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._silent: set[int] = set()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
+        self._asking: dict[int, str] = {}
+        """The lives in which processes said last that they are there."""
         self._schemas: dict[int, int] = {}
         """In which processes are spoken to."""
         self._starts: Counter[int] = Counter()
@@ -116,6 +118,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
+        self._asking[process] = str(msg_params.get(LIFE))
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
             self._said_goodbye.add(process)
             if self._leaving and self._said_goodbye >= self._online:
@@ -158,7 +161,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         LOGGER.warning("silo %d is refused: %s", process, reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
-        if through is not None:
+        if through is None:
+            message.add_params(
+                LIFE, self._asking.get(process)
+            )  # it may reach the silo's next life, which may be let in
+        else:
             message.add_params(SILO, process)
         self._send(message)
 
