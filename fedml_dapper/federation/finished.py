@@ -45,8 +45,7 @@ def open_finished(folder: Path) -> FinishedRun:
     is not what it was, or where a program passed the network.
     """
     record, _ = read_ledger(folder / LEDGER_NAME)
-    settings = check(Settings, record.settings, where=str(folder / LEDGER_NAME))
-    settings = settings.model_copy(update={"device_args": DeviceArgs()})
+    settings = _as_it_was(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
     file = read_model(folder / MODEL_NAME)
     check_code(record.sources, settings, file.path)
     experiment, without = _with_data(record, settings)
@@ -62,6 +61,14 @@ def open_finished(folder: Path) -> FinishedRun:
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
     state = ServerState(file.round, file.weights, profiles, memory)
     return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
+
+
+def _as_it_was(settings: Settings, record: RunRecord) -> Settings:
+    """``settings`` on the CPU, with the method's own as they were in the run, whatever its defaults are today."""
+    args = settings.dapper_args
+    params = args.params | ({record.method: record.params} if record.params else {})
+    update = {"device_args": DeviceArgs(), "dapper_args": args.model_copy(update={"params": params})}
+    return settings.model_copy(update=update)
 
 
 def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None, str]:

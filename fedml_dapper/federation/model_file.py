@@ -82,7 +82,8 @@ class ModelFile:
 def origin_of(experiment: Experiment) -> ModelOrigin:
     """What the file of a model of ``experiment`` says of itself."""
     example, problem = experiment.method.problem.example, experiment.method.problem
-    shared = shared_settings(experiment.settings, named={})
+    shared, params = shared_settings(experiment.settings, named={}), experiment.method.params.model_dump(mode="json")
+    shared["dapper_args"]["params"] = {experiment.method.name: params}  # as they are, whatever is the default later
     return ModelOrigin(
         version=__version__,
         commit=commit(),

@@ -129,8 +129,10 @@ class SharedSettings(BaseModel):
             return ""  # at its default; or of an optional section that the other side leaves out
         if is_older(other.version, self.version):
             advice = f"upgrade version {other.version}, or leave it at its default"
-        else:
+        elif is_older(self.version, other.version):
             advice = f"go on with version {self.version}"
+        else:
+            advice = "both sides need the same code"
         return f"{key} is {value} {place}, and version {other.version} {elsewhere} does not know it: {advice}"
 
 

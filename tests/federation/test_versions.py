@@ -99,6 +99,8 @@ def test_a_setting_that_one_side_does_not_know_has_to_be_at_its_default(shared: 
     gone = changed(shared, "0.0.9", former=3)
     assert "version 0.0.9" in gone.difference(shared)
     assert gone.difference(shared).endswith("go on with version 0.0.9")
+    same = changed(shared, shared.version, novelty=3)
+    assert same.difference(shared).endswith("both sides need the same code")
 
 
 def test_a_default_that_changed_is_a_difference_and_can_be_set_to_what_it_was(shared: SharedSettings) -> None:
@@ -111,7 +113,8 @@ def test_a_default_that_changed_is_a_difference_and_can_be_set_to_what_it_was(sh
 
 
 def test_sections_that_one_side_leaves_out_differ_as_a_whole(shared: SharedSettings) -> None:
-    fleet = SharedSettings.of_experiment(experiment_of('dapper_args.fleet={"devices": ["raspberry_pi_5"], "round_s": 900}'))
+    args = '{"devices": ["raspberry_pi_5"], "round_s": 900}'
+    fleet = SharedSettings.of_experiment(experiment_of(f"dapper_args.fleet={args}"))
     assert "dapper_args.fleet is given there and None here" in fleet.difference(shared)
     assert "dapper_args.fleet is given here and None there" in shared.difference(fleet)
     assert "does not know" not in fleet.difference(shared)
