@@ -28,15 +28,14 @@ import torch
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import (
+    Agreement,
     ClientSide,
     Codec,
     Experiment,
-    Identity,
     Server,
     UploadCheck,
     build_experiment,
     framed,
-    shared_settings,
 )
 from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.methods import Upload
@@ -82,8 +81,7 @@ class Target:
     def build(cls) -> Target:
         """A tiny federation on the embedded suite."""
         experiment: Experiment = build_experiment(load_settings([DIGITS], list(SMALL)))
-        settings, layout = experiment.settings, experiment.method.problem.layout
-        codec = Codec(layout, Identity.of(settings), shared_settings(settings))
+        codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
         server, clients = Server(experiment), ClientSide(experiment)
         server.round_clients()
         first, second = (clients.update(server.downlink(i), experiment.clients[i]) for i in (0, 1))

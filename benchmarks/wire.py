@@ -14,12 +14,13 @@ import torch
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import time_in_turns
 from benchmarks.uploads import RATIOS, fleet
+from fedml_dapper import __version__
 from fedml_dapper.config import Uplink
-from fedml_dapper.federation import Codec, Identity
+from fedml_dapper.federation import Agreement, Codec, SharedSettings
 from fedml_dapper.methods import as_received
 from fedml_dapper.models import BACKBONES
 
-HERE = Identity(wire_schema=0, method="dapperfl", settings_digest="")
+HERE = Agreement(SharedSettings(version=__version__, method="dapperfl", values={}, chosen=()), {})
 
 
 @click.command()
@@ -35,7 +36,7 @@ def main(model: str, runs: int, threads: int, as_json: bool) -> None:
     sizes: dict[tuple[Uplink, float], tuple[int, int]] = {}
     for uplink in get_args(Uplink):
         layout = replace(group.layout, uplink=uplink)
-        codec = Codec(layout, HERE, {})
+        codec = Codec(layout, HERE)
         for ratio, upload in zip(RATIOS, group.uploads, strict=True):
             received = as_received(upload, layout)
             data = codec.encode(received)

@@ -11,7 +11,8 @@ from fedml_dapper.config import experiment_file
 
 resume_option = click.option(
     "--resume", is_flag=True,
-    help="Go on with the run in the --output folder after its last checkpoint; start one where there is none.",
+    help="Go on with the run in the --output folder after its last checkpoint, also with a higher comm_round; start one"
+    " where there is none.",
 )  # fmt: skip
 restart_option = click.option(
     "--restart", is_flag=True,

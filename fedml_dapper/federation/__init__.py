@@ -20,7 +20,7 @@ from fedml_dapper.federation.experiment import (
     slow_precision,
 )
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
-from fedml_dapper.federation.identity import Identity, changed_params, settings_difference, shared_settings
+from fedml_dapper.federation.identity import Agreement
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
 from fedml_dapper.federation.metrics import metrics_of
@@ -38,15 +38,25 @@ from fedml_dapper.federation.run_dir import (
     open_run_dir,
 )
 from fedml_dapper.federation.server import Server
+from fedml_dapper.federation.shared_settings import (
+    SharedSettings,
+    changed_params,
+    settings_difference,
+    shared_settings,
+)
 from fedml_dapper.federation.validation import UploadCheck
+from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
 from fedml_dapper.federation.wire import Codec, framed
 
 __all__ = [
     "CHECKPOINTS_NAME",
+    "EARLIEST",
     "LEDGER_NAME",
     "MODEL_NAME",
     "REPORT_NAME",
     "SETTINGS_NAME",
+    "WIRE_SCHEMA",
+    "Agreement",
     "Announcement",
     "ClientRecord",
     "ClientSide",
@@ -57,7 +67,6 @@ __all__ = [
     "EdgeSum",
     "Experiment",
     "ExperimentData",
-    "Identity",
     "LedgerWriter",
     "LevelFootprint",
     "Measurement",
@@ -69,10 +78,12 @@ __all__ = [
     "RunRecord",
     "Scores",
     "Server",
+    "SharedSettings",
     "UploadCheck",
     "build_experiment",
     "build_untrained",
     "changed_params",
+    "common_schema",
     "device_of",
     "framed",
     "is_finished",

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.wire import MAX_SAMPLES
+from fedml_dapper.federation.wire import MAX_SAMPLES, first_mistake
 from fedml_dapper.fleet import DeviceProfile
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Metric
@@ -59,9 +59,7 @@ def read_announcement(text: object, levels: int) -> Announcement:
     try:
         announcement = Announcement.model_validate_json(text)
     except ValidationError as error:
-        mistake = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(step) for step in mistake["loc"])
-        raise ProtocolError(f"what it says of its data does not fit: `{place}`: {mistake['msg']}") from error
+        raise ProtocolError(f"what it says of its data does not fit: {first_mistake(error)}") from error
     if not announcement.domain.isprintable():
         raise ProtocolError("the name of its domain holds characters that cannot be printed")
     if announcement.level is not None and announcement.level > levels:
@@ -76,7 +74,7 @@ def read_measurement(text: object, metric: Metric) -> Measurement:
     try:
         measurement = Measurement.model_validate_json(text if isinstance(text, str) else "")
     except ValidationError as error:
-        raise ProtocolError("its measurement is malformed") from error
+        raise ProtocolError(f"its measurement is malformed at {first_mistake(error)}") from error
     if not metric.can_be(measurement.headline):
         raise ProtocolError(f"its {metric.title} is {measurement.headline}, outside 0..100")
     return measurement

@@ -10,25 +10,26 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field, JsonValue, ValidationError
 from torch import Tensor
 
-from fedml_dapper.config import Settings, check
-from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.identity import settings_difference, shared_settings
+from fedml_dapper import __version__
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.identity import Told
 from fedml_dapper.federation.late_uploads import LateUpload
 from fedml_dapper.federation.quarantine import Standing
 from fedml_dapper.federation.records import Record, RoundRecord
 from fedml_dapper.federation.scoring import Best
+from fedml_dapper.federation.shared_settings import SharedSettings
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, storable, write_tensors
 from fedml_dapper.methods import Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import PruningPlan, Tensors
 
-SCHEMA = "1"
-"""Version of the checkpoint format; raise it when a reader of the old one would misread the new one."""
+SCHEMA, SCHEMA_BEFORE = "2", "1"
+"""Of checkpoints; the one before is read, too. Raise it when a reader of the old one would misread or refuse the new
+one. In 1 settings stand section by section, without defaults of the method, which its ledger has."""
 _SCHEMA, _HEADER, _DIGEST = "schema", "header", "sha256"
 _WEIGHTS, _SERVER, _CLIENT, _LATE = "weights", "server", "client", "late"
 _CHANGE, _KEPT, _EXTRA = "change", "kept", "extra"
@@ -71,7 +72,7 @@ class _Late(Record):
 
 
 class _Header(Record):
-    settings: dict[str, Any]
+    settings: Told
     last_record: RoundRecord
     standing: Standing = Standing()
     best: Best
@@ -85,16 +86,11 @@ class _Header(Record):
     """Those that were on the experiment's device, where that is not the CPU."""
 
 
-def save_checkpoint(
-    checkpoint: Checkpoint, settings: Settings, path: Path, named: Mapping[str, str] | None = None
-) -> None:
-    """Write ``checkpoint`` of an experiment with ``settings``; an older file at ``path`` stays until it is complete.
-
-    ``named`` says what in them is not of this package, see :func:`shared_settings`.
-    """
+def save_checkpoint(checkpoint: Checkpoint, settings: SharedSettings, path: Path) -> None:
+    """Write ``checkpoint`` of an experiment with ``settings``; an older file at ``path`` stays until it is complete."""
     tensors = _named(checkpoint)
     header = _Header(
-        settings=shared_settings(settings, named),
+        settings=settings,
         last_record=checkpoint.last_record,
         standing=checkpoint.standing,
         best=checkpoint.best,
@@ -106,26 +102,30 @@ def save_checkpoint(
         on_device=tuple(name for name, tensor in tensors.items() if tensor.device.type != "cpu"),
     ).model_dump_json()
     tensors = storable(tensors)
-    write_tensors(tensors, {_SCHEMA: SCHEMA, _HEADER: header, _DIGEST: _digest(header, tensors)}, path)
+    write_tensors(tensors, {_SCHEMA: SCHEMA, _HEADER: header, _DIGEST: _digest(SCHEMA, header, tensors)}, path)
 
 
-def load_checkpoint(
-    path: Path, settings: Settings, device: torch.device, named: Mapping[str, str] | None = None
-) -> Checkpoint:
+def load_checkpoint(path: Path, settings: SharedSettings, device: torch.device) -> Checkpoint:
     """Read a checkpoint, checked to its last bit.
 
-    Raises :class:`DataError` naming ``path`` where it is damaged, or of other settings or another schema version.
+    Raises :class:`DataError` naming ``path`` where it is damaged, or of other settings or a schema that is not read.
     """
     metadata = metadata_of(path, "checkpoint")
-    if metadata.get(_SCHEMA) != SCHEMA:
-        raise DataError(f"checkpoint {path} is of schema {metadata.get(_SCHEMA)}, this version reads {SCHEMA}")
+    schema = metadata.get(_SCHEMA, "none")
+    if schema not in (SCHEMA_BEFORE, SCHEMA):
+        raise DataError(
+            f"checkpoint {path} is of schema {schema}, and version {__version__} reads {SCHEMA_BEFORE} and {SCHEMA}; go"
+            " on with the version that wrote it"
+        )
     found = read_tensors(path, "checkpoint")
     text = metadata.get(_HEADER, "")
-    if metadata.get(_DIGEST) != _digest(text, found):
+    if metadata.get(_DIGEST) != _digest(schema, text, found):
         raise DataError(f"checkpoint {path} is damaged: its checksum does not fit its content")
     header = _parsed(text, path)
-    difference = settings_difference(_as_known_today(header.settings, path), shared_settings(settings, named))
-    if difference:
+    theirs = header.settings
+    if not isinstance(theirs, SharedSettings):
+        theirs = SharedSettings.recorded(theirs, settings)
+    if difference := theirs.difference(settings):
         raise DataError(f"checkpoint {path} is of another experiment: {difference}")
     groups: dict[str, dict[str, Tensor]] = {}
     for name in header.names:
@@ -167,14 +167,6 @@ def _parsed(text: str, path: Path) -> _Header:
         return _Header.model_validate_json(text)
     except ValidationError as error:
         raise DataError(f"checkpoint {path} is damaged: {error.errors(include_url=False)[0]['msg']}") from error
-
-
-def _as_known_today(shared: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Shared settings of an earlier version, with the defaults of what it did not know."""
-    try:
-        return shared_settings(check(Settings, shared, where=str(path)), named={})  # they have its sources' names
-    except ConfigError as error:
-        raise DataError(f"checkpoint {path} is of another version: {error}") from error
 
 
 def _named(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -219,8 +211,8 @@ def _late(client_id: int, described: _Late, tensors: Tensors) -> LateUpload:
     return LateUpload(change, described.bytes_down)
 
 
-def _digest(header: str, tensors: Tensors) -> str:
-    digest = hashlib.sha256(f"{SCHEMA}\n{header}\n".encode())
+def _digest(schema: str, header: str, tensors: Tensors) -> str:
+    digest = hashlib.sha256(f"{schema}\n{header}\n".encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

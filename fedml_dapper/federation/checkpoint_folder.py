@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.checkpoint import Checkpoint, accuracy_of, load_checkpoint, save_checkpoint
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.shared_settings import SharedSettings
 
 LOGGER = logging.getLogger(__name__)
 
@@ -21,19 +21,19 @@ class CheckpointFolder:
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self._path = path
-        self._settings = experiment.settings
-        self._sources = experiment.sources
+        self._settings = SharedSettings.of_experiment(experiment)
+        self._num_kept = experiment.settings.dapper_args.checkpoints_kept
         self._device = experiment.device
         self._metric = experiment.method.problem.task.headline
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
-        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round), self._sources)
+        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round))
         files = [path for path in self._newest_first() if path.is_file() and _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
         best = max(tested, key=lambda path: self._metric.merit(tested[path]), default=None)  # of equals the earliest
-        for path in files[self._settings.dapper_args.checkpoints_kept :]:
+        for path in files[self._num_kept :]:
             if path != best:
                 path.unlink()
 
@@ -44,7 +44,7 @@ class CheckpointFolder:
         """
         for path in self._newest_first():
             try:
-                checkpoint = load_checkpoint(path, self._settings, self._device, self._sources)
+                checkpoint = load_checkpoint(path, self._settings, self._device)
             except DataError as error:
                 problem = str(error)
             else:
@@ -64,7 +64,7 @@ class CheckpointFolder:
         return sorted(found, key=_round_of, reverse=True)
 
 
-def checkpoint_of_round(folder: Path, round_: int, settings: Settings) -> Checkpoint | None:
+def checkpoint_of_round(folder: Path, round_: int, settings: SharedSettings) -> Checkpoint | None:
     """The checkpoint after ``round_`` in ``folder``, on the CPU, if it was kept.
 
     Raises :class:`DataError` where it is damaged, or of other settings.

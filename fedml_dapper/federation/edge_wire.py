@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.edges import EdgeSum, Order
-from fedml_dapper.federation.identity import Identity
+from fedml_dapper.federation.identity import Agreement, Identity, Told
 from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.federation.wire import (
     check_finite,
-    check_same_experiment,
     framed,
     prefixed,
     read_tensors,
@@ -44,7 +43,7 @@ class _Header(BaseModel):
 class OrderHeader(_Header):
     """What stands before an order's numbers."""
 
-    kind: Literal["order"] = "order"
+    kind: Literal["order"]
     clients: tuple[int, ...]
     chosen: tuple[int, ...]
     profiles: tuple[tuple[int, str, int, float, int], ...]
@@ -52,14 +51,14 @@ class OrderHeader(_Header):
     memory: dict[str, Any] = {}
     usual: tuple[float | None, float | None]
     """Relative change and norm of extras, as :class:`Magnitude` has them."""
-    settings: dict[str, Any]
+    settings: Told
     """The server's, so that an edge can say in which its own differ."""
 
 
 class SumHeader(_Header):
     """What stands before a sum's numbers."""
 
-    kind: Literal["sum"] = "sum"
+    kind: Literal["sum"]
     total: float = Field(ge=0, lt=2**53, allow_inf_nan=False)
     records: tuple[ClientRecord, ...] = ()
     refused: dict[int, str] = {}
@@ -68,13 +67,16 @@ class SumHeader(_Header):
 class EdgeCodec:
     """Encodes and decodes the messages between one experiment's server and its edges."""
 
-    def __init__(self, layout: ChannelLayout, identity: Identity, settings: dict[str, Any]) -> None:
-        self._layout, self._identity, self._settings = layout, identity, settings
+    def __init__(self, layout: ChannelLayout, agreement: Agreement) -> None:
+        self._layout, self._agreement = layout, agreement
 
     @part("wire")
-    def encode_order(self, order: Order) -> bytes:
+    def encode_order(self, order: Order, schema: int | None = None) -> bytes:
+        """``order`` as bytes; for ``schema`` see :meth:`Codec.encode`."""
+        schema = schema or self._agreement.schema
         header = OrderHeader(
-            identity=self._identity,
+            kind="order",
+            identity=self._agreement.identity(schema),
             round=order.round,
             edge=order.edge,
             clients=order.clients,
@@ -82,20 +84,17 @@ class EdgeCodec:
             profiles=tuple((p.client_id, p.domain, p.level, p.ratio, p.num_samples) for p in order.profiles),
             memory=order.memory.values,
             usual=(order.usual.change, order.usual.extras),
-            settings=self._settings,
+            settings=self._agreement.settings(schema),
         )
         tensors = prefixed("", order.weights) | prefixed(_MEMORY, order.memory.tensors)
-        return framed(header.model_dump_json().encode(), safetensors.torch.save(tensors))
-
-    def read_order(self, data: bytes) -> OrderHeader:
-        """The header alone, whatever experiment it belongs to."""
-        return unframed(data, OrderHeader)[0]
+        return framed(header.model_dump_json(exclude_defaults=True).encode(), safetensors.torch.save(tensors))
 
     @part("wire")
     def decode_order(self, data: bytes) -> Order:
-        """Raises :class:`ProtocolError` for anything that is no order of this experiment."""
+        """Raises :class:`ProtocolError` for anything that is no order, and :class:`ConfigError`, which names what
+        differs, for one of another experiment. From then on we go by the server's settings."""
         header, body = unframed(data, OrderHeader)
-        check_same_experiment(header.identity, self._identity)
+        self._agreement.accept(header.identity, header.settings, "the edge")
         weights = read_tensors(body)
         remembered = taken(weights, _MEMORY)
         check_fits(weights, DENSE, (), self._layout, self._layout.tensors.keys())
@@ -112,7 +111,8 @@ class EdgeCodec:
     @part("wire")
     def encode_sum(self, message: EdgeSum) -> bytes:
         header = SumHeader(
-            identity=self._identity,
+            kind="sum",
+            identity=self._agreement.identity(self._agreement.schema),
             round=message.round,
             edge=message.edge,
             total=message.sum.total,
@@ -121,14 +121,14 @@ class EdgeCodec:
         )
         sums, held = ({name: pair[at] for name, pair in message.sum.sums.items()} for at in (0, 1))
         tensors = prefixed(_SUM, sums) | prefixed(_HELD, held) | prefixed(_LARGEST, message.sum.largest)
-        return framed(header.model_dump_json().encode(), safetensors.torch.save(tensors))
+        return framed(header.model_dump_json(exclude_defaults=True).encode(), safetensors.torch.save(tensors))
 
     @part("wire")
     def decode_sum(self, data: bytes) -> EdgeSum:
         """Raises :class:`ProtocolError` for anything that is no sum of this experiment's; whether it is one of its
         model and of the right clients is for the server to say (``edges.check_sum``)."""
         header, body = unframed(data, SumHeader)
-        check_same_experiment(header.identity, self._identity)
+        self._agreement.check(header.identity)
         tensors = read_tensors(body)
         check_finite(tensors)
         sums, held, largest = (taken(tensors, prefix) for prefix in (_SUM, _HELD, _LARGEST))

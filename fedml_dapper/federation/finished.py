@@ -15,6 +15,7 @@ from fedml_dapper.federation.ledger import read_ledger
 from fedml_dapper.federation.model_file import ModelOrigin, check_code, origin_of, read_model, rebuild_method
 from fedml_dapper.federation.records import RunRecord
 from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.shared_settings import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
 
 
@@ -44,8 +45,7 @@ def open_finished(folder: Path) -> FinishedRun:
     is not what it was, or where a program passed the network.
     """
     record, _ = read_ledger(folder / LEDGER_NAME)
-    settings = check(Settings, record.settings, where=str(folder / LEDGER_NAME))
-    settings = settings.model_copy(update={"device_args": DeviceArgs()})
+    settings = _as_it_was(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
     file = read_model(folder / MODEL_NAME)
     check_code(record.sources, settings, file.path)
     experiment, without = _with_data(record, settings)
@@ -56,10 +56,19 @@ def open_finished(folder: Path) -> FinishedRun:
         origin, method, profiles = file.origin, rebuild_method(file.origin, file.path), _profiles(record)
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
-    checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, settings)
+    shared = SharedSettings.of(settings, method)
+    checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
     memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
     state = ServerState(file.round, file.weights, profiles, memory)
     return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
+
+
+def _as_it_was(settings: Settings, record: RunRecord) -> Settings:
+    """``settings`` on the CPU, with the method's own as they were in the run, whatever its defaults are today."""
+    args = settings.dapper_args
+    params = args.params | ({record.method: record.params} if record.params else {})
+    update = {"device_args": DeviceArgs(), "dapper_args": args.model_copy(update={"params": params})}
+    return settings.model_copy(update=update)
 
 
 def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None, str]:

@@ -1,96 +1,101 @@
-"""Do server and client mean the same experiment?"""
+"""Do server and client mean the same experiment, and do their versions understand each other?"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from fedml_dapper.config import Settings, named_by_source, sources
-
-WIRE_SCHEMA = 4
-"""Version of the message format; raise it when a reader of the old one would misread the new one."""
-
-_OF_THE_MACHINE: dict[str, Any] = {
-    "common_args": {"training_type"},
-    "data_args": {"data_cache_dir", "download"},
-    "device_args": {"using_gpu", "gpu_id", "threads"},
-    "comm_args": True,
-    "tracking_args": True,
-    "client_specific_args": True,
-    "silo_args": True,
-    "dapper_args": {
-        "output_dir",
-        "checkpoint_every",
-        "checkpoints_kept",
-        "round_timeout_s",
-        "join_timeout_s",
-        "min_clients_per_round",
-    },
-}
-"""Settings in which the two sides may differ."""
+from fedml_dapper import __version__
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.shared_settings import SharedSettings, digest_of_sections, shared_settings
+from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, WIRE_SCHEMA_BEFORE, check_understood
 
 
-class Identity(BaseModel):
-    """What a message says of the experiment it belongs to."""
+class Sender(BaseModel):
+    """What a message of any schema says of its sender."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
-    wire_schema: int
+    wire_schema: int = Field(ge=0)
+    version: str | None = None
+    """Of this package; messages of schema 4 do not say it."""
+
+    def check(self) -> None:
+        """Raises :class:`ProtocolError`, which says who is to upgrade, where we do not understand its messages."""
+        check_understood(self.version or EARLIEST, self.wire_schema)
+
+
+class Identity(Sender):
+    """What a message says of its sender, and of the experiment it belongs to."""
+
+    model_config = ConfigDict(extra="forbid")
+
     method: str
     settings_digest: str
 
-    @classmethod
-    def of(cls, settings: Settings, named: Mapping[str, str] | None = None) -> Identity:
-        """Of an experiment with ``settings``; for ``named`` see :func:`shared_settings`."""
-        shared = shared_settings(settings, named)
-        digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
-        return cls(wire_schema=WIRE_SCHEMA, method=shared["dapper_args"]["method"], settings_digest=digest)
-
     def difference(self, own: Identity) -> str | None:
-        """The first value in which this differs from our ``own`` identity, naming both; None if none does."""
-        for name, label in (
-            ("wire_schema", "wire schema"),
-            ("method", "method"),
-            ("settings_digest", "settings digest"),
-        ):
+        """The first value in which this experiment differs from our ``own``, naming both; None if none does."""
+        for name, label in (("method", "method"), ("settings_digest", "settings digest")):
             theirs, ours = getattr(self, name), getattr(own, name)
             if theirs != ours:
                 return f"{label} is {theirs} there and {ours} here"
         return None
 
 
-def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings on which server and clients must agree.
+Told = Annotated[SharedSettings | dict[str, Any], Field(union_mode="left_to_right")]
+"""Settings in a message. Schema 4 has them section by section, without defaults of the method."""
 
-    What is not of this package stands in them as ``named`` says: a name and a digest of its source, by default of the
-    source that is here now.
+
+class Agreement:
+    """What this process says in messages of its experiment, and whose messages it takes.
+
+    The server's word counts. Who is sent its settings compares them with its own, and from then on says the server's
+    digest, in the schema in which it was spoken to. Two versions may have one experiment and two digests: what the one
+    has to be told may be the other's default.
     """
-    known = {name: dropped for name, dropped in _OF_THE_MACHINE.items() if name in Settings.model_fields}
-    values = settings.model_dump(mode="json", exclude=known)
-    return named_by_source(values, sources(settings) if named is None else named)
 
+    def __init__(self, shared: SharedSettings, sections: Mapping[str, Any]) -> None:
+        self._told: Mapping[int, Told] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
+        self._digests = {WIRE_SCHEMA: shared.digest, WIRE_SCHEMA_BEFORE: digest_of_sections(sections)}
+        self._shared = shared
+        self.schema = WIRE_SCHEMA
+        """In which we answer."""
 
-def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Every setting that differs, with both values, e.g. ``train_args.epochs is 5 there and 1 here``."""
-    left, right = dict(_leaves(theirs)), dict(_leaves(ours))
-    differing = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
-    return "; ".join(f"{key} is {left.get(key)} there and {right.get(key)} here" for key in differing)
+    @classmethod
+    def of(cls, experiment: Experiment) -> Agreement:
+        """As it is until a server was heard."""
+        sections = shared_settings(experiment.settings, experiment.sources)
+        return cls(SharedSettings.of_experiment(experiment), sections)
 
+    def identity(self, schema: int) -> Identity:
+        """What our messages of ``schema`` say."""
+        return Identity(
+            wire_schema=schema,
+            version=None if schema == WIRE_SCHEMA_BEFORE else __version__,
+            method=self._shared.method,
+            settings_digest=self._digests[schema],
+        )
 
-def changed_params(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """As :func:`settings_difference`, of a method's settings; those that one side does not know do not count, since
-    versions differ in them."""
-    known = theirs.keys() & ours.keys()
-    return settings_difference({key: theirs[key] for key in known}, {key: ours[key] for key in known})
+    def settings(self, schema: int) -> Told:
+        """Our settings, for a message of ``schema``."""
+        return self._told[schema]
 
+    def check(self, theirs: Identity) -> None:
+        """Raises :class:`ProtocolError`, which names what differs, for another experiment's message."""
+        theirs.check()
+        difference = theirs.difference(self.identity(theirs.wire_schema))
+        if difference is not None:
+            raise ProtocolError(f"message of another experiment: {difference}")
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    def accept(self, theirs: Identity, settings: Told, who: str) -> None:
+        """Go by the server's word; raises :class:`ConfigError`, which names ``who`` has other settings, and which."""
+        theirs.check()
+        if not isinstance(settings, SharedSettings):
+            settings = SharedSettings.recorded(settings, self._shared, theirs.method)
+        difference = settings.difference(self._shared)
+        if difference:
+            raise ConfigError(f"{who} and the server run different experiments: {difference}")
+        self.schema, self._digests[theirs.wire_schema] = theirs.wire_schema, theirs.settings_digest

@@ -35,14 +35,19 @@ class LedgerWriter(RunObserver):
         self._write(record)
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
-        """Cut what stands after ``rounds``, all at once, to append to the rest.
+        """Cut what stands after ``rounds``, all at once, to append to the rest, and have the first line say what is
+        different from now on.
 
         Raises :class:`DataError` where another process is writing.
         """
         self._open("ab")
         content = self.path.read_bytes()
-        lines = content.split(b"\n")[: 1 + len(rounds)]
-        kept = b"".join(line + b"\n" for line in lines)
+        first, *lines = content.split(b"\n")[: 1 + len(rounds)]
+        before = _run_of(first, self.path)
+        now = record.after(before, len(rounds))
+        if now is not before:
+            first = now.model_dump_json().encode()
+        kept = b"".join(line + b"\n" for line in (first, *lines))
         if kept != content:
             with written_whole(self.path) as scratch:
                 scratch.write_bytes(kept)

@@ -21,8 +21,8 @@ from fedml_dapper.config.references import references
 from fedml_dapper.datasets import Preprocessing
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment import Experiment, build_problem
-from fedml_dapper.federation.identity import shared_settings
 from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.shared_settings import shared_settings
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, write_tensors
 from fedml_dapper.methods import Method, build_method
 from fedml_dapper.models import Backbone, build_backbone
@@ -82,7 +82,8 @@ class ModelFile:
 def origin_of(experiment: Experiment) -> ModelOrigin:
     """What the file of a model of ``experiment`` says of itself."""
     example, problem = experiment.method.problem.example, experiment.method.problem
-    shared = shared_settings(experiment.settings, named={})
+    shared, params = shared_settings(experiment.settings, named={}), experiment.method.params.model_dump(mode="json")
+    shared["dapper_args"]["params"] = {experiment.method.name: params}  # as they are, whatever is the default later
     return ModelOrigin(
         version=__version__,
         commit=commit(),

@@ -42,6 +42,16 @@ class ClientSummary(Record):
     num_samples: int
 
 
+class Stretch(Record):
+    """A part of a run, up to where it went on with more rounds to come or with another version of this package."""
+
+    rounds: int
+    """After how many."""
+    comm_round: int
+    """How many were to come, all in all."""
+    version: str
+
+
 class RunRecord(Record):
     """First line of a ledger."""
 
@@ -69,6 +79,22 @@ class RunRecord(Record):
     clients: tuple[ClientSummary, ...]
     notes: tuple[str, ...]
     """What reading the data came upon, and what the partition had to do, e.g. let two clients share samples."""
+    earlier: tuple[Stretch, ...] = ()
+    """What was otherwise before; all else in this record is of the latest stretch."""
+
+    @property
+    def comm_round(self) -> int:
+        """How many rounds there are to be."""
+        rounds: int = self.settings["train_args"]["comm_round"]
+        return rounds
+
+    def after(self, before: RunRecord, rounds: int) -> RunRecord:
+        """This record of a run that so far was ``before``'s, for ``rounds`` rounds; ``before`` itself if nothing
+        changed that it says of the run."""
+        if (before.comm_round, before.version) == (self.comm_round, self.version):
+            return before
+        stretch = Stretch(rounds=rounds, comm_round=before.comm_round, version=before.version)
+        return self.model_copy(update={"earlier": (*before.earlier, stretch)})
 
 
 class ClientRecord(Record):

@@ -6,14 +6,15 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
-from fedml_dapper.config import Settings, check, short_name
+from fedml_dapper.config import short_name
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.identity import changed_params, settings_difference, shared_settings
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
+from fedml_dapper.federation.records import RunRecord
 from fedml_dapper.federation.run_lock import lock_folder, unlock_folder
+from fedml_dapper.federation.shared_settings import SharedSettings
 
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"
@@ -29,8 +30,8 @@ def open_run_dir(
     nothing.
 
     By default a new one below ``dapper_args.output_dir``, named after data, method, seed and time. With ``resume`` the
-    folder may hold a run of the same experiment; ``restart`` deletes what a run left there. Raises
-    :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
+    folder may hold a run of the same experiment, also of fewer rounds; ``restart`` deletes what a run left there.
+    Raises :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
     :class:`DataError` where another process is at it.
     """
     settings, path = experiment.settings, None if path is None else Path(path)
@@ -94,13 +95,32 @@ def _check_resumable(experiment: Experiment, path: Path) -> None:
     if found is None:
         return
     theirs, ours = found[0], experiment.record()
-    settings = check(Settings, theirs.settings, where=str(path / LEDGER_NAME))
-    difference = settings_difference(
-        shared_settings(settings, theirs.sources), shared_settings(experiment.settings, ours.sources)
+    _check_rounds(experiment, theirs, path)
+    shared = SharedSettings.of_experiment(experiment)
+    recorded = SharedSettings.recorded(  # earlier versions did not say the defaults of the method
+        theirs.settings, shared, theirs.method, theirs.params or None, theirs.sources, theirs.version
     )
-    difference = difference or changed_params(theirs.params, ours.params)
-    if difference:
+    if difference := recorded.difference(shared):
         raise ConfigError(f"{path} holds a run with other settings: {difference}; take its own, or another folder")
     theirs = theirs.model_copy(update={"classes": theirs.classes or ours.classes})  # earlier versions did not say
     if any(getattr(theirs, key) != getattr(ours, key) for key in ("suite", "domains", "classes", "clients")):
         raise ConfigError(f"{path} holds a run on other data; give it the same, or take another folder")
+
+
+def _check_rounds(experiment: Experiment, theirs: RunRecord, path: Path) -> None:
+    """Raises :class:`ConfigError` unless the run in ``path`` is to have as many rounds as before, or more of the same.
+
+    The method is the run's own, or else the settings differ in it, too.
+    """
+    before, now = theirs.comm_round, experiment.settings.train_args.comm_round
+    if now < before:
+        raise ConfigError(
+            f"{path} holds a run of {before} rounds, and train_args.comm_round is {now} here: a run can be extended,"
+            f" not shortened; give {before} or more, or another folder"
+        )
+    reason = experiment.method.depends_on_comm_round
+    if now > before and reason and theirs.method == experiment.method.name:
+        raise ConfigError(
+            f"{path} holds a run of {before} rounds, of which {now} rounds would be no continuation: with"
+            f" `{theirs.method}`, {reason}; leave train_args.comm_round at {before}, or take another folder"
+        )

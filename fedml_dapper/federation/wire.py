@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -26,9 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor
 
+from fedml_dapper import __version__
 from fedml_dapper.config import Uplink
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.identity import Identity
+from fedml_dapper.federation.identity import Agreement, Identity, Sender, Told
 from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
@@ -76,7 +78,7 @@ class Header(BaseModel):
     """Of a downlink."""
     num_samples: int | None = Field(default=None, ge=1, lt=MAX_SAMPLES)
     metrics: _Metrics | None = None
-    settings: dict[str, Any] | None = None
+    settings: Told | None = None
     """In downlinks: the server's settings, so that a client can say in which it differs."""
     memory: dict[str, Any] | None = None
     """Plain values of a client's memory, where that travels."""
@@ -85,20 +87,20 @@ class Header(BaseModel):
 class Codec:
     """Encodes and decodes the messages of one experiment."""
 
-    def __init__(self, layout: ChannelLayout, identity: Identity, settings: dict[str, Any]) -> None:
+    def __init__(self, layout: ChannelLayout, agreement: Agreement) -> None:
         self._layout = layout
-        self._identity = identity
-        self._settings = settings
+        self._agreement = agreement
         self._last: _Body | None = None
         """Of the last downlink: most methods send the same tensors to all clients of a round."""
 
     @part("wire")
-    def encode(self, message: Downlink | Upload, memory: Memory | None = None) -> bytes:
-        """``message`` as bytes, with the client's ``memory`` where another process will serve it next time."""
-        is_upload = isinstance(message, Upload)
+    def encode(self, message: Downlink | Upload, memory: Memory | None = None, schema: int | None = None) -> bytes:
+        """``message`` as bytes, with the client's ``memory`` where another process will serve it next time; in
+        ``schema``, by default that of our answers."""
+        is_upload, schema = isinstance(message, Upload), schema or self._agreement.schema
         header = Header(
             kind="upload" if is_upload else "downlink",
-            identity=self._identity,
+            identity=self._agreement.identity(schema),
             round=message.round,
             client_id=message.client_id,
             plan={name: self._to_bitmap(name, kept) for name, kept in message.plan.kept.items()},
@@ -107,7 +109,7 @@ class Codec:
             level=message.level if isinstance(message, Downlink) else None,
             num_samples=message.num_samples if isinstance(message, Upload) else None,
             metrics=_Metrics(**vars(message.metrics)) if isinstance(message, Upload) else None,
-            settings=None if is_upload else self._settings,
+            settings=None if is_upload else self._agreement.settings(schema),
             memory=None if memory is None else memory.values,
         )
         is_shared = not is_upload and memory is None
@@ -137,7 +139,7 @@ class Codec:
         identity, names, dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
         """
         header, body = unframed(data, Header)
-        check_same_experiment(header.identity, self._identity)
+        self._agreement.check(header.identity)
         kept = {name: self._from_bitmap(name, text) for name, text in header.plan.items()}
         plan = PruningPlan(kept, frozenset(header.omitted))
         plan.check(self._layout)
@@ -168,6 +170,20 @@ class Codec:
     def read_header(self, data: bytes) -> Header:
         """The header alone, whatever experiment it belongs to."""
         return unframed(data, Header)[0]
+
+    def decode_downlink(self, data: bytes, who: str) -> tuple[Downlink, Memory | None]:
+        """As :meth:`decode`, of what a server sends, by whose settings we go from then on.
+
+        Raises :class:`ConfigError`, which names ``who`` has others, if they are not ours.
+        """
+        header = self.read_header(data)
+        if header.settings is None:
+            raise ProtocolError("expected a downlink from the server, with its settings")
+        self._agreement.accept(header.identity, header.settings, who)
+        message, memory = self.decode(data)
+        if not isinstance(message, Downlink):
+            raise ProtocolError("expected a downlink from the server, got an upload")
+        return message, memory
 
     def _sent(self, plan: PruningPlan) -> tuple[str, ...]:
         return tuple(name for name in self._layout.tensors if name not in plan.omitted)
@@ -279,16 +295,26 @@ def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
     try:
         return kind.model_validate_json(header), data[_START + size :]
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise ProtocolError(f"message header is malformed at `{place}`: {first['msg']}") from error
+        _check_sender(header)
+        raise ProtocolError(f"message header is malformed at {first_mistake(error)}") from error
 
 
-def check_same_experiment(theirs: Identity, ours: Identity) -> None:
-    """Raises :class:`ProtocolError`, which names what differs, for another experiment's message."""
-    difference = theirs.difference(ours)
-    if difference is not None:
-        raise ProtocolError(f"message of another experiment: {difference}")
+def first_mistake(error: ValidationError) -> str:
+    """Where a message does not fit first, and why, in words for its sender."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    unknown = first["type"] == "extra_forbidden"
+    why = f"version {__version__} does not know it, a later one may: upgrade" if unknown else first["msg"]
+    return f"`{'.'.join(str(step) for step in first['loc'])}`: {why}"
+
+
+class _Preface(BaseModel):
+    identity: Sender
+
+
+def _check_sender(header: bytes) -> None:
+    """Raises :class:`ProtocolError` where a header does not fit since it is another version's."""
+    with suppress(ValidationError):
+        _Preface.model_validate_json(header).identity.check()
 
 
 def read_tensors(body: bytes) -> dict[str, Tensor]:

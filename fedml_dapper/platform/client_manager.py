@@ -16,11 +16,12 @@ from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterMana
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import Codec, Experiment, Rewind, settings_difference, shared_settings
+from fedml_dapper.federation import Codec, Experiment, Rewind
 from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.tracking import client_status_told
 from fedml_dapper.platform.transports import open_transport, reason_of
@@ -81,6 +82,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self.register_message_receive_handler(REFUSED, self.handle_refusal)
 
     def handle_refusal(self, msg_params: Message) -> None:
+        if msg_params.get(LIFE) not in (None, self._life):
+            LOGGER.info("this silo was refused before it was started again: %s", msg_params.get(REFUSED))
+            return
         raise ConfigError(f"the server refuses this silo: {msg_params.get(REFUSED)}")
 
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
@@ -135,15 +139,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def _decoded(self, data: Any) -> tuple[Downlink, Memory | None]:
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
-        header = self._codec.read_header(data)
-        ours = shared_settings(self._experiment.settings, self._experiment.sources)
-        if header.settings is not None and header.settings != ours:
-            difference = settings_difference(header.settings, ours)
-            raise ConfigError(f"rank {self.rank} and the server run different experiments: {difference}")
-        message, memory = self._codec.decode(data)
-        if not isinstance(message, Downlink):
-            raise ProtocolError("expected a downlink from the server, got an upload")
-        return message, memory
+        return self._codec.decode_downlink(data, f"rank {self.rank}")
 
     def _round_of(self, message: Message) -> int:
         return self._codec.read_header(message.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)).round
@@ -152,6 +148,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self.rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
         message.add_params(LIFE, self._life)
+        introduce(message)
         if self._experiment.silos_have_own_data:
             message.add_params(HOLDS, self._trainer.clients.announcement(self.rank - 1).as_text())
         return message

@@ -18,13 +18,12 @@ from torch import nn
 
 from fedml_dapper.config import EdgeArgs
 from fedml_dapper.federation import (
+    Agreement,
     Codec,
     EdgeCodec,
-    Identity,
     RunJournal,
     RunObserver,
     open_run_dir,
-    shared_settings,
 )
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 from fedml_dapper.platform.client_manager import DapperClientManager
@@ -70,10 +69,8 @@ class DistributedRunner:
         self._trainer, self._aggregator = client_trainer, server_aggregator
         self._observers = observers
         self._resume = resume
-        settings, sources = self.experiment.settings, self.experiment.sources
-        identity, shared = Identity.of(settings, sources), shared_settings(settings, sources)
-        self._codec = Codec(self.experiment.method.problem.layout, identity, shared)
-        self._edge_codec = EdgeCodec(self.experiment.method.problem.layout, identity, shared)
+        layout, agreement = self.experiment.method.problem.layout, Agreement.of(self.experiment)
+        self._codec, self._edge_codec = Codec(layout, agreement), EdgeCodec(layout, agreement)
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""

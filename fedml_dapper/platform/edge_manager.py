@@ -24,11 +24,10 @@ from fedml_dapper.federation import (
     Experiment,
     read_announcement,
     read_measurement,
-    settings_difference,
-    shared_settings,
 )
 from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import STOP_SECONDS
+from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.round_manager import RoundManager
 from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
@@ -159,6 +158,8 @@ class DapperEdgeManager(RoundManager):
     def handle_refusal(self, msg_params: Message) -> None:
         silo = msg_params.get(SILO)
         if silo is None:
+            if msg_params.get(LIFE) not in (None, self._life):
+                return  # of an earlier life
             raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
         self._held.pop(int(silo), None)
         self._online.discard(int(silo))
@@ -169,11 +170,6 @@ class DapperEdgeManager(RoundManager):
         data = msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
-        theirs = self._edge_codec.read_order(data).settings
-        ours = shared_settings(self._experiment.settings, self._experiment.sources)
-        if theirs != ours:
-            difference = settings_difference(theirs, ours)
-            raise ConfigError(f"the edge and the server run different experiments: {difference}")
         order = self._edge_codec.decode_order(data)
         self._edge.begin(order)
         self._ticket, self._measuring = str(msg_params.get(TICKET)), {}
@@ -243,6 +239,7 @@ class DapperEdgeManager(RoundManager):
         message = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, self._own_rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_STATUS, status)
         message.add_params(LIFE, self._life)
+        introduce(message)
         return message
 
     def _tell_server(self, message: Message) -> None:

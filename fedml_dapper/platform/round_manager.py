@@ -19,6 +19,7 @@ from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.introduction import schema_for
 from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -55,6 +56,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._silent: set[int] = set()
         self._lives: dict[int, str] = {}
         """The clients', by process."""
+        self._asking: dict[int, str] = {}
+        """The lives in which processes said last that they are there."""
+        self._schemas: dict[int, int] = {}
+        """In which processes are spoken to."""
         self._starts: Counter[int] = Counter()
         """How often processes were started again since the round began."""
         self._measuring: dict[int, str] = {}
@@ -113,14 +118,24 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
+        self._asking[process] = str(msg_params.get(LIFE))
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
             self._said_goodbye.add(process)
             if self._leaving and self._said_goodbye >= self._online:
                 self.stop()
-        elif self._lets_join(process, msg_params):
+        elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
             self._online.add(process)
             again = self._note_life(process, str(msg_params.get(LIFE)))
             self._is_there(process, again)
+
+    def _understands(self, process: int, message: Message) -> bool:
+        """Whether a process is of a version that takes part with ours; if not, it hears who is to upgrade."""
+        try:
+            self._schemas[process] = schema_for(message)
+        except ProtocolError as error:
+            self._refuse_silo(process, str(error))
+            return False
+        return True
 
     def _note_life(self, process: int, life: str) -> bool:
         """Whether the process was started again. It knows nothing then of what its earlier life was sent."""
@@ -146,7 +161,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         LOGGER.warning("silo %d is refused: %s", process, reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
-        if through is not None:
+        if through is None:
+            message.add_params(
+                LIFE, self._asking.get(process)
+            )  # it may reach the silo's next life, which may be let in
+        else:
             message.add_params(SILO, process)
         self._send(message)
 
@@ -188,7 +207,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _payload_for(self, client_id: int) -> bytes:
         memories, travels = self._collector.memories, self._collector.holds_memories
         memory = memories.get(client_id, Memory()) if travels else None
-        return self._codec.encode(self._collector.downlink(client_id), memory)
+        schema = self._schemas[self._process_of(client_id)]
+        return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process, ticket = int(msg_params.get_sender_id()), msg_params.get(TICKET)

@@ -137,7 +137,7 @@ class DapperServerManager(RoundManager):
 
     def _payload_for(self, client_id: int) -> bytes:
         if self._server.is_edge(client_id):
-            return self._edge_codec.encode_order(self._server.order(client_id))
+            return self._edge_codec.encode_order(self._server.order(client_id), self._schemas[client_id + 1])
         return super()._payload_for(client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:

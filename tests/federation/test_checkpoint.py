@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation import RoundRecord, Scores, shared_settings
+from fedml_dapper.federation import RoundRecord, Scores, SharedSettings, build_experiment
 from fedml_dapper.federation.checkpoint import (
     Checkpoint,
     accuracy_of,
@@ -28,6 +28,8 @@ from fedml_dapper.methods import Memory
 from .interruptions import assert_same_memory, assert_same_tensors
 
 SettingsFactory = Callable[..., Settings]
+SharedFactory = Callable[..., SharedSettings]
+PLAIN = SharedSettings(version="0.1.0", method="fedavg", values={"dapper_args.method": "fedavg"}, chosen=())
 CPU = torch.device("cpu")
 TEXT = st.text(st.characters(codec="utf-8"))
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**70), 2**70)
@@ -37,6 +39,12 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+@pytest.fixture
+def shared(tiny_settings: SettingsFactory) -> SharedFactory:
+    """``shared(*overrides)``: what everyone in a tiny run has to agree on."""
+    return lambda *overrides: SharedSettings.of_experiment(build_experiment(tiny_settings(*overrides)))
 
 
 def record(round_: int = 3, accuracy: float | None = 50.0, validation: float | None = None) -> RoundRecord:
@@ -78,8 +86,8 @@ def assert_same(first: Checkpoint, second: Checkpoint) -> None:
     assert first.last_record == second.last_record
 
 
-def test_everything_comes_back(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    path, experiment = tmp_path / "file", tiny_settings()
+def test_everything_comes_back(shared: SharedFactory, tmp_path: Path) -> None:
+    path, experiment = tmp_path / "file", shared()
     save_checkpoint(checkpoint(), experiment, path)
     loaded = load_checkpoint(path, experiment, CPU)
     assert loaded.round == 3
@@ -91,7 +99,7 @@ def test_everything_comes_back(tiny_settings: SettingsFactory, tmp_path: Path) -
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(TEXT, VALUES), seed=st.integers(0, 2**20))
-def test_any_memory_comes_back(tiny_settings: SettingsFactory, tmp_path: Path, values: Any, seed: int) -> None:
+def test_any_memory_comes_back(tmp_path: Path, values: Any, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for dtype in DTYPES:
@@ -99,12 +107,12 @@ def test_any_memory_comes_back(tiny_settings: SettingsFactory, tmp_path: Path, v
         raw = torch.randint(0, 256, (*shape, dtype.itemsize), generator=generator, dtype=torch.uint8)
         tensors[f"some/{dtype} é"] = (raw % 2 if dtype == torch.bool else raw).view(dtype).reshape(shape)
     made = checkpoint(memory=Memory(tensors, values), memories={7: Memory(tensors, values)})
-    save_checkpoint(made, tiny_settings(), tmp_path / "file")
-    assert_same(made, load_checkpoint(tmp_path / "file", tiny_settings(), CPU))
+    save_checkpoint(made, PLAIN, tmp_path / "file")
+    assert_same(made, load_checkpoint(tmp_path / "file", PLAIN, CPU))
 
 
-def test_a_file_cut_anywhere_is_refused_by_name(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    whole, path, experiment = tmp_path / "whole", tmp_path / "cut", tiny_settings()
+def test_a_file_cut_anywhere_is_refused_by_name(shared: SharedFactory, tmp_path: Path) -> None:
+    whole, path, experiment = tmp_path / "whole", tmp_path / "cut", shared()
     save_checkpoint(checkpoint(), experiment, whole)
     content = whole.read_bytes()
     for length in [0, 1, 7, 8, 9, *range(10, len(content), 97), len(content) - 1]:
@@ -116,8 +124,8 @@ def test_a_file_cut_anywhere_is_refused_by_name(tiny_settings: SettingsFactory, 
         load_checkpoint(path, experiment, CPU)
 
 
-def test_a_bit_flipped_anywhere_is_noticed(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    path, experiment = tmp_path / "file", tiny_settings()
+def test_a_bit_flipped_anywhere_is_noticed(shared: SharedFactory, tmp_path: Path) -> None:
+    path, experiment = tmp_path / "file", shared()
     save_checkpoint(checkpoint(), experiment, path)
     content = path.read_bytes()
     header = int.from_bytes(content[:8], "little")
@@ -139,57 +147,54 @@ def test_a_bit_flipped_anywhere_is_noticed(tiny_settings: SettingsFactory, tmp_p
         ("learning_rate=0.02", "train_args.learning_rate is 0.01 there and 0.02 here"),
     ],
 )
-def test_other_settings_are_named(
-    tiny_settings: SettingsFactory, tmp_path: Path, override: str, difference: str
-) -> None:
-    save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
+def test_other_settings_are_named(shared: SharedFactory, tmp_path: Path, override: str, difference: str) -> None:
+    save_checkpoint(checkpoint(), shared(), tmp_path / "file")
     with pytest.raises(DataError) as caught:
-        load_checkpoint(tmp_path / "file", tiny_settings(override), CPU)
+        load_checkpoint(tmp_path / "file", shared(override), CPU)
     assert str(caught.value) == f"checkpoint {tmp_path / 'file'} is of another experiment: {difference}"
 
 
-def test_settings_of_the_machine_may_differ(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
+def test_settings_of_the_machine_may_differ(shared: SharedFactory, tmp_path: Path) -> None:
+    save_checkpoint(checkpoint(), shared(), tmp_path / "file")
     other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2")
-    load_checkpoint(tmp_path / "file", tiny_settings(*other), CPU)
+    load_checkpoint(tmp_path / "file", shared(*other), CPU)
 
 
-def test_what_an_earlier_version_had_no_setting_for_counts_as_the_default(
-    tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_an_earlier_version_had_no_setting_for_has_to_be_at_its_default(
+    shared: SharedFactory, tmp_path: Path
 ) -> None:
-    def of_before(values: Settings, named: object = None) -> dict[str, Any]:
-        shared = shared_settings(values)
-        del shared["dapper_args"]["defence"]
-        return shared
+    ours = shared()
+    lacking = "dapper_args.defence."
+    before = ours.model_copy(
+        update={
+            "values": {key: value for key, value in ours.values.items() if not key.startswith(lacking)},
+            "version": "0.0.9",
+        }
+    )
+    save_checkpoint(checkpoint(), before, tmp_path / "file")
+    assert_same(load_checkpoint(tmp_path / "file", ours, CPU), checkpoint())
+    with pytest.raises(DataError, match=r"dapper_args\.defence\.aggregation is median here, and version 0\.0\.9 there"):
+        load_checkpoint(tmp_path / "file", shared("dapper_args.defence.aggregation=median"), CPU)
 
-    with monkeypatch.context() as earlier:
-        earlier.setattr("fedml_dapper.federation.checkpoint.shared_settings", of_before)
-        save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
-    assert_same(load_checkpoint(tmp_path / "file", tiny_settings(), CPU), checkpoint())
-    with pytest.raises(DataError, match=r"dapper_args\.defence\.aggregation is mean there and median here"):
-        load_checkpoint(tmp_path / "file", tiny_settings("dapper_args.defence.aggregation=median"), CPU)
 
-
-def test_another_schema_and_what_is_no_checkpoint_are_refused(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    path, experiment = tmp_path / "file", tiny_settings()
+def test_another_schema_and_what_is_no_checkpoint_are_refused(shared: SharedFactory, tmp_path: Path) -> None:
+    path, experiment = tmp_path / "file", shared()
     save_checkpoint(checkpoint(), experiment, path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
-    save_file(load_file(path), path, metadata | {"schema": "2"})
-    with pytest.raises(DataError, match="is of schema 2, this version reads 1"):
+    save_file(load_file(path), path, metadata | {"schema": "3"})
+    with pytest.raises(DataError, match=r"is of schema 3, and version \S+ reads 1 and 2"):
         load_checkpoint(path, experiment, CPU)
     save_file({"weight": torch.zeros(2)}, path, {"round": "3"})
-    with pytest.raises(DataError, match="is of schema None"):
+    with pytest.raises(DataError, match="is of schema none"):
         load_checkpoint(path, experiment, CPU)
     for missing in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(DataError, match=f"checkpoint {missing} is damaged"):
             load_checkpoint(missing, experiment, CPU)
 
 
-def test_rounds_are_compared_on_validation_samples_where_there_are_any(
-    tiny_settings: SettingsFactory, tmp_path: Path
-) -> None:
+def test_rounds_are_compared_on_validation_samples_where_there_are_any(shared: SharedFactory, tmp_path: Path) -> None:
     for last, accuracy in [(record(), 50.0), (record(validation=40.0), 40.0), (record(accuracy=None), None)]:
-        save_checkpoint(checkpoint(last_record=last), tiny_settings(), tmp_path / "file")
+        save_checkpoint(checkpoint(last_record=last), shared(), tmp_path / "file")
         assert accuracy_of(tmp_path / "file") == accuracy
     assert accuracy_of(tmp_path) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import Settings
-from fedml_dapper.federation import Experiment, build_experiment
+from fedml_dapper.federation import Experiment, SharedSettings, build_experiment
 from fedml_dapper.federation.checkpoint import save_checkpoint
 from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
 
@@ -95,8 +95,8 @@ def test_one_that_cannot_be_used_is_set_aside_and_the_one_before_it_taken(
             path.unlink()
             os.mkfifo(path)
         case "foreign":
-            other = tiny_settings("method=fedavg", *FEW, "random_seed=2")
-            save_checkpoint(checkpoint(last_record=record(4)), other, path)
+            other = build_experiment(tiny_settings("method=fedavg", *FEW, "random_seed=2"))
+            save_checkpoint(checkpoint(last_record=record(4)), SharedSettings.of_experiment(other), path)
         case "ahead":
             finished = 3
     with caplog.at_level(logging.WARNING):

@@ -12,7 +12,7 @@ import torch
 
 from fedml_dapper.config import DefenceArgs, Settings
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, build_experiment
+from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, SharedSettings, build_experiment
 from fedml_dapper.federation.checkpoint import load_checkpoint, save_checkpoint
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.methods import METHODS, Aggregation, Downlink, FedAvg, RecoverAndAverage, ServerState, Upload
@@ -180,7 +180,7 @@ def test_quarantined_clients_are_left_out_and_come_back(federation: Callable[...
     assert [sorted(record.refused) for record in records] == [[2], [2], [], [], [2], [2]]
     assert [record.absent for record in records] == [(2,), (2,), (), (), (2,), (2,)]
     # a run that goes on from a checkpoint within the quarantine is the same run
-    interrupted, settings = federation(*QUARANTINE), straight.experiment.settings
+    interrupted, settings = federation(*QUARANTINE), SharedSettings.of_experiment(straight.experiment)
     for _ in range(3):
         interrupted.round(bad=2)
     save_checkpoint(interrupted.server.checkpoint(), settings, tmp_path / "three.safetensors")

@@ -12,12 +12,11 @@ import torch
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
+    Agreement,
     ClientSide,
     Experiment,
-    Identity,
     Server,
     build_experiment,
-    shared_settings,
     simulate,
 )
 from fedml_dapper.federation.edge_wire import EdgeCodec
@@ -44,8 +43,7 @@ def across_silos(settings: Settings, edges: object = EDGES) -> Settings:
 
 def run(experiment: Experiment, silent: frozenset[int] = frozenset()) -> tuple[Server, list[RoundRecord]]:
     """All rounds, messages as bytes; ``silent`` silos behind edges answer nothing."""
-    settings, layout = experiment.settings, experiment.method.problem.layout
-    codec = EdgeCodec(layout, Identity.of(settings, experiment.sources), shared_settings(settings, experiment.sources))
+    codec = EdgeCodec(experiment.method.problem.layout, Agreement.of(experiment))
     server, clients = Server(experiment), ClientSide(experiment)
     edges, rounds = {10: Edge(experiment), 11: Edge(experiment)}, []
     while server.has_rounds_left:

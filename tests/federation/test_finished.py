@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation import MODEL_NAME, build_experiment, simulate
+from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, build_experiment, simulate
 from fedml_dapper.federation.finished import open_finished
 from fedml_dapper.methods import Method, ServerState
 from tests.examples.pictures import make_pictures
@@ -116,3 +117,15 @@ def test_a_network_that_a_program_passed_is_the_program_s(
         ConfigError, match=r"a program passed the network, .*Sequential.*, so that only it can build it"
     ):
         open_finished(tmp_path / "run")
+
+
+def test_a_method_is_as_it_was_in_the_run_whatever_its_defaults_are_today(
+    pictures: Path, tiny_settings: SettingsFactory
+) -> None:
+    folder, _ = run_on(pictures, tiny_settings, "method=fedavgm")
+    shutil.rmtree(folder / CHECKPOINTS_NAME)
+    first, *rest = (folder / LEDGER_NAME).read_text().splitlines(keepends=True)
+    record = json.loads(first)
+    record["params"]["server_momentum"] = 0.25  # as of a default that changed
+    (folder / LEDGER_NAME).write_text(json.dumps(record) + "\n" + "".join(rest))
+    assert open_finished(folder).method.params.server_momentum == 0.25

@@ -11,7 +11,7 @@ import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, build_experiment
+from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, SharedSettings, build_experiment
 from fedml_dapper.federation.checkpoint import load_checkpoint, save_checkpoint
 from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.methods import METHODS, Upload
@@ -101,7 +101,7 @@ def test_in_the_first_round_the_model_stays_as_it_was(
     assert attacked.same_weights(fresh)
     assert RoundRecord.model_validate_json(record.model_dump_json()) == record
     # from now on it is known what is usual, also after a restart
-    settings = attacked.experiment.settings
+    settings = SharedSettings.of_experiment(attacked.experiment)
     save_checkpoint(attacked.server.checkpoint(), settings, tmp_path / "one.safetensors")
     resumed = silos("method=fedavg")
     resumed.server.restore(load_checkpoint(tmp_path / "one.safetensors", settings, resumed.experiment.device))

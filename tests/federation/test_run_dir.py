@@ -57,7 +57,6 @@ def test_run_folders_are_new_and_never_overwritten(experiment: Experiment, tmp_p
     ("overrides", "difference"),
     [
         (("epochs=3",), "train_args.epochs is 2 there and 3 here"),
-        (("comm_round=3",), "train_args.comm_round is 2 there and 3 here"),
         (("precision=bf16",), "device_args.precision is fp32 there and bf16 here"),
         (("method=fedprox", "batch_size=8"), "dapper_args.method is fedavg there and fedprox here"),
     ],

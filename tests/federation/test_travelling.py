@@ -9,12 +9,11 @@ import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import (
+    Agreement,
     ClientSide,
     Codec,
-    Identity,
     Server,
     build_experiment,
-    shared_settings,
     simulate,
 )
 from fedml_dapper.methods import METHODS, Downlink, Memory, Upload
@@ -30,8 +29,7 @@ def test_a_client_may_be_served_by_another_process_in_every_round(
     experiment = build_experiment(tiny_settings(f"method={method}", *overrides, *few, "frequency_of_the_test=3"))
     expected, _ = simulate(experiment)
 
-    settings = experiment.settings
-    codec = Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
     server, memories = Server(experiment), dict.fromkeys(range(5), Memory())
     for _ in range(3):
         for client_id in server.round_clients():

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import (
+    Agreement,
     ClientSide,
     Codec,
     Experiment,
-    Identity,
     Server,
+    SharedSettings,
     build_experiment,
     framed,
-    settings_difference,
-    shared_settings,
 )
 from fedml_dapper.federation.wire import MAGIC
 from fedml_dapper.methods import Downlink, Memory, Upload, payload_bytes
@@ -31,8 +30,7 @@ SettingsFactory = Callable[..., Settings]
 
 
 def codec_of(experiment: Experiment) -> Codec:
-    settings = experiment.settings
-    return Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
+    return Codec(experiment.method.problem.layout, Agreement.of(experiment))
 
 
 def messages_of(experiment: Experiment) -> tuple[Server, list[Upload]]:
@@ -149,18 +147,15 @@ def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: Setti
     slower = build_experiment(tiny_settings("epochs=1", "learning_rate=0.5"))
     with pytest.raises(ProtocolError, match=r"settings digest is [0-9a-f]+ there and [0-9a-f]+ here"):
         codec_of(ours).decode(codec_of(slower).encode(messages_of(slower)[1][0]))
-    old = Identity.of(ours.settings).model_copy(update={"wire_schema": 0})
-    sender = Codec(ours.method.problem.layout, old, {})
-    with pytest.raises(ProtocolError, match="wire schema is 0 there and 4 here"):
-        codec_of(ours).decode(sender.encode(messages_of(ours)[1][0]))
 
 
 def test_settings_of_the_machine_do_not_matter_and_others_are_named(tiny_settings: SettingsFactory) -> None:
-    ours, elsewhere = tiny_settings(), tiny_settings("output_dir=elsewhere", "threads=2", "round_timeout_s=5")
-    assert Identity.of(ours) == Identity.of(elsewhere)
-    other = tiny_settings("learning_rate=0.5")
-    difference = settings_difference(shared_settings(other), shared_settings(ours))
-    assert difference == "train_args.learning_rate is 0.5 there and 0.01 here"
+    def shared(*overrides: str) -> SharedSettings:
+        return SharedSettings.of_experiment(build_experiment(tiny_settings(*overrides)))
+
+    ours = shared()
+    assert shared("output_dir=elsewhere", "threads=2", "round_timeout_s=5", "comm_round=7") == ours
+    assert shared("learning_rate=0.5").difference(ours) == "train_args.learning_rate is 0.5 there and 0.01 here"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.federation.identity import Identity, shared_settings
+from fedml_dapper.federation.identity import Agreement
 from fedml_dapper.federation.wire import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
 from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
@@ -129,7 +129,7 @@ def test_references_are_trained_and_stay_with_the_client(fedavg: Experiment) -> 
     loaded = method.load(context, server.downlink(0)).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in kept.items())
 
-    codec = Codec(method.problem.layout, Identity.of(experiment.settings), shared_settings(experiment.settings))
+    codec = Codec(method.problem.layout, Agreement.of(experiment))
     travelled, memory = codec.decode(codec.encode(upload, clients.memories[0]))
     assert isinstance(memory, Memory)
     assert same(memory.recall("personal"), kept)

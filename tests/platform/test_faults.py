@@ -19,6 +19,7 @@ from fedml_dapper.federation import (
     LEDGER_NAME,
     MODEL_NAME,
     SETTINGS_NAME,
+    SharedSettings,
     build_experiment,
     read_ledger,
     simulate,
@@ -125,7 +126,8 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     assert sorted(path.name for path in full.rglob("*")) == sorted(
         [CHECKPOINTS_NAME, checkpoints[0].name, LEDGER_NAME, MODEL_NAME, SETTINGS_NAME]
     )
-    kept = load_checkpoint(full / CHECKPOINTS_NAME / checkpoints[0].name, settings, torch.device("cpu"))
+    shared = SharedSettings.of_experiment(build_experiment(settings))
+    kept = load_checkpoint(full / CHECKPOINTS_NAME / checkpoints[0].name, shared, torch.device("cpu"))
     assert kept.round == 1
     assert len(read_ledger(full / LEDGER_NAME)[1]) == 2
     assert "going on after round 1" in after

@@ -61,6 +61,12 @@ class DepthFL(EarlyExitMethod[DepthFLParams]):
             raise self.out_of_reach(ratio, self.share(1))
         return PruningPlan({}, self.beyond[max(fitting)])
 
+    @property
+    def depends_on_comm_round(self) -> str:
+        if self.params.distillation == 0 or self.params.ramp_up == 0:
+            return ""
+        return f"the weight of its distillation rises over {self.params.ramp_up:g} of all rounds (ramp_up)"
+
     def consistency_weight(self, round_: int) -> float:
         """beta(t), with t rounds completed before ``round_``."""
         rising = self.params.ramp_up * self.problem.training.comm_round

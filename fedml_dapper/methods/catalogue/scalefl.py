@@ -85,6 +85,12 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
         widths: Widths = {group.name: min(group.channels, least) for group in groups}
         return self.share(depth, widths)
 
+    @property
+    def depends_on_comm_round(self) -> str:
+        if self.params.gamma == 0 or self.params.delay == 0:
+            return ""
+        return f"its deepest classifier teaches after {self.params.delay:g} of all rounds (delay)"
+
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """The classifiers' losses, weighted by their depths, with what the deepest teaches."""
         del client

@@ -269,6 +269,15 @@ class Method(Generic[P]):
         return not self.has_global_model or bool(self.personal)
 
     @property
+    def depends_on_comm_round(self) -> str:
+        """What of the method depends on how many rounds there are to be, in words for whoever asks for more: nothing.
+
+        A method that reads ``self.problem.training.comm_round`` has to say so: such a run cannot be extended, and
+        everybody has to have the same ``comm_round``.
+        """
+        return ""
+
+    @property
     def takes_robust_means(self) -> bool:
         """Whether all that the server learns of clients is :class:`RecoverAndAverage`'s mean, for which a robust
         statistic can stand in. A method that aggregates in its own way says so itself."""

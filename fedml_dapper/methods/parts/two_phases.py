@@ -54,6 +54,10 @@ class TwoPhaseMethod(Method[P]):
     def personalises(self) -> bool:
         return True
 
+    @property
+    def depends_on_comm_round(self) -> str:
+        return f"its first phase takes {self.first_share:g} of all rounds" if self.first_share > 0 else ""
+
     @cached_property
     def first_rounds(self) -> int:
         """max(1, first share * K), rounded; half goes to even."""

@@ -15,7 +15,7 @@ import torch
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import read_credentials
-from fedml_dapper.federation import ClientSide, Codec, Experiment, Identity, shared_settings
+from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment
 from fedml_dapper.methods import Downlink, Upload
 
 from .raw_silo import MODEL, STATUS, RawSilo, parcel
@@ -37,8 +37,7 @@ class Impostor:
     def __init__(self, config: SecureGrpcConfig, rank: int, experiment: Experiment) -> None:
         self._raw = RawSilo(config, read_credentials(config, rank))
         self._rank = rank
-        settings = experiment.settings
-        self._codec = Codec(experiment.method.problem.layout, Identity.of(settings), shared_settings(settings))
+        self._codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
         self._experiment = experiment
         self._session, self._counter = secrets.token_hex(16), 0
         self.ticket = ""

@@ -17,7 +17,7 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation import Codec, Identity, build_experiment
+from fedml_dapper.federation import Agreement, Codec, build_experiment
 
 from ..processes import address_table
 from .conftest import Starter
@@ -65,7 +65,7 @@ def test_ours_runs_nothing_even_for_a_silo_of_the_federation(
     payload = server.next().get("model_params")
     assert payload == pickled  # bytes, and nobody asked what they mean
     experiment = build_experiment(tiny_settings())
-    codec = Codec(experiment.method.problem.layout, Identity.of(experiment.settings), {})
+    codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
     with pytest.raises(ProtocolError, match="not a fedml_dapper message"):
         codec.decode(payload)
 

@@ -1,0 +1,198 @@
+"""The settings on which everyone who takes part in a run has to agree, and in which of them two sides differ.
+
+Two versions of this package may know different settings. One that a side does not know is the other's default there: so
+it has to be at its default. One that both know has to be equal, also where it stands at a default that changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from fedml_dapper import __version__
+from fedml_dapper.config import Settings, named_by_source, sources
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.versions import EARLIEST, is_older
+from fedml_dapper.methods import Method
+
+_OF_THE_MACHINE = frozenset(
+    {
+        "common_args.training_type",
+        "data_args.data_cache_dir",
+        "data_args.download",
+        "device_args.using_gpu",
+        "device_args.gpu_id",
+        "device_args.threads",
+        "comm_args",
+        "tracking_args",
+        "client_specific_args",
+        "silo_args",
+        "dapper_args.output_dir",
+        "dapper_args.checkpoint_every",
+        "dapper_args.checkpoints_kept",
+        "dapper_args.round_timeout_s",
+        "dapper_args.join_timeout_s",
+        "dapper_args.min_clients_per_round",
+    }
+)
+"""Settings in which two sides may differ, by dotted key: they change nothing of the result."""
+_METHOD, _PARAMS, _COMM_ROUND = "dapper_args.method", "dapper_args.params", "train_args.comm_round"
+
+
+class SharedSettings(BaseModel):
+    """One side's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    """Of this package, there."""
+    method: str
+    values: dict[str, JsonValue]
+    """By dotted key, defaults included. Those of the method stand under ``dapper_args.params.<name>``; ``comm_round``
+    only counts where the method depends on it. What is not of this package stands as a name and a digest of its
+    source."""
+    chosen: tuple[str, ...]
+    """Keys of those that are not at their defaults."""
+
+    @classmethod
+    def of(cls, settings: Settings, method: Method[Any], named: Mapping[str, str] | None = None) -> SharedSettings:
+        """Of an experiment; ``named`` says what is not of this package, by default as :func:`sources` does."""
+        named = sources(settings) if named is None else named
+        found = {key: rest for key, *rest in _leaves(settings) if not _is_left_out(key, method)}
+        found |= {key: rest for key, *rest in _leaves(method.params, f"{_PARAMS}.{method.name}.")}
+        found |= {key: [source, True] for key, source in named.items()}
+        values = {key: value for key, (value, _) in found.items()}
+        chosen = tuple(sorted(key for key, (_, is_chosen) in found.items() if is_chosen))
+        return cls(version=__version__, method=method.name, values=values, chosen=chosen)
+
+    @classmethod
+    def of_experiment(cls, experiment: Experiment) -> SharedSettings:
+        """As this process has them."""
+        return cls.of(experiment.settings, experiment.method, experiment.sources)
+
+    @classmethod
+    def recorded(
+        cls,
+        sections: Mapping[str, Any],
+        ours: SharedSettings,
+        method: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        named: Mapping[str, str] | None = None,
+        version: str = EARLIEST,
+    ) -> SharedSettings:
+        """Settings that were written down section by section, which does not say what is at its default.
+
+        ``method`` is the method's name, by default ``ours`` if the same is set. ``params`` are all of its settings;
+        without them what was given counts, and the rest is at its default.
+        """
+        given = sections.get("dapper_args", {})
+        if method is None:
+            method = ours.method if given.get("method") == ours.values.get(_METHOD) else str(given.get("method"))
+        params = given.get("params", {}).get(method, {}) if params is None else params
+        found = dict(_flattened(sections, ours.values))
+        values = {key: value for key, value in found.items() if key in ours.values or not _is_left_out(key)}
+        values |= {f"{_PARAMS}.{method}.{key}": value for key, value in params.items()} | dict(named or {})
+        return cls(version=version, method=method, values=values, chosen=tuple(sorted(values)))
+
+    @property
+    def digest(self) -> str:
+        """Equal where method and all that is not at its default are."""
+        chosen = {key: self.values[key] for key in self.chosen}
+        return _digest({"method": self.method, "chosen": chosen})
+
+    def difference(self, ours: SharedSettings) -> str:
+        """Every setting in which this side's experiment is not ``ours``, with both values, e.g. ``train_args.epochs is
+        5 there and 1 here``; empty where there is none."""
+        found = []
+        for key in sorted(self.values.keys() | ours.values.keys()):
+            if self.method != ours.method and key.startswith(f"{_PARAMS}."):
+                continue
+            if key in self.values and key in ours.values:
+                there, here = self.values[key], ours.values[key]
+                found.append("" if there == here else f"{key} is {there} there and {here} here")
+            elif key in self.values:
+                found.append(self._unmatched(key, ours, "there", "here"))
+            else:
+                found.append(ours._unmatched(key, self, "here", "there"))
+        return "; ".join(filter(None, found))
+
+    def _unmatched(self, key: str, other: SharedSettings, place: str, elsewhere: str) -> str:
+        """What is wrong with a setting that this side alone has; empty where nothing is."""
+        value = self.values[key]
+        if any(one.startswith(f"{key}.") for one in other.values):
+            return f"{key} is given {elsewhere} and {value} {place}"
+        if key not in self.chosen or any(key.startswith(f"{one}.") for one in other.values):
+            return ""  # at its default; or of an optional section that the other side leaves out
+        if is_older(other.version, self.version):
+            advice = f"upgrade version {other.version}, or leave it at its default"
+        elif is_older(self.version, other.version):
+            advice = f"go on with version {self.version}"
+        else:
+            advice = "both sides need the same code"
+        return f"{key} is {value} {place}, and version {other.version} {elsewhere} does not know it: {advice}"
+
+
+def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The same section by section, as they are written down; ``named`` as of :meth:`SharedSettings.of`."""
+    values = settings.model_dump(mode="json")
+    for key in _OF_THE_MACHINE:
+        section, _, name = key.partition(".")
+        place, last = (values[section], name) if name else (values, section)
+        place.pop(last, None)
+    return named_by_source(values, sources(settings) if named is None else named)
+
+
+def digest_of_sections(sections: Mapping[str, Any]) -> str:
+    """As messages of schema 4 have it: of every setting, and so of every default."""
+    return _digest(sections)
+
+
+def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Every setting that differs between two of one version, written down section by section, with both values."""
+    left, right = dict(_flattened(theirs)), dict(_flattened(ours))
+    differing = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
+    return "; ".join(f"{key} is {left.get(key)} there and {right.get(key)} here" for key in differing)
+
+
+def changed_params(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """As :func:`settings_difference`, of a method's settings; those that one side does not know do not count, since
+    versions differ in them."""
+    known = theirs.keys() & ours.keys()
+    return settings_difference({key: theirs[key] for key in known}, {key: ours[key] for key in known})
+
+
+def _is_left_out(key: str, method: Method[Any] | None = None) -> bool:
+    """Whether a setting is one of a machine's, or does not count, or stands elsewhere."""
+    if key == _COMM_ROUND:
+        return method is None or not method.depends_on_comm_round
+    return any(key == one or key.startswith(f"{one}.") for one in (_PARAMS, *_OF_THE_MACHINE))
+
+
+def _leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, JsonValue, bool]]:
+    """Every setting below ``section`` by dotted key, its value, and whether that is not its default."""
+    dumped = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            is_chosen = field.is_required() or value != field.get_default(call_default_factory=True)
+            yield f"{prefix}{name}", dumped[name], is_chosen
+
+
+def _flattened(values: Mapping[str, Any], whole: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """By dotted key; mappings whose key is among ``whole`` stay in one piece."""
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and key not in whole:
+            yield from _flattened(value, whole, f"{key}.")
+        else:
+            yield key, value
+
+
+def _digest(values: object) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

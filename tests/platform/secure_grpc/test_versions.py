@@ -1,0 +1,69 @@
+"""A server that was upgraded, with silos that were not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.federation import LEDGER_NAME, build_experiment, read_ledger, simulate
+
+from ..processes import Silos
+from ..test_parity import without_seconds
+from .experiment_file import experiment_file
+
+SettingsFactory = Callable[..., Settings]
+OF_VERSION = """
+import fedml_dapper
+
+fedml_dapper.__version__ = "{version}"
+
+from pydantic.fields import FieldInfo
+
+from fedml_dapper.config import DapperArgs, Settings
+
+
+class LaterArgs(DapperArgs):
+    novelty: int = 3
+
+
+if {knows_more}:
+    Settings.model_fields["dapper_args"] = FieldInfo(annotation=LaterArgs, default=LaterArgs())
+    Settings.model_rebuild(force=True)
+
+from fedml_dapper.commands.fedml import main
+
+main()
+"""
+
+
+def program(folder: Path, version: str, knows_more: bool = False) -> Path:
+    """What starts a process of ``version``, perhaps with a setting that the present one does not know."""
+    file = folder / f"version_{version}.py"
+    file.write_text(OF_VERSION.format(version=version, knows_more=knows_more))
+    return file
+
+
+def test_silos_of_the_version_before_take_part_and_others_are_told_who_is_to_upgrade(
+    tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    settings = tiny_settings(
+        "client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", "image_size=16", "width=4"
+    )
+    _, rounds = simulate(build_experiment(settings))
+    programs = {0: program(tmp_path, "0.2.0", knows_more=True), 4: program(tmp_path, "0.4.0")}
+    silos = Silos(tmp_path, experiment_file(tmp_path, settings, config), 4, cold=(0, 4), programs=programs)
+    try:
+        silos.start_all()
+        assert silos.wait(4, 120) == 2
+        assert (
+            "the server refuses this silo: versions 0.4.0 and 0.2.0 of fedml_dapper are too far apart to take part in"
+            " one run: upgrade the process of version 0.2.0"
+        ) in silos.output(4)
+        silos.start(4, program=program(tmp_path, "0.1.9"))
+        assert [silos.wait(rank, 120) for rank in range(5)] == [0] * 5, silos.output(0)
+    finally:
+        silos.stop()
+    record, found = read_ledger(silos.run_dir / LEDGER_NAME)
+    assert without_seconds(found) == without_seconds(rounds)
+    assert (record.version, record.settings["dapper_args"]["novelty"]) == ("0.2.0", 3)
