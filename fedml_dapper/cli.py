@@ -20,6 +20,7 @@ from fedml_dapper.commands.report import report
 from fedml_dapper.commands.run import run
 from fedml_dapper.commands.search import search
 from fedml_dapper.commands.settings import settings
+from fedml_dapper.commands.silos import silos
 from fedml_dapper.interruption import ending_in_order
 
 
@@ -38,6 +39,7 @@ def main() -> None:
 
 
 for _command in (
-    adapt, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search, settings
+    adapt, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search, settings,
+    silos,
 ):  # fmt: skip
     main.add_command(_command)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from fedml_dapper.commands.options import json_option, restart_option, resume_option, shipped_where_missing
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
@@ -40,6 +40,7 @@ from fedml_dapper.federation import (
     read_unfinished,
 )
 from fedml_dapper.interruption import INTERRUPTED, hurry, take_time
+from fedml_dapper.operations import read_membership
 from fedml_dapper.profiling import Profiler
 
 
@@ -97,7 +98,7 @@ def run_experiment(
         rank = _mpi_rank()
     _check_place(settings, rank, as_edge)
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
-        read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
+        _check_who_is_who(settings.comm_args.dapper_grpc, rank)
     if rank > 0:
         _run_client(configs[0], settings, rank)
         return
@@ -152,6 +153,13 @@ def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
         raise ConfigError(f"--role edge --rank {rank}: comm_args.dapper_grpc.edges has the ranks {edges}")
     if rank > count and settings.common_args.training_type == "cross_silo" and rank not in edges:
         raise ConfigError(f"--rank {rank}: train_args.client_num_in_total is {count}, and no edge has this rank")
+
+
+def _check_who_is_who(config: SecureGrpcConfig, rank: int) -> None:
+    """Raises :class:`ConfigError` now rather than after the data is loaded."""
+    read_credentials(config, rank)
+    if config.members_file is not None and (rank == 0 or config.edge(rank) is not None):
+        read_membership(config.members_file)
 
 
 def _mpi_rank() -> int:

@@ -77,9 +77,13 @@ class SecureGrpcConfig(Section):
     """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server``, ``silo-RANK`` or
     ``edge-RANK``."""
     token_file: Path | None = None
-    """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count."""
+    """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count. A
+    server takes each of several lines, a silo shows the first."""
     token_variable: str | None = None
     """The same from this environment variable."""
+    members_file: Path | None = None
+    """For servers and edges: list of the certificates that may call, which ``fedml-dapper silos`` writes; without it
+    each that ca.pem vouches for may."""
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
     edges: tuple[EdgeArgs, ...] = ()

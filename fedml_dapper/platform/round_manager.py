@@ -19,6 +19,7 @@ from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
+from fedml_dapper.platform.secure_grpc import CUT_OFF
 from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
         self.register_message_receive_handler(MEASURED, self.handle_measurement)
+        self.register_message_receive_handler(CUT_OFF, self.handle_cut_off)
 
     # Coming online
 
@@ -140,6 +142,20 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
                 self._queues[process].appendleft(client_id)
         return True
+
+    def handle_cut_off(self, msg_params: Message) -> None:
+        """A process may no longer call: the open round goes on without what it owes."""
+        process = int(msg_params.get_sender_id())
+        self._online.discard(process)
+        for client_id in self._owed_by(process):
+            del self._sent[client_id]
+            self._collector.give_up(client_id)
+        if self._measuring.pop(process - 1, None) is not None and not self._measuring:
+            self._end_measuring()
+        elif self._open:
+            self._close_if_complete()
+        elif self._leaving and self._said_goodbye >= self._online:
+            self.stop()
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge where it has one."""

@@ -23,7 +23,7 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
 )
 
 from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
-from fedml_dapper.credentials import read_credentials
+from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
@@ -126,7 +126,7 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
 def open_upwards(args: Arguments, rank: int) -> SecureSilo:
     """What the silo or edge of ``rank`` dials its server with, over DAPPER_GRPC."""
     config = _secure_grpc(args)
-    return SecureSilo(config.dialled_by(rank), read_credentials(config, rank), rank, patience_s=args.round_timeout_s)
+    return SecureSilo(config.dialled_by(rank), CredentialFiles(config, rank), rank, patience_s=args.round_timeout_s)
 
 
 def open_downwards(args: Arguments, rank: int, callers: Collection[int]) -> SecureServer:
@@ -134,7 +134,7 @@ def open_downwards(args: Arguments, rank: int, callers: Collection[int]) -> Secu
     config = _secure_grpc(args)
     edge = config.edge(rank)
     here = config if edge is None else config.around(edge)
-    return SecureServer(here, read_credentials(config, rank), {caller: config.name_of(caller) for caller in callers})
+    return SecureServer(here, CredentialFiles(config, rank), {caller: config.name_of(caller) for caller in callers})
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

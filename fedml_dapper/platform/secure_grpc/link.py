@@ -178,6 +178,12 @@ class Link:
         with self._changed:
             self._changed.notify_all()
 
+    def forget(self) -> None:
+        """The silo may no longer call: it is away at once, and nothing waits for it."""
+        with self._changed:
+            self._outbox, self._unsent, self._seen = [], [], float("-inf")
+            self._changed.notify_all()
+
     def close(self, seconds: float) -> None:
         """Let a connected silo fetch what it has not been sent yet, for at most so long; then end its calls."""
         with self._changed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import queue
 import time
@@ -10,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import grpc
 from fedml.core.distributed.communication.constants import CommunicationConstants
@@ -17,16 +17,16 @@ from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials
+from fedml_dapper.credentials import CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError, printable
 from fedml_dapper.platform.secure_grpc.endpoint import (
-    CALL_SECONDS,
+    CUT_OFF,
     DELIVER,
     FETCH,
     SERVER_OPTIONS,
     SERVICE,
-    TOKEN_KEY,
     TRIAL_BYTES,
     TRY_DOWN,
     TRY_UP,
@@ -54,34 +54,26 @@ GRACE_SECONDS = 2.0
 REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 100.0, 1.0
 """Of those that the log tells of: who is refused could fill a disk otherwise."""
 _COUNT_BYTES = 8
-_SLACK_SECONDS = 60.0
-"""gRPC rounds deadlines on their way."""
 
 
 class SiloAwayError(DapperError):
     """The silo is not connected."""
 
 
-class _RefusedError(Exception):
-    """A call that ends with this gRPC status; ``str()`` is what the log and the silo are told."""
-
-    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class SecureServer(Endpoint):
     """The server of a federation, or an edge, which is the server to its silos. ``callers`` are those who may call, the
     names of their certificates by rank. A message reaches the managers only if the certificate of the call is that of
-    the silo the message speaks for, the token is right where there is one, and the message is new."""
+    the silo the message speaks for, that may call now (:class:`Doorkeeper`), and the message is new. Certificates, list
+    of members and tokens are read again where their files have changed."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, callers: Mapping[int, str]) -> None:
+    def __init__(self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str]) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._token, self._name_of = credentials.token, config.name_of
+        self._credentials, self._name_of = credentials, config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
-        self._link_by_name = {link.name: link for link in self._links.values()}
+        by_name = {link.name: link for link in self._links.values()}
+        self._doorkeeper = Doorkeeper(credentials, config.members_file, by_name, self._note_cut_off)
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
         # a delivery, fetches and a trial of the line each; and some more, for those that are refused at once
@@ -98,8 +90,9 @@ class SecureServer(Endpoint):
             TRY_DOWN: grpc.stream_stream_rpc_method_handler(self._try_down),
         }  # all take streams: of another call gRPC waits for the request before it lets anyone ask who calls
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        tls = grpc.ssl_server_credentials(
-            [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
+        self._shown = credentials.current
+        tls = grpc.dynamic_ssl_server_credentials(
+            _certificates(self._shown), self._new_certificates, require_client_authentication=True
         )
         address = config.listen_address or config.server_address
         try:
@@ -125,6 +118,7 @@ class SecureServer(Endpoint):
         """FedML's hook: tell the managers of every message, until :meth:`stop_receive_message`."""
         self._tell_connected()
         while not self._stopped.is_set():
+            self._doorkeeper.look()
             try:
                 message = self._inbox.get(timeout=_POLL_SECONDS)
             except queue.Empty:
@@ -139,6 +133,20 @@ class SecureServer(Endpoint):
         for link in self._links.values():
             link.close(max(0.0, deadline - time.monotonic()))
         self._server.stop(GRACE_SECONDS).wait()
+        self._doorkeeper.close()
+
+    def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
+        """gRPC's hook, called before every handshake: the server's certificate and authorities, if they are new."""
+        current = self._credentials.current
+        if current is self._shown:
+            return None
+        self._shown = current
+        return _certificates(current)
+
+    def _note_cut_off(self, link: Link) -> None:
+        """Tell the managers that a silo is gone, and keep nothing for it."""
+        link.forget()
+        self._inbox.put(Message(CUT_OFF, link.rank, 0))
 
     # Calls
 
@@ -147,23 +155,23 @@ class SecureServer(Endpoint):
         """Ends a call with the status that goes with what was wrong with it."""
         try:
             yield
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             self._refuse(context, refusal)
         except ProtocolError as error:
-            self._refuse(context, _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+            self._refuse(context, RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except SiloBusyError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._answering(context):
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, call):
             try:
-                self._receive(frames, self._caller(context))
+                self._receive(frames, link, call)
             except grpc.RpcError:
-                LOGGER.warning("a message of %s ended early, dropped", _common_name(context))
+                LOGGER.warning("a message of %s ended early, dropped", link.name)
                 raise
         return b""
 
-    def _receive(self, frames: Iterator[bytes], link: Link) -> None:
+    def _receive(self, frames: Iterator[bytes], link: Link, call: OpenCall) -> None:
         with link.delivering():
             envelope = read_envelope(frames, self._max_payload_bytes)
             _check_addressing(envelope, link, self._name_of)
@@ -178,11 +186,11 @@ class SecureServer(Endpoint):
                 release()
                 raise
             weakref.finalize(message, release)
-            self._inbox.put(message)
+            self._doorkeeper.while_admitted(call, partial(self._inbox.put, message))
 
     def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._answering(context):
-            yield from self._send(requests, self._caller(context), context)
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _):
+            yield from self._send(requests, link, context)
 
     def _send(self, requests: Iterator[bytes], link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
         with link.fetching() as call:
@@ -196,11 +204,11 @@ class SecureServer(Endpoint):
                 link.sent(parcel)
             elif context.is_active() and not link.is_newest(call):
                 reason = f"a newer call of {link.name} has taken this one's place; start each silo once"
-                raise _RefusedError(grpc.StatusCode.ABORTED, reason)
+                raise RefusedError(grpc.StatusCode.ABORTED, reason)
 
     def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Take bytes, as many as fit a trial, and keep none."""
-        with self._answering(context), (link := self._caller(context)).trying():
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             link.count_trial(TRIAL_BYTES)
             room = TRIAL_BYTES
             for frame in frames:
@@ -211,43 +219,29 @@ class SecureServer(Endpoint):
 
     def _try_down(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send as many bytes as the silo asks for, within a trial's."""
-        with self._answering(context), (link := self._caller(context)).trying():
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             size = int.from_bytes(_request(requests)[:_COUNT_BYTES], "little")
             if size > TRIAL_BYTES:
                 raise ProtocolError("a trial of the line asks for too many bytes")
             link.count_trial(size)
             yield from blank_frames(size)
 
-    def _caller(self, context: grpc.ServicerContext) -> Link:
-        """Whose call it is, by the certificate it was made with."""
-        name = _common_name(context)
-        link = self._link_by_name.get(name)
-        if link is None:
-            reason = f"the certificate of `{name}` is no silo's of this federation of {len(self._links)}"
-            raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
-        if self._token is not None:
-            shown = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-            if not hmac.compare_digest(str(shown).encode(), self._token.encode()):
-                reason = f"{name} shows {'another' if shown else 'no'} token; the server's is asked for"
-                raise _RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
-        if context.time_remaining() > CALL_SECONDS + _SLACK_SECONDS:
-            raise _RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough"
-            )
-        link.count_call()
-        return link
-
-    def _refuse(self, context: grpc.ServicerContext, refusal: _RefusedError) -> None:
+    def _refuse(self, context: grpc.ServicerContext, refusal: RefusedError) -> None:
         reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
         if self._refusals_logged.take():
             LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
         context.abort(refusal.status, reason)
 
 
+def _certificates(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
+    pair = (credentials.key, credentials.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], credentials.authority)
+
+
 def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], str]) -> None:
     if envelope.sender != link.rank:
         reason = f"{link.name} sent a message in the name of {name_of(envelope.sender)}"
-        raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
     if envelope.receiver != 0:
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
     if str(envelope.kind) == str(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY):
@@ -266,11 +260,11 @@ def _receipt(request: bytes) -> Receipt:
     try:
         return Receipt.model_validate_json(request)
     except ValidationError as error:
-        raise _RefusedError(
+        raise RefusedError(
             grpc.StatusCode.INVALID_ARGUMENT, "a silo asks for messages with a malformed receipt"
         ) from error
 
 
 def _common_name(context: grpc.ServicerContext) -> str:
     names = context.auth_context().get("x509_common_name", ())
-    return names[0].decode(errors="replace") if len(names) == 1 else ""
+    return printable(names[0].decode(errors="replace")) if len(names) == 1 else ""

@@ -13,7 +13,7 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
+from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
@@ -95,7 +95,7 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
     running: list[Running] = []
 
     def begin(rank: int, settings: SecureGrpcConfig = config, ready: bool = True) -> Running:
-        credentials = read_credentials(settings, rank)
+        credentials = CredentialFiles(settings, rank)
         transport = (
             SecureServer(settings, credentials, {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)})
             if rank == 0
