@@ -6,6 +6,7 @@ import click
 
 from fedml_dapper import __version__
 from fedml_dapper.commands.adapt import adapt
+from fedml_dapper.commands.audit import audit
 from fedml_dapper.commands.bench import bench
 from fedml_dapper.commands.calibrate import calibrate
 from fedml_dapper.commands.compare import compare
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 for _command in (
-    adapt, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search, settings,
-    silos,
+    adapt, audit, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search,
+    settings, silos,
 ):  # fmt: skip
     main.add_command(_command)

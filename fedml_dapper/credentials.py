@@ -6,6 +6,7 @@ refuse later, expired, of another authority, of another name, is said here with 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import ssl
@@ -38,6 +39,11 @@ class Credentials:
     def token(self) -> str | None:
         """What this process shows: the first one."""
         return self.tokens[0] if self.tokens else None
+
+    @property
+    def authority_digest(self) -> str:
+        """By which one content of ca.pem is told from another."""
+        return hashlib.sha256(self.authority).hexdigest()
 
 
 class CredentialFiles:

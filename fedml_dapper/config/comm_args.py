@@ -84,6 +84,9 @@ class SecureGrpcConfig(Section):
     members_file: Path | None = None
     """For servers and edges: list of the certificates that may call, which ``fedml-dapper silos`` writes; without it
     each that ca.pem vouches for may."""
+    audit_file: Path | None = None
+    """For servers and edges: file that connections, refusals and acts are written into, chained by hashes
+    (docs/operations.md); none when absent."""
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
     edges: tuple[EdgeArgs, ...] = ()

@@ -16,7 +16,7 @@ from typing import Any
 from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
 
-from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.operations.allowance import Allowance
 
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0

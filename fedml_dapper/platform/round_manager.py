@@ -17,6 +17,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.secure_grpc import CUT_OFF
@@ -39,8 +40,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def __init__(
         self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
-        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], comm: Any = None,
+        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], audit: AuditLog, comm: Any = None,
     ) -> None:  # fmt: skip
+        self._audit = audit
         EventLoop.__init__(self, connect)
         FedMLServerManager.__init__(self, args, aggregator, comm, 0, len(processes), args.backend)
         self._collector = collector
@@ -121,7 +123,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self.stop()
         elif self._lets_join(process, msg_params):
             self._online.add(process)
+            is_first = process not in self._lives
             again = self._note_life(process, str(msg_params.get(LIFE)))
+            if is_first or again:
+                self._audit.record("joined", self._name_of(process), started_again=int(again))
             self._is_there(process, again)
 
     def _note_life(self, process: int, life: str) -> bool:
@@ -160,6 +165,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
         LOGGER.warning("silo %d is refused: %s", process, reason)
+        self._audit.record("turned_away", self._name_of(process), reason=reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
         if through is not None:
@@ -333,6 +339,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _unsent(self) -> set[int]:
         """Clients that were chosen and have not been sent the round's model."""
         return {client_id for queued in self._queues.values() for client_id in queued}
+
+    def _name_of(self, process: int) -> str:
+        """As its certificate has it."""
+        return f"{'silo' if self._experiment.settings.comm_args.edge(process) is None else 'edge'}-{process}"
 
     def _process_of(self, client_id: int) -> int:
         return 1 + client_id

@@ -28,7 +28,7 @@ from fedml_dapper.federation import (
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.platform.transports import open_downwards, open_transport
+from fedml_dapper.platform.transports import open_audit_log, open_downwards, open_transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -50,10 +50,11 @@ class DapperServerManager(RoundManager):
         edge_codec: EdgeCodec, journal: RunJournal, comm: Any, processes: Collection[int],
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
+        audit = open_audit_log(args)
         connect: Callable[[], BaseCommunicationManager] = partial(open_transport, args, comm, 0, len(processes))
         if args.backend == "DAPPER_GRPC":
-            connect = partial(open_downwards, args, 0, processes)
-        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm)
+            connect = partial(open_downwards, args, 0, processes, audit)
+        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, audit, comm)
         self._edge_codec = edge_codec
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
@@ -69,6 +70,7 @@ class DapperServerManager(RoundManager):
             self.com_manager.forget_finished_rounds()  # what silos sent that were at work to the end
         finally:
             self._journal.finished()
+            self._audit.close()
 
     # Coming online
 

@@ -25,6 +25,7 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
 from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
 from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
@@ -129,12 +130,18 @@ def open_upwards(args: Arguments, rank: int) -> SecureSilo:
     return SecureSilo(config.dialled_by(rank), CredentialFiles(config, rank), rank, patience_s=args.round_timeout_s)
 
 
-def open_downwards(args: Arguments, rank: int, callers: Collection[int]) -> SecureServer:
+def open_audit_log(args: Arguments) -> AuditLog:
+    """What a server or an edge writes down of who called; nothing over other transports than DAPPER_GRPC."""
+    return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
+
+
+def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog) -> SecureServer:
     """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
     config = _secure_grpc(args)
     edge = config.edge(rank)
     here = config if edge is None else config.around(edge)
-    return SecureServer(here, CredentialFiles(config, rank), {caller: config.name_of(caller) for caller in callers})
+    names = {caller: config.name_of(caller) for caller in callers}
+    return SecureServer(here, CredentialFiles(config, rank), names, audit)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

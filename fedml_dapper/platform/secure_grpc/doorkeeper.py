@@ -15,7 +15,15 @@ import grpc
 
 from fedml_dapper.credentials import CredentialFiles, stamp
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.operations import Certificate, Membership, Sightings, certificate_of, read_membership
+from fedml_dapper.operations import (
+    AuditLog,
+    Certificate,
+    Membership,
+    Sightings,
+    certificate_of,
+    printable,
+    read_membership,
+)
 from fedml_dapper.platform.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
 from fedml_dapper.platform.secure_grpc.link import Link
 
@@ -56,10 +64,10 @@ class Doorkeeper:
 
     def __init__(
         self, credentials: CredentialFiles, members_file: Path | None, links: Mapping[str, Link],
-        cut_off: Callable[[Link], None],
+        audit: AuditLog, cut_off: Callable[[Link], None],
     ) -> None:  # fmt: skip
         self._credentials, self._members_file, self._links = credentials, members_file, links
-        self._cut_off = cut_off
+        self._audit, self._cut_off = audit, cut_off
         self._lock = threading.RLock()
         self._open: set[OpenCall] = set()
         self._looked = float("-inf")
@@ -85,6 +93,10 @@ class Doorkeeper:
                     grpc.StatusCode.INVALID_ARGUMENT, f"{link.name} calls without a deadline that is near enough"
                 )
             link.count_call()
+            if link.is_new_connection(context.peer()):
+                self._audit.record(
+                    "connected", link.name, fingerprint=call.certificate.fingerprint, peer=context.peer()
+                )
             yield link, call
         finally:
             with self._lock:
@@ -104,7 +116,8 @@ class Doorkeeper:
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        self._credentials.renew()
+        if self._credentials.renew():
+            self._audit.record("credentials", authorities=self._credentials.current.authority_digest)
         members = self._changed_members()
         with self._lock:
             self._members = members
@@ -113,6 +126,7 @@ class Doorkeeper:
             let_in = self._names_let_in()
             for name in sorted(self._let_in - let_in):
                 LOGGER.warning("%s is cut off: no certificate of it may call any longer", name)
+                self._audit.record("cut_off", name=name)
                 self._cut_off(self._links[name])
             self._let_in = let_in
         if self._sightings is not None:
@@ -134,7 +148,19 @@ class Doorkeeper:
             LOGGER.warning("the list of members is of no use, the one before still counts: %s", error)
             return self._members
         LOGGER.info("the list of members has been read again: %d certificates", len(members.members))
+        self._note_changes(members)
         return members
+
+    def _note_changes(self, members: Membership) -> None:
+        """Into the audit log, whose certificates may call now and could not before, and the other way round."""
+        before = {} if self._members is None else {one.fingerprint: one for one in self._members.members}
+        now = {one.fingerprint: one for one in members.members}
+        for fingerprint, one in (before | now).items():
+            was, is_now = (found.get(fingerprint) for found in (before, now))
+            could, can = was is not None and was.revoked is None, is_now is not None and is_now.revoked is None
+            if could != can:
+                event = "member_added" if can else "member_revoked"
+                self._audit.record(event, name=one.name, fingerprint=fingerprint, reason=one.reason)
 
     def _names_let_in(self) -> set[str]:
         if self._members is None:
@@ -146,6 +172,7 @@ class Doorkeeper:
             self._check(call)
         except RefusedError as refusal:
             LOGGER.warning("a call of %s is cut off: %s", call.name, refusal)
+            self._audit.record("call_ended", name=call.name, reason=str(refusal))
             call.context.cancel()
             self._open.discard(call)
 
@@ -182,9 +209,3 @@ def shown_certificate(context: grpc.ServicerContext) -> Certificate:
 
 def _shown_token(context: grpc.ServicerContext) -> str:
     return str(dict(context.invocation_metadata()).get(TOKEN_KEY, ""))
-
-
-def printable(name: str) -> str:
-    """A stranger's word as it may stand in a log: on one line, and short."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in name)
-    return text if len(text) <= 100 else f"{text[:100]}..."

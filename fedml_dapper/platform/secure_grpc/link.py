@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.operations.allowance import Allowance
 from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
@@ -51,6 +52,7 @@ class Link:
         self._newest_call = 0
         self._seen = float("-inf")
         self._closed = False
+        self._peers: deque[str] = deque(maxlen=16)
 
     # From the silo
 
@@ -58,6 +60,14 @@ class Link:
         """Raises :class:`SiloBusyError` where the silo calls too often."""
         if not self._calls.take():
             raise SiloBusyError(f"{self.name} calls more than {CALLS_PER_SECOND:g} times a second")
+
+    def is_new_connection(self, peer: str) -> bool:
+        """Whether the latest calls came on other connections than that from the address ``peer``."""
+        with self._changed:
+            is_new = peer not in self._peers
+            if is_new:
+                self._peers.append(peer)
+            return is_new
 
     @contextmanager
     def delivering(self) -> Iterator[None]:

@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
-from fedml_dapper.platform.allowance import Allowance
-from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError, printable
+from fedml_dapper.operations import Allowance, AuditLog, printable
+from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CUT_OFF,
     DELIVER,
@@ -66,14 +66,18 @@ class SecureServer(Endpoint):
     the silo the message speaks for, that may call now (:class:`Doorkeeper`), and the message is new. Certificates, list
     of members and tokens are read again where their files have changed."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str]) -> None:
+    def __init__(
+        self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog
+    ) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._credentials, self._name_of = credentials, config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
+        self._names = frozenset(callers.values())
         by_name = {link.name: link for link in self._links.values()}
-        self._doorkeeper = Doorkeeper(credentials, config.members_file, by_name, self._note_cut_off)
+        self._doorkeeper = Doorkeeper(credentials, config.members_file, by_name, audit, self._note_cut_off)
+        self._audit = audit
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
         # a delivery, fetches and a trial of the line each; and some more, for those that are refused at once
@@ -103,6 +107,7 @@ class SecureServer(Endpoint):
                 " this machine's? listen_address may differ from server_address"
             ) from error
         self._server.start()
+        audit.record("started", address=address, authorities=self._shown.authority_digest)
 
     def send_message(self, msg: Message) -> None:
         """FedML's hook: leave ``msg`` for its silo, which fetches it at once if it is connected.
@@ -228,9 +233,14 @@ class SecureServer(Endpoint):
 
     def _refuse(self, context: grpc.ServicerContext, refusal: RefusedError) -> None:
         reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
+        self._audit.record("refused", self._known(_common_name(context)), peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
             LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
         context.abort(refusal.status, reason)
+
+    def _known(self, name: str) -> str:
+        """A caller's name, or the one word for all strangers: they could take up any number of names."""
+        return name if name in self._names else "stranger"
 
 
 def _certificates(credentials: Credentials) -> grpc.ServerCertificateConfiguration:

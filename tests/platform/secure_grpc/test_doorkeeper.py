@@ -19,6 +19,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import add_members, read_certificate, read_sightings, revoke_members
+from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.platform.secure_grpc import CUT_OFF
 from fedml_dapper.platform.secure_grpc import server as server_module
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES
@@ -247,3 +248,26 @@ def test_messages_pass_while_connections_grow_old(
         time.sleep(0.1)
     assert silo.failures.empty()
     assert silo.nothing_else()  # it did not think that it had lost the server
+
+
+def test_the_audit_log_tells_who_came_was_refused_and_was_cut_off(
+    start: Starter, own: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    own = own.model_copy(update={"audit_file": tmp_path / "audit.jsonl"})
+    server, silo = start(0, own), start(1, own)
+    for _ in range(3):
+        passes(server, silo, 1)
+    assert code_of(RawSilo(own, read_credentials(own, 3)), 3) is grpc.StatusCode.PERMISSION_DENIED
+    revoke_members(members_of(own), "silo-1", "left\nfor good")
+    assert server.next(2).get_type() == CUT_OFF
+    server.stop()
+    entries = list(entries_of(tmp_path / "audit.jsonl"))
+    events = [(entry.event, entry.who) for entry in entries]
+    assert events[:4] == [
+        ("started", "server"), ("connected", "silo-1"), ("refused", "stranger"), ("member_revoked", "server")
+    ]  # fmt: skip
+    assert {("call_ended", "server"), ("cut_off", "server")} <= set(events[4:])
+    fingerprint = read_certificate(own.certificates / "silo-1.pem").fingerprint
+    assert entries[1].detail["fingerprint"] == entries[3].detail["fingerprint"] == fingerprint
+    assert entries[3].detail["reason"] == "left?for good"
+    assert "`silo-3` is no silo's" in str(entries[2].detail["reason"])
