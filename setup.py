@@ -32,6 +32,7 @@ setup(
         "grpcio>=1.60",
         "packaging>=22",
         "cryptography>=42",
+        "prometheus-client>=0.20",
         "pydantic>=2.7",
         "pyyaml>=6",
         "click>=8.1",

@@ -22,6 +22,8 @@ from fedml_dapper.commands.run import run
 from fedml_dapper.commands.search import search
 from fedml_dapper.commands.settings import settings
 from fedml_dapper.commands.silos import silos
+from fedml_dapper.commands.status import status
+from fedml_dapper.commands.steer import steer
 from fedml_dapper.interruption import ending_in_order
 
 
@@ -41,6 +43,6 @@ def main() -> None:
 
 for _command in (
     adapt, audit, bench, calibrate, compare, data, doctor, export, footprint, plan, predict, report, run, search,
-    settings, silos,
+    settings, silos, status, steer,
 ):  # fmt: skip
     main.add_command(_command)

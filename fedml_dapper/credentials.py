@@ -11,6 +11,7 @@ import logging
 import os
 import ssl
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,8 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError
 
 LOGGER = logging.getLogger(__name__)
+ADMIN = "admin"
+"""The common name of an operator's certificate."""
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKENS = 10
 _HELP = "`bash run/make_certs.sh FOLDER NUM_SILOS HOST` makes them for a trial, docs/security.md says more"
@@ -100,11 +103,20 @@ def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
     Raises :class:`ConfigError` for a file that is missing, unreadable or would be refused by a peer, and for a token
     that is missing or weak.
     """
-    name, edge = config.name_of(rank), config.edge(rank)
+    edge = config.edge(rank)
     if rank == 0:
         shown_as: tuple[str | None, ...] = (config.server_host,)
     else:
         shown_as = (None,) if edge is None else (None, config.around(edge).server_host)
+    return _read_as(config, config.name_of(rank), shown_as)
+
+
+def read_admin_credentials(config: SecureGrpcConfig) -> Credentials:
+    """An operator's, likewise."""
+    return _read_as(config, ADMIN, (None,))
+
+
+def _read_as(config: SecureGrpcConfig, name: str, shown_as: Sequence[str | None]) -> Credentials:
     authority, certificate, key = (config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key"))
     credentials = Credentials(name, _read(authority), _read(certificate), _read(key), _tokens(config))
     try:

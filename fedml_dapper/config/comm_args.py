@@ -87,6 +87,10 @@ class SecureGrpcConfig(Section):
     audit_file: Path | None = None
     """For servers and edges: file that connections, refusals and acts are written into, chained by hashes
     (docs/operations.md); none when absent."""
+    monitor_port: int | None = Field(default=None, ge=1, lt=2**16)
+    """For the server: port of /health and /metrics (docs/operations.md), over plain HTTP; none when absent."""
+    monitor_host: str = Field(default="127.0.0.1", max_length=255)
+    """Address that it listens on; this machine alone by default."""
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
     edges: tuple[EdgeArgs, ...] = ()

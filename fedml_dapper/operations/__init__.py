@@ -4,7 +4,6 @@ from fedml_dapper.operations.allowance import Allowance
 from fedml_dapper.operations.audit_log import AuditLog
 from fedml_dapper.operations.certificate import Certificate, certificate_of, read_certificate
 from fedml_dapper.operations.membership import (
-    ADMIN,
     Member,
     Membership,
     add_members,
@@ -15,7 +14,6 @@ from fedml_dapper.operations.sightings import Sighting, Sightings, read_sighting
 from fedml_dapper.operations.words import printable
 
 __all__ = [
-    "ADMIN",
     "Allowance",
     "AuditLog",
     "Certificate",

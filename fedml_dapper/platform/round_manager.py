@@ -149,8 +149,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return True
 
     def handle_cut_off(self, msg_params: Message) -> None:
-        """A process may no longer call: the open round goes on without what it owes."""
-        process = int(msg_params.get_sender_id())
+        """A process may no longer call."""
+        self._let_go(int(msg_params.get_sender_id()))
+
+    def _let_go(self, process: int) -> None:
+        """The open round goes on without what the process owes."""
         self._online.discard(process)
         for client_id in self._owed_by(process):
             del self._sent[client_id]

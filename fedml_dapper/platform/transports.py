@@ -26,6 +26,9 @@ from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
 from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.monitor import Monitor
+from fedml_dapper.operations.orders import Desk
+from fedml_dapper.operations.status import StatusBoard
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
@@ -135,13 +138,23 @@ def open_audit_log(args: Arguments) -> AuditLog:
     return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
 
 
-def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog) -> SecureServer:
-    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
+def open_monitor(args: Arguments, board: StatusBoard, patience_s: float) -> Monitor | None:
+    """The server's health and metrics, where the settings ask for them."""
+    config = _secure_grpc(args) if args.backend == "DAPPER_GRPC" else None
+    if config is None or config.monitor_port is None:
+        return None
+    return Monitor(config.monitor_host, config.monitor_port, board.read, patience_s)
+
+
+def open_downwards(
+    args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk | None = None
+) -> SecureServer:
+    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``, which has no ``desk``."""
     config = _secure_grpc(args)
     edge = config.edge(rank)
     here = config if edge is None else config.around(edge)
     names = {caller: config.name_of(caller) for caller in callers}
-    return SecureServer(here, CredentialFiles(config, rank), names, audit)
+    return SecureServer(here, CredentialFiles(config, rank), names, audit, desk)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 
-from fedml_dapper.credentials import CredentialFiles, stamp
+from fedml_dapper.credentials import ADMIN, CredentialFiles, stamp
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import (
     AuditLog,
@@ -49,6 +49,8 @@ class OpenCall:
     context: grpc.ServicerContext
     certificate: Certificate
     token: str
+    is_admins: bool
+    """Whether it is one that an admin alone may make, and no silo."""
 
     @property
     def name(self) -> str:
@@ -67,6 +69,7 @@ class Doorkeeper:
         audit: AuditLog, cut_off: Callable[[Link], None],
     ) -> None:  # fmt: skip
         self._credentials, self._members_file, self._links = credentials, members_file, links
+        self._admin = Link(0, ADMIN, 0)
         self._audit, self._cut_off = audit, cut_off
         self._lock = threading.RLock()
         self._open: set[OpenCall] = set()
@@ -81,9 +84,9 @@ class Doorkeeper:
             self._let_in = self._names_let_in()
 
     @contextmanager
-    def admitted(self, context: grpc.ServicerContext) -> Iterator[tuple[Link, OpenCall]]:
+    def admitted(self, context: grpc.ServicerContext, is_admins: bool = False) -> Iterator[tuple[Link, OpenCall]]:
         """Whose call it is. Raises :class:`RefusedError`, and :class:`SiloBusyError` where there are too many."""
-        call = OpenCall(context, shown_certificate(context), _shown_token(context))
+        call = OpenCall(context, shown_certificate(context), _shown_token(context), is_admins)
         with self._lock:
             self._open.add(call)
         try:
@@ -179,6 +182,11 @@ class Doorkeeper:
     def _check(self, call: OpenCall) -> Link:
         """Raises :class:`RefusedError` unless the call is one that may be made now."""
         link, certificate = self._links.get(call.certificate.name), call.certificate
+        if call.is_admins and certificate.name != ADMIN:
+            reason = f"orders are for the certificate of `{ADMIN}` alone; this is that of `{call.name}`"
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if call.is_admins:
+            link = self._admin
         if link is None:
             reason = f"the certificate of `{call.name}` is no silo's of this federation of {len(self._links)}"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)

@@ -11,6 +11,7 @@ from functools import partial
 
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
@@ -52,6 +53,7 @@ class Link:
         self._newest_call = 0
         self._seen = float("-inf")
         self._closed = False
+        self._bytes_in = self._bytes_out = self._refused_calls = 0
         self._peers: deque[str] = deque(maxlen=16)
 
     # From the silo
@@ -111,7 +113,21 @@ class Link:
                     f"{self.name} delivers more bytes a second than {LARGEST_PER_SECOND:g} message may hold"
                 )
             self._room -= size
+            self._bytes_in += envelope.payload_bytes
         return partial(self._free, size)
+
+    def count_refusal(self) -> None:
+        """A call in the silo's name was refused."""
+        with self._changed:
+            self._refused_calls += 1
+
+    @property
+    def figures(self) -> CallerFigures:
+        """How it has gone so far."""
+        connected = self.connected
+        with self._changed:
+            heard = None if self._seen == float("-inf") else time.monotonic() - self._seen
+            return CallerFigures(self.name, connected, heard, self._bytes_in, self._bytes_out, self._refused_calls)
 
     def _free(self, size: int) -> None:
         with self._changed:
@@ -181,6 +197,7 @@ class Link:
         self._see()
         with self._changed:
             self._unsent = [waiting for waiting in self._unsent if waiting is not parcel]
+            self._bytes_out += len(parcel.payload)
             self._changed.notify_all()
 
     def wake(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from functools import partial
 
@@ -17,9 +19,11 @@ from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import CredentialFiles, Credentials
+from fedml_dapper.credentials import ADMIN, CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations import Allowance, AuditLog, printable
+from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
+from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CUT_OFF,
@@ -49,6 +53,8 @@ LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 LAST_MESSAGES_SECONDS = 5.0
 """How long silos may take at the end to fetch what waits for them."""
+ORDER_SECONDS = 20.0
+"""How long an order waits for the server's loop."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
 REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 100.0, 1.0
@@ -67,21 +73,23 @@ class SecureServer(Endpoint):
     of members and tokens are read again where their files have changed."""
 
     def __init__(
-        self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog
-    ) -> None:
+        self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog,
+        desk: Desk | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._credentials, self._name_of = credentials, config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
-        self._names = frozenset(callers.values())
-        by_name = {link.name: link for link in self._links.values()}
-        self._doorkeeper = Doorkeeper(credentials, config.members_file, by_name, audit, self._note_cut_off)
-        self._audit = audit
+        self._by_name = {link.name: link for link in self._links.values()}
+        self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off)
+        self._audit, self._desk = audit, desk
+        self._ordering = threading.Lock()
+        self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
-        # a delivery, fetches and a trial of the line each; and some more, for those that are refused at once
-        calls = (2 + MAX_FETCHES) * len(callers) + 4
+        # a delivery, fetches and a trial of the line each; an order; and some more, for those that are refused at once
+        calls = (2 + MAX_FETCHES) * len(callers) + 5
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
             options=SERVER_OPTIONS,
@@ -92,6 +100,7 @@ class SecureServer(Endpoint):
             FETCH: grpc.stream_stream_rpc_method_handler(self._fetch),
             TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
             TRY_DOWN: grpc.stream_stream_rpc_method_handler(self._try_down),
+            STEER.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._steer),
         }  # all take streams: of another call gRPC waits for the request before it lets anyone ask who calls
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._shown = credentials.current
@@ -201,8 +210,8 @@ class SecureServer(Endpoint):
         with link.fetching() as call:
             context.add_callback(link.wake)
             receipt = _receipt(_request(requests))
-            context.send_initial_metadata((WELCOME,))
             link.acknowledge(receipt)
+            context.send_initial_metadata((WELCOME,))
             parcel = link.next_parcel(call, context.is_active)
             if parcel is not None:
                 yield from parcel.frames()
@@ -231,16 +240,60 @@ class SecureServer(Endpoint):
             link.count_trial(size)
             yield from blank_frames(size)
 
+    def _steer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Have an order of an admin carried out, one at a time."""
+        with self._answering(context), self._doorkeeper.admitted(context, is_admins=True) as (_, call):
+            if self._desk is None:
+                raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, "an edge takes no orders; ask the server")
+            if not self._ordering.acquire(blocking=False):
+                raise SiloBusyError("another order is being carried out")
+            try:
+                order = read_order(_request(requests))
+                said = "" if order.act == "status" else self._carry_out(order, call, self._desk)
+            finally:
+                self._ordering.release()
+            yield Answer(said=said, status=self._desk.status()).model_dump_json().encode()
+
+    def _carry_out(self, order: Order, call: OpenCall, desk: Desk) -> str:
+        known = {"act": order.act, "silo": order.silo or 0, "fingerprint": call.certificate.fingerprint}
+        future = desk.ask(order)
+        try:
+            said = _result_of(future, min(ORDER_SECONDS, max(0.0, call.context.time_remaining() - 1)))
+        except DapperError as error:
+            self._audit.record("order_refused", ADMIN, **known, reason=str(error))
+            call.context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        self._audit.record("order", ADMIN, **known, said=said)
+        return said
+
+    def figures(self) -> tuple[Sequence[CallerFigures], int]:
+        """Of each caller, and how many calls of strangers were refused."""
+        return [link.figures for link in self._links.values()], self._refused_strangers
+
     def _refuse(self, context: grpc.ServicerContext, refusal: RefusedError) -> None:
         reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
-        self._audit.record("refused", self._known(_common_name(context)), peer=context.peer(), reason=reason)
+        name = _common_name(context)
+        link = self._by_name.get(name)
+        if link is not None:
+            link.count_refusal()
+        elif name != ADMIN:
+            name = "stranger"  # one word for all: they could take up any number of names
+            self._refused_strangers += 1
+        self._audit.record("refused", name, peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
             LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
         context.abort(refusal.status, reason)
 
-    def _known(self, name: str) -> str:
-        """A caller's name, or the one word for all strangers: they could take up any number of names."""
-        return name if name in self._names else "stranger"
+
+def _result_of(future: Future[str], seconds: float) -> str:
+    """Raises what the order raised, and :class:`RefusedError` where it was not begun in time, and will not be."""
+    try:
+        return future.result(seconds)
+    except FutureTimeoutError:
+        if future.cancel():
+            reason = "the server is at work on a round's model, and heard nothing of the order; try again"
+            raise RefusedError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from None
+        return future.result()
 
 
 def _certificates(credentials: Credentials) -> grpc.ServerCertificateConfiguration:

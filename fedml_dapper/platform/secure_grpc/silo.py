@@ -31,6 +31,8 @@ from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Par
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 10.0
+FAREWELL_SECONDS = 1.0
+"""How long the last word to the server may take."""
 REMIND_SECONDS = 60.0
 """How often a silo says that there still is no server."""
 _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
@@ -102,10 +104,22 @@ class SecureSilo(Endpoint):
                     self._take(parcel)
 
     def stop_receive_message(self) -> None:
-        """FedML's hook: end at once."""
+        """FedML's hook: end at once, with a last word on what came, which would be sent to this silo's next process."""
+        if self._stopped.is_set():
+            return
         self._stopped.set()
+        self._confirm()
         with self._connecting:
             self._connection.close()
+
+    def _confirm(self) -> None:
+        if not self._receipt.counter or self._lost is not None:
+            return
+        call = self._connection.fetch(self._receipt, FAREWELL_SECONDS)
+        try:
+            call.initial_metadata()  # the server has taken note
+        finally:
+            call.cancel()
 
     @contextmanager
     def _connected(self) -> Iterator[_Connection]:
@@ -193,10 +207,10 @@ class _Connection:
         """One message; returns when the server has it."""
         self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
-    def fetch(self, receipt: Receipt) -> Any:
+    def fetch(self, receipt: Receipt, seconds: float = CALL_SECONDS) -> Any:
         """The call by which the next message comes."""
         request = iter([receipt.model_dump_json().encode()])
-        return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
+        return self._fetch(request, timeout=seconds, metadata=self._metadata)
 
     def begin_use(self) -> None:
         with self._lock:
