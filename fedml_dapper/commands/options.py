@@ -17,6 +17,10 @@ restart_option = click.option(
     "--restart", is_flag=True,
     help="Delete what an earlier run left in the --output folder, and begin with round 1.",
 )  # fmt: skip
+log_format_option = click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", envvar="DAPPER_LOG_FORMAT", show_default=True,
+    help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 

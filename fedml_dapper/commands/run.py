@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -14,7 +13,14 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.options import json_option, restart_option, resume_option, shipped_where_missing
+from fedml_dapper.commands.log_lines import LogFormat, RoundLines, show_log
+from fedml_dapper.commands.options import (
+    json_option,
+    log_format_option,
+    restart_option,
+    resume_option,
+    shipped_where_missing,
+)
 from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
@@ -65,14 +71,16 @@ from fedml_dapper.profiling import Profiler
     help=f"Say where the rounds' seconds went, and write {PROFILE_NAME}. With several processes: the server's own.",
 )
 @click.option("--verbose", is_flag=True, help="Print all effective settings first.")
+@log_format_option
 def run(
     configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, restart: bool,
-    profile: bool, verbose: bool,
+    profile: bool, verbose: bool, log_format: LogFormat,
 ) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
     run_experiment(
-        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose
-    )
+        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose,
+        log_format=log_format,
+    )  # fmt: skip
 
 
 def run_experiment(
@@ -86,6 +94,7 @@ def run_experiment(
     restart: bool = False,
     profile: bool = False,
     verbose: bool = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
@@ -100,7 +109,7 @@ def run_experiment(
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
         _check_who_is_who(settings.comm_args.dapper_grpc, rank)
     if rank > 0:
-        _run_client(configs[0], settings, rank)
+        _run_client(configs[0], settings, rank, log_format)
         return
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
@@ -123,8 +132,9 @@ def run_experiment(
         with redirect_stdout(sys.stderr):
             from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
-            _show_log("server")
-            observers = [progress_for(console, experiment), *([watcher] if profile else [])]
+            show_log("server", log_format)
+            rounds_shown = RoundLines() if log_format == "json" else progress_for(console, experiment)
+            observers = [rounds_shown, *([watcher] if profile else [])]
             with profiler.active() if profile else nullcontext():
                 run_federation(configs[0], experiment, rank, run_dir, observers, resume)
     except KeyboardInterrupt:
@@ -137,12 +147,12 @@ def run_experiment(
     _finish(run_dir, console, as_json, interrupted)
 
 
-def _run_client(config: Path, settings: Settings, rank: int) -> None:
+def _run_client(config: Path, settings: Settings, rank: int, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
         experiment = build_experiment(settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # noqa: PLC0415  # slow: after the checks
 
-        _show_log(f"rank {rank}")
+        show_log(f"rank {rank}", log_format)
         run_federation(config, experiment, rank)
 
 
@@ -170,25 +180,6 @@ def _mpi_rank() -> int:
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError("comm_args.backend MPI needs 2 processes or more; start it with run/mpi.sh CONFIG -n 3")
     return int(MPI.COMM_WORLD.Get_rank())
-
-
-def _show_log(who: str) -> None:
-    """Our own log lines on stderr; FedML's stay below warnings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogLine(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("fedml_dapper")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-
-
-class _LogLine(logging.Formatter):
-    """What endangers the machine is red, where somebody looks on."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        is_red = record.levelno >= logging.CRITICAL and sys.stderr.isatty()
-        return click.style(line, fg="red", bold=True) if is_red else line
 
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:

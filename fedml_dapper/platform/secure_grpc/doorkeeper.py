@@ -6,7 +6,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,8 @@ from fedml_dapper.platform.secure_grpc.link import Link
 LOGGER = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
 """How often files are looked at."""
+MAX_NOTED = 100
+"""Of the calls and members of one change, each with an entry of its own in log and audit log."""
 _SLACK_SECONDS = 60.0
 """gRPC rounds deadlines on their way."""
 
@@ -119,19 +121,26 @@ class Doorkeeper:
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        if self._credentials.renew():
-            self._audit.record("credentials", authorities=self._credentials.current.authority_digest)
-        members = self._changed_members()
+        are_new = self._credentials.renew()
+        before, members = self._members, self._changed_members()
+        ended: list[tuple[str, str]] = []
         with self._lock:
             self._members = members
             for call in list(self._open):
-                self._end_if_refused(call)
+                if (reason := self._refusal(call)) is not None:
+                    call.context.cancel()
+                    self._open.discard(call)
+                    ended.append((call.name, reason))
             let_in = self._names_let_in()
-            for name in sorted(self._let_in - let_in):
-                LOGGER.warning("%s is cut off: no certificate of it may call any longer", name)
-                self._audit.record("cut_off", name=name)
+            cut_off = sorted(self._let_in - let_in)
+            for name in cut_off:
                 self._cut_off(self._links[name])
             self._let_in = let_in
+        if are_new:
+            self._audit.record("credentials", authorities=self._credentials.current.authority_digest)
+        if members is not before:
+            self._note_changes(before, members)
+        self._note_ended(ended, cut_off)
         if self._sightings is not None:
             self._sightings.save()
 
@@ -151,33 +160,45 @@ class Doorkeeper:
             LOGGER.warning("the list of members is of no use, the one before still counts: %s", error)
             return self._members
         LOGGER.info("the list of members has been read again: %d certificates", len(members.members))
-        self._note_changes(members)
         return members
 
-    def _note_changes(self, members: Membership) -> None:
-        """Into the audit log, whose certificates may call now and could not before, and the other way round."""
-        before = {} if self._members is None else {one.fingerprint: one for one in self._members.members}
-        now = {one.fingerprint: one for one in members.members}
-        for fingerprint, one in (before | now).items():
-            was, is_now = (found.get(fingerprint) for found in (before, now))
-            could, can = was is not None and was.revoked is None, is_now is not None and is_now.revoked is None
-            if could != can:
-                event = "member_added" if can else "member_revoked"
-                self._audit.record(event, name=one.name, fingerprint=fingerprint, reason=one.reason)
+    def _note_changes(self, before: Membership | None, now: Membership | None) -> None:
+        """Into the audit log, which certificates may call and could not before, and the other way round."""
+        allowed = [
+            {one.fingerprint for one in found.members if one.revoked is None} if found is not None else set()
+            for found in (before, now)
+        ]
+        changed = sorted(allowed[0] ^ allowed[1])
+        for fingerprint in changed[:MAX_NOTED]:
+            one = next(found.find(fingerprint) for found in (now, before) if found and found.find(fingerprint))
+            assert one is not None
+            event = "member_added" if fingerprint in allowed[1] else "member_revoked"
+            self._audit.record(event, name=one.name, fingerprint=fingerprint, reason=one.reason)
+        if len(changed) > MAX_NOTED:
+            self._audit.record("more_members_changed", number=len(changed) - MAX_NOTED)
+
+    def _note_ended(self, ended: Sequence[tuple[str, str]], cut_off: Sequence[str]) -> None:
+        for name, reason in ended[:MAX_NOTED]:
+            LOGGER.warning("a call of %s is cut off: %s", name, reason)
+            self._audit.record("call_ended", name=name, reason=reason)
+        if len(ended) > MAX_NOTED:
+            self._audit.record("more_calls_ended", number=len(ended) - MAX_NOTED)
+        for name in cut_off:
+            LOGGER.warning("%s is cut off: no certificate of it may call any longer", name)
+            self._audit.record("cut_off", name=name)
 
     def _names_let_in(self) -> set[str]:
         if self._members is None:
             return set(self._links)
         return {member.name for member in self._members.members if member.is_allowed} & self._links.keys()
 
-    def _end_if_refused(self, call: OpenCall) -> None:
+    def _refusal(self, call: OpenCall) -> str | None:
+        """Why the call may not go on; None where it may."""
         try:
             self._check(call)
         except RefusedError as refusal:
-            LOGGER.warning("a call of %s is cut off: %s", call.name, refusal)
-            self._audit.record("call_ended", name=call.name, reason=str(refusal))
-            call.context.cancel()
-            self._open.discard(call)
+            return str(refusal)
+        return None
 
     def _check(self, call: OpenCall) -> Link:
         """Raises :class:`RefusedError` unless the call is one that may be made now."""

@@ -34,6 +34,7 @@ SERVER_OPTIONS = (
     *OPTIONS,
     ("grpc.so_reuseport", 0),  # a second server on the port is a mistake
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * _KEEPALIVE_SECONDS),
+    ("grpc.http2.max_ping_strikes", 100),  # between two messages: a busy machine's pings come in bunches
     ("grpc.max_concurrent_streams", 8),  # of one connection
     ("grpc.max_connection_age_ms", 600_000),  # a new handshake looks at expiry and authorities again; calls go on
 )

@@ -32,7 +32,7 @@ from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Par
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 10.0
 FAREWELL_SECONDS = 1.0
-"""How long the last word to the server may take."""
+"""How long the server may take to hear of the last message that came."""
 REMIND_SECONDS = 60.0
 """How often a silo says that there still is no server."""
 _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
@@ -63,6 +63,9 @@ class SecureSilo(Endpoint):
         self._reminded = float("-inf")
         self._was_connected = False
         self._connecting = threading.Lock()
+        self._heard = threading.Event()
+        """Whether the server knows of all that came."""
+        self._heard.set()
         self._connection = _Connection(config, credentials.current)
 
     def send_message(self, msg: Message) -> None:
@@ -89,6 +92,7 @@ class SecureSilo(Endpoint):
             try:
                 parcel = self._fetched()
             except (grpc.RpcError, ValueError) as error:
+                self._heard.set()  # or never will be
                 if self._stopped.is_set():  # closing the channel ends the call, and refuses another
                     return
                 if isinstance(error, ValueError):
@@ -104,22 +108,12 @@ class SecureSilo(Endpoint):
                     self._take(parcel)
 
     def stop_receive_message(self) -> None:
-        """FedML's hook: end at once, with a last word on what came, which would be sent to this silo's next process."""
-        if self._stopped.is_set():
-            return
+        """FedML's hook: end, once the server knows what came; it would tell this silo's next process once more."""
+        if self._lost is None:
+            self._heard.wait(FAREWELL_SECONDS)
         self._stopped.set()
-        self._confirm()
         with self._connecting:
             self._connection.close()
-
-    def _confirm(self) -> None:
-        if not self._receipt.counter or self._lost is not None:
-            return
-        call = self._connection.fetch(self._receipt, FAREWELL_SECONDS)
-        try:
-            call.initial_metadata()  # the server has taken note
-        finally:
-            call.cancel()
 
     @contextmanager
     def _connected(self) -> Iterator[_Connection]:
@@ -142,6 +136,7 @@ class SecureSilo(Endpoint):
 
     def _fetched_by(self, call: Any) -> Parcel | None:
         if WELCOME in map(tuple, call.initial_metadata()):
+            self._heard.set()
             self._note_connection()
         frames: Iterator[bytes] = iter(call)
         first = next(frames, None)
@@ -159,6 +154,7 @@ class SecureSilo(Endpoint):
         if (envelope.sender, envelope.receiver) != (0, self._rank):
             raise ProtocolError(f"the server sent a message from {envelope.sender} to {envelope.receiver}")
         self._receipt = Receipt(session=envelope.session, counter=envelope.counter)
+        self._heard.clear()
         if not self._arrivals.seen(envelope):
             self._arrivals.take(envelope)
             self._tell(parcel.message())
@@ -207,10 +203,10 @@ class _Connection:
         """One message; returns when the server has it."""
         self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
-    def fetch(self, receipt: Receipt, seconds: float = CALL_SECONDS) -> Any:
+    def fetch(self, receipt: Receipt) -> Any:
         """The call by which the next message comes."""
         request = iter([receipt.model_dump_json().encode()])
-        return self._fetch(request, timeout=seconds, metadata=self._metadata)
+        return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
 
     def begin_use(self) -> None:
         with self._lock:
