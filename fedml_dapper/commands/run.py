@@ -185,7 +185,7 @@ def _mpi_rank() -> int:
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
-    if interrupted and (begun is None or not begun[1]):
+    if begun is None or not begun[1]:  # interrupted, or ended by its operator
         console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)

@@ -59,6 +59,7 @@ class DapperServerManager(RoundManager):
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
         self._board = StatusBoard()
+        self._monitor = open_monitor(args, self._board, experiment.settings.dapper_args.round_timeout_s)
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
         self._parked = False
         """Whether the next round is opened once the run is resumed."""
@@ -80,7 +81,6 @@ class DapperServerManager(RoundManager):
     def run(self) -> None:
         """Run all rounds; raises what ended them early."""
         self.register_message_receive_handlers()
-        monitor = open_monitor(self.args, self._board, self._round_seconds)
         try:
             self._journal.started()
             self.loop()
@@ -88,8 +88,8 @@ class DapperServerManager(RoundManager):
         finally:
             self._journal.finished()
             self._audit.close()
-            if monitor is not None:
-                monitor.close()
+            if self._monitor is not None:
+                self._monitor.close()
 
     # Coming online
 
@@ -288,7 +288,7 @@ class DapperServerManager(RoundManager):
             state=self._state,
             round=round_,
             rounds=self._experiment.settings.train_args.comm_round,
-            standings={self._name_of(process): self._standing(process) for process in sorted(self._processes)},
+            standings=self._standings(),
             out=out,
             absent=() if record is None else tuple(self._name_of(client + 1) for client in record.absent),
             refused_uploads=self._refused_uploads + len(server.refused if self._open else ()),
@@ -304,14 +304,19 @@ class DapperServerManager(RoundManager):
             return "round"
         return "paused" if self._parked else "waiting"
 
-    def _standing(self, process: int) -> str:
-        client, server = process - 1, self._server
+    def _standings(self) -> dict[str, str]:
+        """What each process is at, by name."""
+        server = self._server
         groups: dict[str, Collection[int]] = {"left out": server.left_out, "measures": self._measuring}
         if self._open:
             groups |= {"upload refused": server.refused, "answered": server.answered(), "silent": self._silent}
             groups |= {"at work": self._sent}
-        at_rest = "idle" if process in self._online else "away"
-        return next((standing for standing, clients in groups.items() if client in clients), at_rest)
+        found = {}
+        for process in sorted(self._processes):
+            at_rest = "idle" if process in self._online else "away"
+            standings = (standing for standing, clients in groups.items() if process - 1 in clients)
+            found[self._name_of(process)] = next(standings, at_rest)
+        return found
 
     # The end
 
