@@ -31,6 +31,8 @@ setup(
         "numpy<2",  # fedml's own pin
         "grpcio>=1.60",
         "packaging>=22",
+        "cryptography>=42",
+        "prometheus-client>=0.20",
         "pydantic>=2.7",
         "pyyaml>=6",
         "click>=8.1",

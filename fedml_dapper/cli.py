@@ -12,6 +12,7 @@ from fedml_dapper.interruption import ending_in_order
 
 SUMMARIES = {
     "adapt": "The model for a device that joins a finished federation.",
+    "audit": "Check a server's audit log, and show it.",
     "bench": "Run a table or figure of the papers, and write its report.",
     "calibrate": "Measure this machine as a device's profile.",
     "compare": "Lay finished runs side by side.",
@@ -25,6 +26,9 @@ SUMMARIES = {
     "run": "Train the federation of an experiment file.",
     "search": "Search a method's settings for the best validation accuracy.",
     "settings": "Say what every key of an experiment file means.",
+    "silos": "Say which certificates may call a server.",
+    "status": "Show how a running server is.",
+    "steer": "Ask a running server to pause, resume, evict, lift or end.",
 }
 """The commands, each in ``commands/NAME.py``, and what the overview says of them without loading any."""
 

@@ -6,8 +6,12 @@ refuse later, expired, of another authority, of another name, is said here with 
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import ssl
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -15,7 +19,11 @@ from typing import cast
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError
 
+LOGGER = logging.getLogger(__name__)
+ADMIN = "admin"
+"""The common name of an operator's certificate."""
 MIN_TOKEN_CHARACTERS = 16
+MAX_TOKENS = 10
 _HELP = "`bash run/make_certs.sh FOLDER NUM_SILOS HOST` makes them for a trial, docs/security.md says more"
 
 
@@ -27,7 +35,66 @@ class Credentials:
     authority: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
-    token: str | None = field(default=None, repr=False)
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    """What a server takes from its callers, each of them; none where no token is asked for."""
+
+    @property
+    def token(self) -> str | None:
+        """What this process shows: the first one."""
+        return self.tokens[0] if self.tokens else None
+
+    @property
+    def authority_digest(self) -> str:
+        """By which one content of ca.pem is told from another."""
+        return hashlib.sha256(self.authority).hexdigest()
+
+
+class CredentialFiles:
+    """The credentials of the process of this rank, which are read again once their files have changed.
+
+    Raises :class:`ConfigError` as :func:`read_credentials` does. Safe to use from any thread.
+    """
+
+    def __init__(self, config: SecureGrpcConfig, rank: int) -> None:
+        self._config, self._rank = config, rank
+        self._lock = threading.Lock()
+        self._signature = self._sign()
+        self.current = read_credentials(config, rank)
+
+    def renew(self) -> bool:
+        """Look at the files; True where there is something new in them. Where they are of no use now, perhaps because
+        some are replaced already and some not yet, what was read before still counts, and the log says so once."""
+        with self._lock:
+            signature = self._sign()
+            if signature == self._signature:
+                return False
+            try:
+                found = read_credentials(self._config, self._rank)
+            except ConfigError as error:
+                LOGGER.warning("new credentials are of no use, the ones before still count: %s", error)
+                found = self.current
+            if self._sign() != signature:  # somebody is still writing
+                return False
+            self._signature = signature
+            if found == self.current:
+                return False
+            LOGGER.info("the credentials of %s have been read again", found.name)
+            self.current = found
+            return True
+
+    def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
+        config, name = self._config, self._config.name_of(self._rank)
+        files = [config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
+        return tuple(stamp(file) for file in (*files, *([config.token_file] if config.token_file else [])))
+
+
+def stamp(file: Path) -> tuple[int, int, int] | None:
+    """By which it shows that a file has changed; None where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
@@ -36,13 +103,22 @@ def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
     Raises :class:`ConfigError` for a file that is missing, unreadable or would be refused by a peer, and for a token
     that is missing or weak.
     """
-    name, edge = config.name_of(rank), config.edge(rank)
+    edge = config.edge(rank)
     if rank == 0:
         shown_as: tuple[str | None, ...] = (config.server_host,)
     else:
         shown_as = (None,) if edge is None else (None, config.around(edge).server_host)
+    return _read_as(config, config.name_of(rank), shown_as)
+
+
+def read_admin_credentials(config: SecureGrpcConfig) -> Credentials:
+    """An operator's, likewise."""
+    return _read_as(config, ADMIN, (None,))
+
+
+def _read_as(config: SecureGrpcConfig, name: str, shown_as: Sequence[str | None]) -> Credentials:
     authority, certificate, key = (config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key"))
-    credentials = Credentials(name, _read(authority), _read(certificate), _read(key), _token(config))
+    credentials = Credentials(name, _read(authority), _read(certificate), _read(key), _tokens(config))
     try:
         shown = [_handshake_with_itself(authority, certificate, key, host) for host in shown_as]
     except ssl.SSLCertVerificationError as error:
@@ -64,19 +140,26 @@ def _read(file: Path) -> bytes:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_HELP}") from error
 
 
-def _token(config: SecureGrpcConfig) -> str | None:
+def _tokens(config: SecureGrpcConfig) -> tuple[str, ...]:
     if config.token_file is not None:
-        place, token = str(config.token_file), _read(config.token_file).decode(errors="replace").rstrip("\r\n")
+        place, text = str(config.token_file), _read(config.token_file).decode(errors="replace")
+        tokens = tuple(text.rstrip("\r\n").splitlines())
     elif config.token_variable is not None:
-        place, token = f"environment variable {config.token_variable}", os.environ.get(config.token_variable, "")
+        place, tokens = f"environment variable {config.token_variable}", (os.environ.get(config.token_variable, ""),)
     else:
-        return None
-    if len(token) < MIN_TOKEN_CHARACTERS or not all("!" <= character <= "~" for character in token):
+        return ()
+    if not tokens or not all(_is_strong(token) for token in tokens):
         raise ConfigError(
             f"{place}: expected a token of {MIN_TOKEN_CHARACTERS} or more printable ASCII characters without spaces;"
             " `openssl rand -hex 32` makes one"
         )
-    return token
+    if len(tokens) > MAX_TOKENS:
+        raise ConfigError(f"{place}: expected one token a line, and at most {MAX_TOKENS} of them")
+    return tokens
+
+
+def _is_strong(token: str) -> bool:
+    return len(token) >= MIN_TOKEN_CHARACTERS and all("!" <= character <= "~" for character in token)
 
 
 def _handshake_with_itself(authority: Path, certificate: Path, key: Path, host: str | None) -> list[str]:

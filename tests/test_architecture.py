@@ -17,6 +17,7 @@ FLOORS = (
     {"methods"},
     {"fleet"},
     {"federation"},
+    {"operations"},
     {"platform", "evaluation"},
     {"benches", "search", "export"},
     {"commands"},

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
+from fedml_dapper.config import SecureGrpcConfig, load_settings
+from fedml_dapper.credentials import CredentialFiles, read_credentials
 from fedml_dapper.errors import ConfigError
 
-SCRIPT = Path(__file__).parents[1] / "run" / "make_certs.sh"
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "run" / "make_certs.sh"
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -38,25 +39,78 @@ def openssl(folder: Path, *command: str) -> None:
 
 
 def test_keys_are_for_their_owner_alone(certificates: Path) -> None:
-    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in certificates.iterdir()}
-    names = ["ca", "server", "silo-1", "silo-2"]
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in certificates.iterdir() if file.is_file()}
+    names = ["ca", "server", "silo-1", "silo-2", "admin"]
     assert modes == {f"{name}.key": 0o600 for name in names} | {f"{name}.pem": 0o644 for name in names}
     assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
 
 
 def test_an_authority_is_not_overwritten(certificates: Path) -> None:
-    before = {file.name: file.read_bytes() for file in certificates.iterdir()}
+    before = {file: file.read_bytes() for file in certificates.rglob("*") if file.is_file()}
     finished = make(certificates, "3")
     assert finished.returncode == 2
     assert "holds an authority already" in finished.stderr
-    assert {file.name: file.read_bytes() for file in certificates.iterdir()} == before
+    assert {file: file.read_bytes() for file in certificates.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize("arguments", [[], ["0"], ["two"]])
 def test_usage(tmp_path: Path, arguments: Sequence[str]) -> None:
     finished = make(tmp_path / "certs", *arguments)
     assert finished.returncode == 2
-    assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...] [HOST ...]" in finished.stderr
+    assert "usage: bash run/make_certs.sh FOLDER NUM_SILOS [--edge RANK ...]" in finished.stderr
+
+
+def test_a_kit_has_what_one_machine_needs_and_nobody_else_s_key(certificates: Path) -> None:
+    kit = certificates / "kits" / "silo-2"
+    files = {str(file.relative_to(kit)) for file in kit.rglob("*") if file.is_file()}
+    assert files == {"certs/ca.pem", "certs/silo-2.pem", "certs/silo-2.key", "connection.yaml", "start.sh"}
+    assert stat.S_IMODE((kit / "certs" / "silo-2.key").stat().st_mode) == 0o600
+    settings = load_settings([ROOT / "config" / "cross_silo.yaml", kit / "connection.yaml"])
+    assert settings.comm_args.dapper_grpc is not None
+    assert settings.comm_args.dapper_grpc.server_address == "localhost:8890"
+    assert read_credentials(settings.comm_args.dapper_grpc, 2).name == "silo-2"
+    echo = {"PYTHON": "echo", "PATH": os.environ["PATH"]}
+    started = subprocess.run(["bash", kit / "start.sh", "--x"], env=echo, capture_output=True, text=True, check=True)
+    command = "-m fedml_dapper --cf experiment.yaml --cf connection.yaml --rank 2 --role client --x"
+    assert started.stdout.split() == command.split()
+
+
+def test_a_certificate_is_renewed_and_one_more_silo_made_by_the_same_authority(certificates: Path) -> None:
+    before = {name: (certificates / f"{name}.pem").read_bytes() for name in ("ca", "server", "silo-1", "silo-2")}
+    finished = make(certificates, "--renew", "server", "--renew", "silo-1", "--renew", "silo-3")
+    assert finished.returncode == 0, finished.stderr
+    after = {name: (certificates / f"{name}.pem").read_bytes() for name in before}
+    assert [name for name in before if before[name] != after[name]] == ["server", "silo-1"]
+    for host in ("localhost", "server.example.org", "127.0.0.1"):  # as it was named before
+        assert read_credentials(config(certificates, host), 0).certificate == after["server"]
+    assert (certificates / "kits" / "silo-1" / "certs" / "silo-1.pem").read_bytes() == after["silo-1"]
+    assert read_credentials(config(certificates / "kits" / "silo-3" / "certs"), 3).name == "silo-3"
+    for folder, name in ((certificates, "../x"), (certificates / "kits", "silo-1")):  # no ca.key in the second
+        assert make(folder, "--renew", name).returncode == 2
+
+
+def test_files_are_read_again_and_the_last_good_ones_count(
+    certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-first-token-of-all\n")
+    files = CredentialFiles(config(certificates, token_file=token), 1)
+    first = files.current
+    assert not files.renew()
+    (certificates / "silo-1.key").write_bytes((certificates / "silo-2.key").read_bytes())  # half of a change
+    assert not files.renew()
+    assert not files.renew()
+    assert files.current is first
+    assert caplog.text.count("the ones before still count") == 1
+    (certificates / "silo-1.key").unlink()
+    assert not files.renew()
+    make(certificates, "--renew", "silo-1")
+    assert files.renew()
+    assert files.current.certificate == (certificates / "silo-1.pem").read_bytes() != first.certificate
+    token.write_text("the-second-token-of-all\nthe-first-token-of-all\n")
+    assert files.renew()
+    assert files.current.tokens == ("the-second-token-of-all", "the-first-token-of-all")
+    assert files.current.token == "the-second-token-of-all"
 
 
 def test_openssl_s_own_words_are_shown_when_it_fails(tmp_path: Path) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
-import click
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.commands.log_lines import RoundLines, show_log
+from fedml_dapper.commands.options import LogFormat
+from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
@@ -39,6 +39,7 @@ from fedml_dapper.federation import (
     read_unfinished,
 )
 from fedml_dapper.interruption import INTERRUPTED, hurry, take_time
+from fedml_dapper.operations import read_membership
 from fedml_dapper.profiling import Profiler
 
 
@@ -53,6 +54,7 @@ def run_experiment(
     restart: bool = False,
     profile: bool = False,
     verbose: bool = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
@@ -65,9 +67,9 @@ def run_experiment(
         rank = _mpi_rank()
     _check_place(settings, rank, as_edge)
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
-        read_credentials(settings.comm_args.dapper_grpc, rank)  # said now rather than after the data is loaded
+        _check_who_is_who(settings.comm_args.dapper_grpc, rank)
     if rank > 0:
-        _run_client(configs[0], settings, rank)
+        _run_client(configs[0], settings, rank, log_format)
         return
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
@@ -90,8 +92,9 @@ def run_experiment(
         with redirect_stdout(sys.stderr):
             from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
-            _show_log("server")
-            observers = [progress_for(console, experiment), *([watcher] if profile else [])]
+            show_log("server", log_format)
+            rounds_shown = RoundLines() if log_format == "json" else progress_for(console, experiment)
+            observers = [rounds_shown, *([watcher] if profile else [])]
             with profiler.active() if profile else nullcontext():
                 run_federation(configs[0], experiment, rank, run_dir, observers, resume)
     except KeyboardInterrupt:
@@ -104,12 +107,12 @@ def run_experiment(
     _finish(run_dir, console, as_json, interrupted)
 
 
-def _run_client(config: Path, settings: Settings, rank: int) -> None:
+def _run_client(config: Path, settings: Settings, rank: int, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
         experiment = build_experiment(settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
-        _show_log(f"rank {rank}")
+        show_log(f"rank {rank}", log_format)
         run_federation(config, experiment, rank)
 
 
@@ -122,6 +125,13 @@ def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
         raise ConfigError(f"--rank {rank}: train_args.client_num_in_total is {count}, and no edge has this rank")
 
 
+def _check_who_is_who(config: SecureGrpcConfig, rank: int) -> None:
+    """Raises :class:`ConfigError` now rather than after the data is loaded."""
+    read_credentials(config, rank)
+    if config.members_file is not None and (rank == 0 or config.edge(rank) is not None):
+        read_membership(config.members_file)
+
+
 def _mpi_rank() -> int:
     try:
         from mpi4py import MPI  # an extra
@@ -132,29 +142,10 @@ def _mpi_rank() -> int:
     return int(MPI.COMM_WORLD.Get_rank())
 
 
-def _show_log(who: str) -> None:
-    """Our own log lines on stderr; FedML's stay below warnings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogLine(f"%(asctime)s {who}: %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("fedml_dapper")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-
-
-class _LogLine(logging.Formatter):
-    """What endangers the machine is red, where somebody looks on."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
-        is_red = record.levelno >= logging.CRITICAL and sys.stderr.isatty()
-        return click.style(line, fg="red", bold=True) if is_red else line
-
-
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
-    if interrupted and (begun is None or not begun[1]):
+    if begun is None or not begun[1]:  # interrupted, or ended by its operator
         console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)

@@ -12,7 +12,13 @@ import click
 
 from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.commands.experiment import run_experiment
-from fedml_dapper.commands.options import restart_option, resume_option, shipped_where_missing
+from fedml_dapper.commands.options import (
+    LogFormat,
+    log_format_option,
+    restart_option,
+    resume_option,
+    shipped_where_missing,
+)
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.interruption import ending_in_order
 
@@ -30,9 +36,10 @@ from fedml_dapper.interruption import ending_in_order
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
 @resume_option
 @restart_option
+@log_format_option
 def main(
     configs: tuple[Path, ...], rank: int, role: str | None, overrides: tuple[str, ...], output: Path | None,
-    resume: bool, restart: bool,
+    resume: bool, restart: bool, log_format: LogFormat,
 ) -> None:  # fmt: skip
     """Run the experiment file that FedML's ``--cf`` names, or one process of it."""
     with complaining("fedml_dapper"):
@@ -40,5 +47,6 @@ def main(
             raise ConfigError(f"--role {role} --rank {rank}: the server is rank 0, clients are rank 1 and up")
         with ending_in_order("fedml_dapper"):  # before click, which would end otherwise
             run_experiment(
-                configs, overrides, output=output, rank=rank, as_edge=role == "edge", resume=resume, restart=restart
-            )
+                configs, overrides, output=output, rank=rank, as_edge=role == "edge", resume=resume, restart=restart,
+                log_format=log_format,
+            )  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import click
 
 from fedml_dapper.config import experiment_file
 
+LogFormat = Literal["text", "json"]
 resume_option = click.option(
     "--resume", is_flag=True,
     help="Go on with the run in the --output folder after its last checkpoint, also with a higher comm_round; start one"
@@ -17,6 +19,10 @@ resume_option = click.option(
 restart_option = click.option(
     "--restart", is_flag=True,
     help="Delete what an earlier run left in the --output folder, and begin with round 1.",
+)  # fmt: skip
+log_format_option = click.option(
+    "--log-format", type=click.Choice(get_args(LogFormat)), default="text", envvar="DAPPER_LOG_FORMAT",
+    show_default=True, help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 

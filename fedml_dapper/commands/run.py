@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.commands.options import json_option, restart_option, resume_option, shipped_where_missing
+from fedml_dapper.commands.options import (
+    LogFormat,
+    json_option,
+    log_format_option,
+    restart_option,
+    resume_option,
+    shipped_where_missing,
+)
 
 
 @click.command()
@@ -31,13 +38,15 @@ from fedml_dapper.commands.options import json_option, restart_option, resume_op
     help="Say where the rounds' seconds went, and write profile.json. With several processes: the server's own.",
 )
 @click.option("--verbose", is_flag=True, help="Print all effective settings first.")
+@log_format_option
 def run(
     configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, restart: bool,
-    profile: bool, verbose: bool,
+    profile: bool, verbose: bool, log_format: LogFormat,
 ) -> None:  # fmt: skip
     """Train the federation of an experiment file through FedML's runner."""
     from fedml_dapper.commands.experiment import run_experiment
 
     run_experiment(
-        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose
-    )
+        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose,
+        log_format=log_format,
+    )  # fmt: skip

@@ -77,9 +77,20 @@ class SecureGrpcConfig(Section):
     """Folder with ``ca.pem`` and this process's ``NAME.pem`` and ``NAME.key``; NAME is ``server``, ``silo-RANK`` or
     ``edge-RANK``."""
     token_file: Path | None = None
-    """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count."""
+    """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count. A
+    server takes each of several lines, a silo shows the first."""
     token_variable: str | None = None
     """The same from this environment variable."""
+    members_file: Path | None = None
+    """For servers and edges: list of the certificates that may call, which ``fedml-dapper silos`` writes; without it
+    each that ca.pem vouches for may."""
+    audit_file: Path | None = None
+    """For servers and edges: file that connections, refusals and acts are written into, chained by hashes
+    (docs/operations.md); none when absent."""
+    monitor_port: int | None = Field(default=None, ge=1, lt=2**16)
+    """For the server: port of /health and /metrics (docs/operations.md), over plain HTTP; none when absent."""
+    monitor_host: str = Field(default="127.0.0.1", max_length=255)
+    """Address that it listens on; this machine alone by default."""
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
     """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
     edges: tuple[EdgeArgs, ...] = ()

@@ -153,6 +153,8 @@ def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
         places = {"certificates": _find_certificates(grpc.certificates, folders)}
         if grpc.token_file is not None:
             places["token_file"] = find(grpc.token_file, "dapper_grpc.token_file")
+        if grpc.members_file is not None:
+            places["members_file"] = _find_if_there(grpc.members_file, folders)
         comm = comm.model_copy(update={"dapper_grpc": grpc.model_copy(update=places)})
     if silos.data_silo_config is not None:
         found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
@@ -198,6 +200,12 @@ def _find_data(path: Path, folders: Sequence[Path]) -> Path:
     """Like :func:`_find`; as it stands where nothing is there, which is for whoever reads the data to say."""
     candidates = (path, *(folder / path for folder in folders))
     return next((candidate.resolve() for candidate in candidates if candidate.is_dir()), path)
+
+
+def _find_if_there(path: Path, folders: Sequence[Path]) -> Path:
+    """Like :func:`_find`; as it stands where nothing is there: silos have no list of members, and servers say so."""
+    candidates = (path, *(folder / path for folder in folders))
+    return next((candidate.resolve() for candidate in candidates if candidate.is_file()), path)
 
 
 def _place_of(key: str, shown: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from fedml_dapper.config import DefenceArgs
+from fedml_dapper.config.limits import MAX_ROUNDS
 
 
 class Standing(BaseModel):
@@ -15,7 +16,7 @@ class Standing(BaseModel):
     strikes: dict[int, int] = {}
     """Refused uploads since the last quarantine."""
     out_until: dict[int, int] = {}
-    """The last round of a quarantine."""
+    """The last round of a quarantine; of one that an operator evicted, more rounds than there can be."""
 
 
 class Quarantine:
@@ -39,3 +40,24 @@ class Quarantine:
     def holds(self, client_id: int, round_: int) -> bool:
         """Whether the client is left out of ``round_``."""
         return round_ <= self.standing.out_until.get(client_id, 0)
+
+    def evict(self, client_id: int) -> None:
+        """Leave the client out of all rounds to come."""
+        out_until = {**self.standing.out_until, client_id: MAX_ROUNDS}
+        self.standing = self.standing.model_copy(update={"out_until": out_until})
+
+    def is_evicted(self, client_id: int) -> bool:
+        """Whether only an operator lets the client in again."""
+        return self.standing.out_until.get(client_id, 0) >= MAX_ROUNDS
+
+    def lift(self, client_id: int, round_: int) -> bool:
+        """Let the client take part again; False where it was not left out of ``round_``."""
+        if not self.holds(client_id, round_):
+            return False
+        out_until = {one: until for one, until in self.standing.out_until.items() if one != client_id}
+        self.standing = self.standing.model_copy(update={"out_until": out_until})
+        return True
+
+    def out(self, round_: int) -> dict[int, int]:
+        """Who is left out of ``round_``, and the last round in which it is."""
+        return {one: until for one, until in self.standing.out_until.items() if round_ <= until}

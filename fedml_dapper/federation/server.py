@@ -223,6 +223,25 @@ class Server(Collector):
             self._at_work.pop(client_id, None)
             super().give_up(client_id)
 
+    def evict(self, client_id: int) -> None:
+        """Go on without the client, in the open round and all later ones, until :meth:`lift`."""
+        self._quarantine.evict(client_id)
+        if self._aggregation is not None:
+            self.give_up(client_id)
+
+    def lift(self, client_id: int) -> bool:
+        """Let a client in quarantine, or evicted, take part from the next round on; False where it is neither."""
+        return self._quarantine.lift(client_id, self.state.round + 1)
+
+    def is_evicted(self, client_id: int) -> bool:
+        """Whether only :meth:`lift` lets the client in again."""
+        return self._quarantine.is_evicted(client_id)
+
+    @property
+    def left_out(self) -> Mapping[int, int]:
+        """Clients in quarantine, or evicted, and the last round in which they are."""
+        return self._quarantine.out(self.state.round + 1)
+
     @property
     def at_work(self) -> Mapping[int, int]:
         return {client_id: one.begun for client_id, one in self._at_work.items()}

@@ -30,7 +30,7 @@ from fedml_dapper.platform.event_loop import STOP_SECONDS
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.round_manager import RoundManager
-from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
+from fedml_dapper.platform.transports import open_audit_log, open_downwards, open_upwards, reason_of
 
 LOGGER = logging.getLogger(__name__)
 _LOST = "lost"
@@ -51,8 +51,9 @@ class DapperEdgeManager(RoundManager):
         self, args: Arguments, experiment: Experiment, codec: Codec, edge_codec: EdgeCodec, edge_args: EdgeArgs
     ) -> None:
         self._edge = Edge(experiment)
-        connect = partial(open_downwards, args, edge_args.rank, edge_args.silos)
-        super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect)
+        audit = open_audit_log(args)
+        connect = partial(open_downwards, args, edge_args.rank, edge_args.silos, audit)
+        super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect, audit)
         self._own_rank = edge_args.rank
         self._edge_codec = edge_codec
         self._upwards = open_upwards(args, edge_args.rank)
@@ -87,6 +88,7 @@ class DapperEdgeManager(RoundManager):
         finally:
             self._upwards.stop_receive_message()
             thread.join(STOP_SECONDS)
+            self._audit.close()
 
     def _listen_upwards(self) -> None:
         try:

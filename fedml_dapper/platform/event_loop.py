@@ -11,16 +11,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
 
-from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.errors import DapperError
+from fedml_dapper.operations.allowance import Allowance
 
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
+_CALL = object()
+"""Type of an event that is no message, but something to do."""
 _LATE_SECONDS = 1.0
 """A deadline that is seen to pass so much too late was not watched: the process was halted, or the machine slept."""
 _DROPS_AT_ONCE, _DROPS_PER_SECOND = 100.0, 1.0
@@ -54,6 +58,16 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         with self._events.mutex:
             return [message for kind, message in self._events.queue if kind == message_type]
 
+    def call(self, work: Callable[[], str]) -> Future[str]:
+        """Have ``work`` done on the loop's thread. A :class:`DapperError` of it is the future's alone; any other error
+        ends the loop too."""
+        future: Future[str] = Future()
+        self._events.put((_CALL, (work, future)))
+        return future
+
+    def on_turn(self) -> None:
+        """The loop has dealt with an event, or waited for half a second."""
+
     def set_deadline(self, seconds: float | None) -> None:
         """Call :meth:`on_deadline` once, that many seconds from now; None cancels."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -77,6 +91,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         try:
             while not self._stopped:
                 self._turn()
+                self.on_turn()
                 if failure:
                     raise failure[0]
         finally:
@@ -103,8 +118,22 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
                 self._deadline = None
                 self.on_deadline()
         else:
-            if message_type in self.message_handler_dict:
+            if message_type is _CALL:
+                _do(*message)
+            elif message_type in self.message_handler_dict:
                 super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
             else:  # where FedML would end the run, at the word of any peer
                 kind, sender = str(message_type), message.get_sender_id()
                 self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)
+
+
+def _do(work: Callable[[], str], future: Future[str]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except DapperError as error:
+        future.set_exception(error)
+    except Exception as error:
+        future.set_exception(error)
+        raise

@@ -17,9 +17,11 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
+from fedml_dapper.platform.secure_grpc import CUT_OFF
 from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -39,8 +41,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def __init__(
         self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
-        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], comm: Any = None,
+        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], audit: AuditLog, comm: Any = None,
     ) -> None:  # fmt: skip
+        self._audit = audit
         EventLoop.__init__(self, connect)
         FedMLServerManager.__init__(self, args, aggregator, comm, 0, len(processes), args.backend)
         self._collector = collector
@@ -102,6 +105,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
         self.register_message_receive_handler(MEASURED, self.handle_measurement)
+        self.register_message_receive_handler(CUT_OFF, self.handle_cut_off)
 
     # Coming online
 
@@ -125,7 +129,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self.stop()
         elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
             self._online.add(process)
+            is_first = process not in self._lives
             again = self._note_life(process, str(msg_params.get(LIFE)))
+            if is_first or again:
+                self._audit.record("joined", self._name_of(process), started_again=int(again))
             self._is_there(process, again)
 
     def _understands(self, process: int, message: Message) -> bool:
@@ -156,9 +163,27 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self._queues[process].appendleft(client_id)
         return True
 
+    def handle_cut_off(self, msg_params: Message) -> None:
+        """A process may no longer call."""
+        self._let_go(int(msg_params.get_sender_id()))
+
+    def _let_go(self, process: int) -> None:
+        """The open round goes on without what the process owes."""
+        self._online.discard(process)
+        for client_id in self._owed_by(process):
+            del self._sent[client_id]
+            self._collector.give_up(client_id)
+        if self._measuring.pop(process - 1, None) is not None and not self._measuring:
+            self._end_measuring()
+        elif self._open:
+            self._close_if_complete()
+        elif self._leaving and self._said_goodbye >= self._online:
+            self.stop()
+
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
         LOGGER.warning("silo %d is refused: %s", process, reason)
+        self._audit.record("turned_away", self._name_of(process), reason=reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
         if through is None:
@@ -337,6 +362,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _unsent(self) -> set[int]:
         """Clients that were chosen and have not been sent the round's model."""
         return {client_id for queued in self._queues.values() for client_id in queued}
+
+    def _name_of(self, process: int) -> str:
+        """As its certificate has it."""
+        return f"{'silo' if self._experiment.settings.comm_args.edge(process) is None else 'edge'}-{process}"
 
     def _process_of(self, client_id: int) -> int:
         return 1 + client_id

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -25,12 +27,18 @@ from fedml_dapper.federation import (
     read_measurement,
     read_measurements,
 )
+from fedml_dapper.operations.orders import Order
+from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
+from fedml_dapper.platform.secure_grpc import SecureServer
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.platform.transports import open_downwards, open_transport
+from fedml_dapper.platform.steering import EVICTED, Steering
+from fedml_dapper.platform.transports import open_audit_log, open_downwards, open_monitor, open_transport
 
 LOGGER = logging.getLogger(__name__)
+POST_SECONDS = 0.2
+"""How often the status is posted at most."""
 
 
 class DapperServerManager(RoundManager):
@@ -50,15 +58,25 @@ class DapperServerManager(RoundManager):
         edge_codec: EdgeCodec, journal: RunJournal, comm: Any, processes: Collection[int],
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
+        self._board = StatusBoard()
+        self._monitor = open_monitor(args, self._board, experiment.settings.dapper_args.round_timeout_s)
+        self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
+        self._parked = False
+        """Whether the next round is opened once the run is resumed."""
+        self._refused_uploads = 0
+        self._posted = float("-inf")
+        audit = open_audit_log(args)
         connect: Callable[[], BaseCommunicationManager] = partial(open_transport, args, comm, 0, len(processes))
         if args.backend == "DAPPER_GRPC":
-            connect = partial(open_downwards, args, 0, processes)
-        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm)
+            connect = partial(open_downwards, args, 0, processes, audit, self)
+        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, audit, comm)
+        if isinstance(self.com_manager, SecureServer):
+            self._board.callers = self.com_manager.figures
         self._edge_codec = edge_codec
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
         self._deferred: list[Message] = []
-        """Uploads that came while a round's model was measured."""
+        """Uploads that came while a round's model was measured, or the run was paused."""
 
     def run(self) -> None:
         """Run all rounds; raises what ended them early."""
@@ -69,6 +87,9 @@ class DapperServerManager(RoundManager):
             self.com_manager.forget_finished_rounds()  # what silos sent that were at work to the end
         finally:
             self._journal.finished()
+            self._audit.close()
+            if self._monitor is not None:
+                self._monitor.close()
 
     # Coming online
 
@@ -78,6 +99,9 @@ class DapperServerManager(RoundManager):
         self._greet(self._join_seconds if is_awaited else GOODBYE_SECONDS)
 
     def _lets_join(self, process: int, message: Message) -> bool:
+        if self._server.is_evicted(process - 1):
+            self._refuse_silo(process, EVICTED)
+            return False
         if not self._experiment.silos_have_own_data:
             return True
         if not self._server.is_edge(process - 1):
@@ -122,10 +146,15 @@ class DapperServerManager(RoundManager):
     # A round
 
     def _open_round_or_leave(self) -> None:
-        if self._server.has_rounds_left:
-            self._open_round()
-        else:
+        is_over = self._steering.is_last_round or not self._server.has_rounds_left
+        self._parked = self._steering.is_paused and not is_over
+        if is_over:
             self._leave()
+        elif self._parked:
+            self.set_deadline(None)
+            LOGGER.info("paused after round %d", self._server.state.round)
+        else:
+            self._open_round()
 
     def _open_round(self) -> None:
         self._journal.round_opened(list(self._server.round_clients()))
@@ -141,7 +170,7 @@ class DapperServerManager(RoundManager):
         return super()._payload_for(client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
-        if self._measuring:
+        if self._measuring or self._parked:
             self._deferred.append(msg_params)
         else:
             super().handle_message_receive_model_from_client(msg_params)
@@ -196,6 +225,7 @@ class DapperServerManager(RoundManager):
         for client_id in self._unsent:
             self._server.give_up(client_id)
         record = self._server.close_round()
+        self._refused_uploads += len(record.refused)
         if missing := sorted(set(record.absent) - record.at_work.keys()):
             LOGGER.warning("round %d closed without clients %s", record.round, missing)
         self._measured = {}
@@ -220,6 +250,73 @@ class DapperServerManager(RoundManager):
 
     def _all_measured(self) -> None:
         self._go_on_from(self._server.measured(self._measured))
+
+    # What an operator sees and asks
+
+    def status(self) -> ServerStatus:
+        """From any thread."""
+        return self._board.read()
+
+    def ask(self, order: Order) -> Future[str]:
+        """From any thread."""
+        return self.call(partial(self._steering.carry_out, order))
+
+    def go_on(self) -> None:
+        is_idle = not (self._open or self._measuring or self._leaving)
+        if self._parked or (self._steering.is_last_round and is_idle):
+            self._open_round_or_leave()
+
+    def expel(self, client_id: int) -> None:
+        silo = client_id + 1
+        edges = self._experiment.settings.comm_args.edges
+        self._refuse_silo(silo, EVICTED, next((edge.rank for edge in edges if silo in edge.silos), None))
+        self._let_go(silo)
+
+    def on_turn(self) -> None:
+        if time.monotonic() - self._posted >= POST_SECONDS:
+            self._posted = time.monotonic()
+            self._board.post(self._progress())
+
+    def _progress(self) -> Progress:
+        server, record = self._server, self._server.last_record
+        round_ = server.state.round + (1 if self._open else 0)
+        out = {
+            self._name_of(client + 1): "evicted" if server.is_evicted(client) else f"up to round {until}"
+            for client, until in server.left_out.items()
+        }
+        return Progress(
+            state=self._state,
+            round=round_,
+            rounds=self._experiment.settings.train_args.comm_round,
+            standings=self._standings(),
+            out=out,
+            absent=() if record is None else tuple(self._name_of(client + 1) for client in record.absent),
+            refused_uploads=self._refused_uploads + len(server.refused if self._open else ()),
+        )
+
+    @property
+    def _state(self) -> State:
+        if self._leaving:
+            return "ending"
+        if self._measuring:
+            return "measuring"
+        if self._open:
+            return "round"
+        return "paused" if self._parked else "waiting"
+
+    def _standings(self) -> dict[str, str]:
+        """What each process is at, by name."""
+        server = self._server
+        groups: dict[str, Collection[int]] = {"left out": server.left_out, "measures": self._measuring}
+        if self._open:
+            groups |= {"upload refused": server.refused, "answered": server.answered(), "silent": self._silent}
+            groups |= {"at work": self._sent}
+        found = {}
+        for process in sorted(self._processes):
+            at_rest = "idle" if process in self._online else "away"
+            standings = (standing for standing, clients in groups.items() if process - 1 in clients)
+            found[self._name_of(process)] = next(standings, at_rest)
+        return found
 
     # The end
 

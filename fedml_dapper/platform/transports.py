@@ -23,8 +23,12 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
 )
 
 from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
-from fedml_dapper.credentials import read_credentials
+from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.monitor import Monitor
+from fedml_dapper.operations.orders import Desk
+from fedml_dapper.operations.status import StatusBoard
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
@@ -126,15 +130,31 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
 def open_upwards(args: Arguments, rank: int) -> SecureSilo:
     """What the silo or edge of ``rank`` dials its server with, over DAPPER_GRPC."""
     config = _secure_grpc(args)
-    return SecureSilo(config.dialled_by(rank), read_credentials(config, rank), rank, patience_s=args.round_timeout_s)
+    return SecureSilo(config.dialled_by(rank), CredentialFiles(config, rank), rank, patience_s=args.round_timeout_s)
 
 
-def open_downwards(args: Arguments, rank: int, callers: Collection[int]) -> SecureServer:
-    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
+def open_audit_log(args: Arguments) -> AuditLog:
+    """What a server or an edge writes down of who called; nothing over other transports than DAPPER_GRPC."""
+    return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
+
+
+def open_monitor(args: Arguments, board: StatusBoard, patience_s: float) -> Monitor | None:
+    """The server's health and metrics, where the settings ask for them."""
+    config = _secure_grpc(args) if args.backend == "DAPPER_GRPC" else None
+    if config is None or config.monitor_port is None:
+        return None
+    return Monitor(config.monitor_host, config.monitor_port, board.read, patience_s)
+
+
+def open_downwards(
+    args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk | None = None
+) -> SecureServer:
+    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``, which has no ``desk``."""
     config = _secure_grpc(args)
     edge = config.edge(rank)
     here = config if edge is None else config.around(edge)
-    return SecureServer(here, read_credentials(config, rank), {caller: config.name_of(caller) for caller in callers})
+    names = {caller: config.name_of(caller) for caller in callers}
+    return SecureServer(here, CredentialFiles(config, rank), names, audit, desk)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

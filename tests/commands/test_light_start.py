@@ -16,7 +16,7 @@ from fedml_dapper.commands.export import FORMATS as OFFERED
 from fedml_dapper.export import FORMATS
 
 HEAVY = {"torch", "fedml", "sklearn", "scipy", "optuna", "matplotlib", "pandas", "numpy", "onnx", "PIL"}
-NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "options"}
+NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "log_lines", "options", "server_options"}
 LOADED = """
 import json, sys
 from fedml_dapper.cli import main

@@ -34,7 +34,9 @@ SERVER_OPTIONS = (
     *OPTIONS,
     ("grpc.so_reuseport", 0),  # a second server on the port is a mistake
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * _KEEPALIVE_SECONDS),
+    ("grpc.http2.max_ping_strikes", 100),  # between two messages: a busy machine's pings come in bunches
     ("grpc.max_concurrent_streams", 8),  # of one connection
+    ("grpc.max_connection_age_ms", 600_000),  # a new handshake looks at expiry and authorities again; calls go on
 )
 SILO_OPTIONS = (
     *OPTIONS,
@@ -45,6 +47,11 @@ SILO_OPTIONS = (
 TOKEN_KEY = "authorization"
 WELCOME = ("fedml-dapper", "welcome")
 """Metadata by which the server says at once that a silo's call to fetch is taken, however long it will wait."""
+
+
+CUT_OFF = ("dapper_cut_off",)
+"""Type of the message by which a server's transport says that its sender may no longer call: a tuple, which no message
+on the wire can have."""
 
 
 class Receipt(BaseModel):

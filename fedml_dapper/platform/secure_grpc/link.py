@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
@@ -51,6 +53,8 @@ class Link:
         self._newest_call = 0
         self._seen = float("-inf")
         self._closed = False
+        self._bytes_in = self._bytes_out = self._refused_calls = 0
+        self._peers: deque[str] = deque(maxlen=16)
 
     # From the silo
 
@@ -58,6 +62,14 @@ class Link:
         """Raises :class:`SiloBusyError` where the silo calls too often."""
         if not self._calls.take():
             raise SiloBusyError(f"{self.name} calls more than {CALLS_PER_SECOND:g} times a second")
+
+    def is_new_connection(self, peer: str) -> bool:
+        """Whether the latest calls came on other connections than that from the address ``peer``."""
+        with self._changed:
+            is_new = peer not in self._peers
+            if is_new:
+                self._peers.append(peer)
+            return is_new
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
@@ -101,7 +113,21 @@ class Link:
                     f"{self.name} delivers more bytes a second than {LARGEST_PER_SECOND:g} message may hold"
                 )
             self._room -= size
+            self._bytes_in += envelope.payload_bytes
         return partial(self._free, size)
+
+    def count_refusal(self) -> None:
+        """A call in the silo's name was refused."""
+        with self._changed:
+            self._refused_calls += 1
+
+    @property
+    def figures(self) -> CallerFigures:
+        """How it has gone so far."""
+        connected = self.connected
+        with self._changed:
+            heard = None if self._seen == float("-inf") else time.monotonic() - self._seen
+            return CallerFigures(self.name, connected, heard, self._bytes_in, self._bytes_out, self._refused_calls)
 
     def _free(self, size: int) -> None:
         with self._changed:
@@ -171,11 +197,18 @@ class Link:
         self._see()
         with self._changed:
             self._unsent = [waiting for waiting in self._unsent if waiting is not parcel]
+            self._bytes_out += len(parcel.payload)
             self._changed.notify_all()
 
     def wake(self) -> None:
         """Let waiting calls look whether they are still wanted."""
         with self._changed:
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """The silo may no longer call: it is away at once, and nothing waits for it."""
+        with self._changed:
+            self._outbox, self._unsent, self._seen = [], [], float("-inf")
             self._changed.notify_all()
 
     def close(self, seconds: float) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import queue
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from functools import partial
 
 import grpc
 from fedml.core.distributed.communication.constants import CommunicationConstants
@@ -17,16 +19,18 @@ from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials
+from fedml_dapper.credentials import ADMIN, CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
-from fedml_dapper.platform.allowance import Allowance
+from fedml_dapper.operations import Allowance, AuditLog, printable
+from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
+from fedml_dapper.operations.status import CallerFigures
+from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError
 from fedml_dapper.platform.secure_grpc.endpoint import (
-    CALL_SECONDS,
+    CUT_OFF,
     DELIVER,
     FETCH,
     SERVER_OPTIONS,
     SERVICE,
-    TOKEN_KEY,
     TRIAL_BYTES,
     TRY_DOWN,
     TRY_UP,
@@ -49,43 +53,43 @@ LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 LAST_MESSAGES_SECONDS = 5.0
 """How long silos may take at the end to fetch what waits for them."""
+ORDER_SECONDS = 20.0
+"""How long an order waits for the server's loop."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
 REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 100.0, 1.0
 """Of those that the log tells of: who is refused could fill a disk otherwise."""
 _COUNT_BYTES = 8
-_SLACK_SECONDS = 60.0
-"""gRPC rounds deadlines on their way."""
 
 
 class SiloAwayError(DapperError):
     """The silo is not connected."""
 
 
-class _RefusedError(Exception):
-    """A call that ends with this gRPC status; ``str()`` is what the log and the silo are told."""
-
-    def __init__(self, status: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class SecureServer(Endpoint):
     """The server of a federation, or an edge, which is the server to its silos. ``callers`` are those who may call, the
     names of their certificates by rank. A message reaches the managers only if the certificate of the call is that of
-    the silo the message speaks for, the token is right where there is one, and the message is new."""
+    the silo the message speaks for, that may call now (:class:`Doorkeeper`), and the message is new. Certificates, list
+    of members and tokens are read again where their files have changed."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, callers: Mapping[int, str]) -> None:
+    def __init__(
+        self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog,
+        desk: Desk | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._token, self._name_of = credentials.token, config.name_of
+        self._credentials, self._name_of = credentials, config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
-        self._link_by_name = {link.name: link for link in self._links.values()}
+        self._by_name = {link.name: link for link in self._links.values()}
+        self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off)
+        self._audit, self._desk = audit, desk
+        self._ordering = threading.Lock()
+        self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
-        # a delivery, fetches and a trial of the line each; and some more, for those that are refused at once
-        calls = (2 + MAX_FETCHES) * len(callers) + 4
+        # a delivery, fetches and a trial of the line each; an order; and some more, for those that are refused at once
+        calls = (2 + MAX_FETCHES) * len(callers) + 5
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
             options=SERVER_OPTIONS,
@@ -96,10 +100,12 @@ class SecureServer(Endpoint):
             FETCH: grpc.stream_stream_rpc_method_handler(self._fetch),
             TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
             TRY_DOWN: grpc.stream_stream_rpc_method_handler(self._try_down),
+            STEER.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._steer),
         }  # all take streams: of another call gRPC waits for the request before it lets anyone ask who calls
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        tls = grpc.ssl_server_credentials(
-            [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
+        self._shown = credentials.current
+        tls = grpc.dynamic_ssl_server_credentials(
+            _certificates(self._shown), self._new_certificates, require_client_authentication=True
         )
         address = config.listen_address or config.server_address
         try:
@@ -110,6 +116,7 @@ class SecureServer(Endpoint):
                 " this machine's? listen_address may differ from server_address"
             ) from error
         self._server.start()
+        audit.record("started", address=address, authorities=self._shown.authority_digest)
 
     def send_message(self, msg: Message) -> None:
         """FedML's hook: leave ``msg`` for its silo, which fetches it at once if it is connected.
@@ -125,6 +132,7 @@ class SecureServer(Endpoint):
         """FedML's hook: tell the managers of every message, until :meth:`stop_receive_message`."""
         self._tell_connected()
         while not self._stopped.is_set():
+            self._doorkeeper.look()
             try:
                 message = self._inbox.get(timeout=_POLL_SECONDS)
             except queue.Empty:
@@ -139,6 +147,20 @@ class SecureServer(Endpoint):
         for link in self._links.values():
             link.close(max(0.0, deadline - time.monotonic()))
         self._server.stop(GRACE_SECONDS).wait()
+        self._doorkeeper.close()
+
+    def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
+        """gRPC's hook, called before every handshake: the server's certificate and authorities, if they are new."""
+        current = self._credentials.current
+        if current is self._shown:
+            return None
+        self._shown = current
+        return _certificates(current)
+
+    def _note_cut_off(self, link: Link) -> None:
+        """Tell the managers that a silo is gone, and keep nothing for it."""
+        link.forget()
+        self._inbox.put(Message(CUT_OFF, link.rank, 0))
 
     # Calls
 
@@ -147,23 +169,23 @@ class SecureServer(Endpoint):
         """Ends a call with the status that goes with what was wrong with it."""
         try:
             yield
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             self._refuse(context, refusal)
         except ProtocolError as error:
-            self._refuse(context, _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
+            self._refuse(context, RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except SiloBusyError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._answering(context):
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, call):
             try:
-                self._receive(frames, self._caller(context))
+                self._receive(frames, link, call)
             except grpc.RpcError:
-                LOGGER.warning("a message of %s ended early, dropped", _common_name(context))
+                LOGGER.warning("a message of %s ended early, dropped", link.name)
                 raise
         return b""
 
-    def _receive(self, frames: Iterator[bytes], link: Link) -> None:
+    def _receive(self, frames: Iterator[bytes], link: Link, call: OpenCall) -> None:
         with link.delivering():
             envelope = read_envelope(frames, self._max_payload_bytes)
             _check_addressing(envelope, link, self._name_of)
@@ -178,29 +200,29 @@ class SecureServer(Endpoint):
                 release()
                 raise
             weakref.finalize(message, release)
-            self._inbox.put(message)
+            self._doorkeeper.while_admitted(call, partial(self._inbox.put, message))
 
     def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._answering(context):
-            yield from self._send(requests, self._caller(context), context)
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _):
+            yield from self._send(requests, link, context)
 
     def _send(self, requests: Iterator[bytes], link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
         with link.fetching() as call:
             context.add_callback(link.wake)
             receipt = _receipt(_request(requests))
-            context.send_initial_metadata((WELCOME,))
             link.acknowledge(receipt)
+            context.send_initial_metadata((WELCOME,))
             parcel = link.next_parcel(call, context.is_active)
             if parcel is not None:
                 yield from parcel.frames()
                 link.sent(parcel)
             elif context.is_active() and not link.is_newest(call):
                 reason = f"a newer call of {link.name} has taken this one's place; start each silo once"
-                raise _RefusedError(grpc.StatusCode.ABORTED, reason)
+                raise RefusedError(grpc.StatusCode.ABORTED, reason)
 
     def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Take bytes, as many as fit a trial, and keep none."""
-        with self._answering(context), (link := self._caller(context)).trying():
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             link.count_trial(TRIAL_BYTES)
             room = TRIAL_BYTES
             for frame in frames:
@@ -211,43 +233,78 @@ class SecureServer(Endpoint):
 
     def _try_down(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send as many bytes as the silo asks for, within a trial's."""
-        with self._answering(context), (link := self._caller(context)).trying():
+        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             size = int.from_bytes(_request(requests)[:_COUNT_BYTES], "little")
             if size > TRIAL_BYTES:
                 raise ProtocolError("a trial of the line asks for too many bytes")
             link.count_trial(size)
             yield from blank_frames(size)
 
-    def _caller(self, context: grpc.ServicerContext) -> Link:
-        """Whose call it is, by the certificate it was made with."""
-        name = _common_name(context)
-        link = self._link_by_name.get(name)
-        if link is None:
-            reason = f"the certificate of `{name}` is no silo's of this federation of {len(self._links)}"
-            raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
-        if self._token is not None:
-            shown = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
-            if not hmac.compare_digest(str(shown).encode(), self._token.encode()):
-                reason = f"{name} shows {'another' if shown else 'no'} token; the server's is asked for"
-                raise _RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
-        if context.time_remaining() > CALL_SECONDS + _SLACK_SECONDS:
-            raise _RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"{name} calls without a deadline that is near enough"
-            )
-        link.count_call()
-        return link
+    def _steer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Have an order of an admin carried out, one at a time."""
+        with self._answering(context), self._doorkeeper.admitted(context, is_admins=True) as (_, call):
+            if self._desk is None:
+                raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, "an edge takes no orders; ask the server")
+            if not self._ordering.acquire(blocking=False):
+                raise SiloBusyError("another order is being carried out")
+            try:
+                order = read_order(_request(requests))
+                said = "" if order.act == "status" else self._carry_out(order, call, self._desk)
+            finally:
+                self._ordering.release()
+            yield Answer(said=said, status=self._desk.status()).model_dump_json().encode()
 
-    def _refuse(self, context: grpc.ServicerContext, refusal: _RefusedError) -> None:
+    def _carry_out(self, order: Order, call: OpenCall, desk: Desk) -> str:
+        known = {"act": order.act, "silo": order.silo or 0, "fingerprint": call.certificate.fingerprint}
+        future = desk.ask(order)
+        try:
+            said = _result_of(future, min(ORDER_SECONDS, max(0.0, call.context.time_remaining() - 1)))
+        except DapperError as error:
+            self._audit.record("order_refused", ADMIN, **known, reason=str(error))
+            call.context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise
+        self._audit.record("order", ADMIN, **known, said=said)
+        return said
+
+    def figures(self) -> tuple[Sequence[CallerFigures], int]:
+        """Of each caller, and how many calls of strangers were refused."""
+        return [link.figures for link in self._links.values()], self._refused_strangers
+
+    def _refuse(self, context: grpc.ServicerContext, refusal: RefusedError) -> None:
         reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
+        name = _common_name(context)
+        link = self._by_name.get(name)
+        if link is not None:
+            link.count_refusal()
+        elif name != ADMIN:
+            name = "stranger"  # one word for all: they could take up any number of names
+            self._refused_strangers += 1
+        self._audit.record("refused", name, peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
             LOGGER.warning("refused a call of %s from %s: %s", _common_name(context), context.peer(), reason)
         context.abort(refusal.status, reason)
 
 
+def _result_of(future: Future[str], seconds: float) -> str:
+    """Raises what the order raised, and :class:`RefusedError` where it was not begun in time, and will not be."""
+    try:
+        return future.result(seconds)
+    except FutureTimeoutError:
+        if future.cancel():
+            reason = "the server is at work on a round's model, and heard nothing of the order; try again"
+            raise RefusedError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from None
+        return future.result()
+
+
+def _certificates(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
+    pair = (credentials.key, credentials.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], credentials.authority)
+
+
 def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], str]) -> None:
     if envelope.sender != link.rank:
         reason = f"{link.name} sent a message in the name of {name_of(envelope.sender)}"
-        raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
     if envelope.receiver != 0:
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
     if str(envelope.kind) == str(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY):
@@ -266,11 +323,11 @@ def _receipt(request: bytes) -> Receipt:
     try:
         return Receipt.model_validate_json(request)
     except ValidationError as error:
-        raise _RefusedError(
+        raise RefusedError(
             grpc.StatusCode.INVALID_ARGUMENT, "a silo asks for messages with a malformed receipt"
         ) from error
 
 
 def _common_name(context: grpc.ServicerContext) -> str:
     names = context.auth_context().get("x509_common_name", ())
-    return names[0].decode(errors="replace") if len(names) == 1 else ""
+    return printable(names[0].decode(errors="replace")) if len(names) == 1 else ""

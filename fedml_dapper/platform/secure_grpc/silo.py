@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import grpc
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials
+from fedml_dapper.credentials import CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CALL_SECONDS,
@@ -28,6 +31,8 @@ from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Par
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 10.0
+FAREWELL_SECONDS = 1.0
+"""How long the server may take to hear of the last message that came."""
 REMIND_SECONDS = 60.0
 """How often a silo says that there still is no server."""
 _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
@@ -40,11 +45,15 @@ _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
 
 
 class SecureSilo(Endpoint):
-    """One silo's process. It goes on looking for a server that is away for ``patience_s`` seconds, then gives up."""
+    """One silo's process. It goes on looking for a server that is away for ``patience_s`` seconds, then gives up.
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, rank: int, patience_s: float) -> None:
+    It connects anew with what is in the files of its credentials, once that has changed.
+    """
+
+    def __init__(self, config: SecureGrpcConfig, credentials: CredentialFiles, rank: int, patience_s: float) -> None:
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
+        self._config, self._credentials = config, credentials
         self._server_address = config.server_address
         self._patience_s = patience_s
         self._packing = Packing(self._max_payload_bytes)
@@ -53,10 +62,11 @@ class SecureSilo(Endpoint):
         self._lost: float | None = time.monotonic()
         self._reminded = float("-inf")
         self._was_connected = False
-        self._metadata = metadata_of(credentials)
-        self._channel = open_channel(config, credentials)
-        self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
-        self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
+        self._connecting = threading.Lock()
+        self._heard = threading.Event()
+        """Whether the server knows of all that came."""
+        self._heard.set()
+        self._connection = _Connection(config, credentials.current)
 
     def send_message(self, msg: Message) -> None:
         """FedML's hook: deliver ``msg``; returns when the server has it. A repetition arrives once.
@@ -65,7 +75,8 @@ class SecureSilo(Endpoint):
         """
         parcel = self._packing.parcel(msg)
         try:
-            self._deliver(parcel.frames(), timeout=CALL_SECONDS, metadata=self._metadata)
+            with self._connected() as connection:
+                connection.deliver(parcel.frames())
         except grpc.RpcError as error:
             self._raise_if_final(error)
             raise
@@ -81,6 +92,7 @@ class SecureSilo(Endpoint):
             try:
                 parcel = self._fetched()
             except (grpc.RpcError, ValueError) as error:
+                self._heard.set()  # or never will be
                 if self._stopped.is_set():  # closing the channel ends the call, and refuses another
                     return
                 if isinstance(error, ValueError):
@@ -96,16 +108,35 @@ class SecureSilo(Endpoint):
                     self._take(parcel)
 
     def stop_receive_message(self) -> None:
-        """FedML's hook: end at once."""
+        """FedML's hook: end, once the server knows what came; it would tell this silo's next process once more."""
+        if self._lost is None:
+            self._heard.wait(FAREWELL_SECONDS)
         self._stopped.set()
-        self._channel.close()
+        with self._connecting:
+            self._connection.close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[_Connection]:
+        """The connection, made anew where the files of the credentials have changed."""
+        with self._connecting:
+            if self._credentials.renew() and not self._stopped.is_set():
+                self._connection.retire()
+                self._connection = _Connection(self._config, self._credentials.current)
+            connection = self._connection
+            connection.begin_use()
+        try:
+            yield connection
+        finally:
+            connection.end_use()
 
     def _fetched(self) -> Parcel | None:
         """The next message; None if the server ended the call without one."""
-        call = self._fetch(
-            iter([self._receipt.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=self._metadata
-        )
+        with self._connected() as connection:
+            return self._fetched_by(connection.fetch(self._receipt))
+
+    def _fetched_by(self, call: Any) -> Parcel | None:
         if WELCOME in map(tuple, call.initial_metadata()):
+            self._heard.set()
             self._note_connection()
         frames: Iterator[bytes] = iter(call)
         first = next(frames, None)
@@ -123,6 +154,7 @@ class SecureSilo(Endpoint):
         if (envelope.sender, envelope.receiver) != (0, self._rank):
             raise ProtocolError(f"the server sent a message from {envelope.sender} to {envelope.receiver}")
         self._receipt = Receipt(session=envelope.session, counter=envelope.counter)
+        self._heard.clear()
         if not self._arrivals.seen(envelope):
             self._arrivals.take(envelope)
             self._tell(parcel.message())
@@ -154,6 +186,51 @@ class SecureSilo(Endpoint):
 
     def _raise_if_final(self, error: grpc.RpcError) -> None:
         raise_if_final(error, self._server_address)
+
+
+class _Connection:
+    """A channel with the credentials it was opened with, closed once it is retired and its last call is over."""
+
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
+        self._metadata = metadata_of(credentials)
+        self._channel = open_channel(config, credentials)
+        self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
+        self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
+        self._lock = threading.Lock()
+        self._users, self._is_retired = 0, False
+
+    def deliver(self, frames: Iterator[bytes]) -> None:
+        """One message; returns when the server has it."""
+        self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
+
+    def fetch(self, receipt: Receipt) -> Any:
+        """The call by which the next message comes."""
+        request = iter([receipt.model_dump_json().encode()])
+        return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
+
+    def begin_use(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def end_use(self) -> None:
+        with self._lock:
+            self._users -= 1
+        self._close_if_done()
+
+    def retire(self) -> None:
+        """Close as soon as nobody uses it."""
+        self._is_retired = True
+        self._close_if_done()
+
+    def close(self) -> None:
+        """End calls at once."""
+        self._channel.close()
+
+    def _close_if_done(self) -> None:
+        with self._lock:
+            is_done = self._is_retired and self._users == 0
+        if is_done:
+            self._channel.close()
 
 
 def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Channel:

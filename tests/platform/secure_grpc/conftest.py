@@ -13,7 +13,8 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
+from fedml_dapper.credentials import CredentialFiles
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
@@ -95,12 +96,12 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
     running: list[Running] = []
 
     def begin(rank: int, settings: SecureGrpcConfig = config, ready: bool = True) -> Running:
-        credentials = read_credentials(settings, rank)
-        transport = (
-            SecureServer(settings, credentials, {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)})
-            if rank == 0
-            else SecureSilo(settings, credentials, rank, patience_s=20)
-        )
+        credentials = CredentialFiles(settings, rank)
+        if rank == 0:
+            silos = {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)}
+            transport: Endpoint = SecureServer(settings, credentials, silos, AuditLog(settings.audit_file))
+        else:
+            transport = SecureSilo(settings, credentials, rank, patience_s=20)
         running.append(Running(transport))
         if ready:
             assert running[-1].next().get_type() == READY

@@ -111,6 +111,14 @@ def test_a_message_the_silo_did_not_acknowledge_is_fetched_again(start: Starter,
     assert silo.nothing_else()
 
 
+def test_what_a_silo_was_told_last_is_not_told_its_next_process(start: Starter) -> None:
+    server, silo = start(0), start(1)
+    server.transport.send_message(message(CHECK, 0, 1))  # as a refusal, at which a silo's process ends
+    assert silo.next().get_type() == CHECK
+    silo.stop()
+    assert start(1).nothing_else()
+
+
 def test_a_newer_model_takes_the_place_of_one_not_fetched(start: Starter, raw: Callable[[int], RawSilo]) -> None:
     server = start(0)
     raw(1).deliver(parcel(kind=STATUS).frames())

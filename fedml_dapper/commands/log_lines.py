@@ -1,0 +1,79 @@
+"""Our own log on stderr: lines for people, or one JSON object a line for machines that collect them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import datetime, timezone
+
+import click
+
+from fedml_dapper.commands.options import LogFormat
+from fedml_dapper.federation import RoundRecord, RunObserver
+
+LOGGER = logging.getLogger(__name__)
+
+
+def show_log(who: str, log_format: LogFormat) -> None:
+    """Show log lines of this process from now on; FedML's stay below warnings."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLine(who) if log_format == "json" else _TextLine(who))
+    logger = logging.getLogger("fedml_dapper")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class RoundLines(RunObserver):
+    """Each round as a line of the log, where no person looks on."""
+
+    def round_finished(self, record: RoundRecord) -> None:
+        accuracy = "" if record.scores is None else f", accuracy {record.scores.global_accuracy:.1f} %"
+        LOGGER.info(
+            "round %d is closed: %d uploads, %d absent, %.1f s%s",
+            record.round, len(record.clients), len(record.absent), record.seconds.total, accuracy,
+        )  # fmt: skip
+
+
+class _TextLine(logging.Formatter):
+    """Date, level, process, text. What endangers the machine is red, where somebody looks on."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {who}: %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as logging calls it
+        record.message = _on_one_line(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        is_red = record.levelno >= logging.CRITICAL and sys.stderr.isatty()
+        return click.style(line, fg="red", bold=True) if is_red else line
+
+
+class _JsonLine(logging.Formatter):
+    """``at`` (UTC), ``level``, ``who``, ``text``, the module that says it, and ``error``: a traceback, if any."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "who": self._who,
+            "module": record.name,
+            "text": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _on_one_line(text: str) -> str:
+    """A stranger's words in ``text`` must not look like lines of the log's own."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )

@@ -1,0 +1,31 @@
+"""Running a federation day and night: who may take part, what happened, how it goes, and what an operator may do."""
+
+from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.audit_log import AuditLog
+from fedml_dapper.operations.certificate import Certificate, certificate_of, read_certificate
+from fedml_dapper.operations.membership import (
+    Member,
+    Membership,
+    add_members,
+    read_membership,
+    revoke_members,
+)
+from fedml_dapper.operations.sightings import Sighting, Sightings, read_sightings
+from fedml_dapper.operations.words import printable
+
+__all__ = [
+    "Allowance",
+    "AuditLog",
+    "Certificate",
+    "Member",
+    "Membership",
+    "Sighting",
+    "Sightings",
+    "add_members",
+    "certificate_of",
+    "printable",
+    "read_certificate",
+    "read_membership",
+    "read_sightings",
+    "revoke_members",
+]

@@ -1,0 +1,195 @@
+"""Who called, who was let in, refused or cut off, and what an operator did: a file that shows it when it is changed.
+
+Each line is a JSON object that holds the hash of the line before. Whoever changes, removes or inserts a line has to
+write all later ones again, and the last hash, the head, is another then. Who has noted a head elsewhere finds that
+out: ``fedml-dapper audit FILE --holds HEAD``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.federation.run_lock import try_lock
+from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.words import printable
+
+LOGGER = logging.getLogger(__name__)
+FIRST = "0" * 64
+"""Stands in the first line for the hash of the one before."""
+MAX_LINE = 1 << 14
+AT_ONCE, PER_SECOND = 100.0, 0.1
+"""Entries that one caller can cause: who makes many could fill a disk otherwise. What is left out is counted."""
+SERVER = "server"
+_BEGINNING = b'{"number":'
+
+
+class Entry(BaseModel):
+    """One line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int = Field(ge=1)
+    at: AwareDatetime
+    event: str
+    who: str
+    """Whose doing it is: the name of a certificate, or ``server``."""
+    detail: dict[str, str | int] = {}
+    left_out: int = 0
+    """How many entries of this caller were left out since its last one, because they were too many."""
+    before: str = Field(pattern=r"^[0-9a-f]{64}$")
+    hash: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+
+    def sealed(self) -> Entry:
+        """With its hash, that of all else in it."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"hash"}), sort_keys=True, separators=(",", ":"))
+        return self.model_copy(update={"hash": hashlib.sha256(text.encode()).hexdigest()})
+
+
+class AuditLog:
+    """Appends to the log in ``file``, or nowhere where that is None; for one process at a time. Safe to use from any
+    thread.
+
+    Raises :class:`ConfigError` where the file cannot be written, another process has it, or it is not whole. An entry
+    that a crash tore is cut off, and the next one says so.
+    """
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._allowances: dict[str, Allowance] = {}
+        self._left_out: Counter[str] = Counter()
+        self._stream: FileIO | None = None
+        if file is not None:
+            self._stream, self._last, torn = _opened(file)
+            self._length = self._stream.seek(0, os.SEEK_END)
+            if torn:
+                self.record("torn", SERVER, bytes=torn)
+
+    def record(self, event: str, who: str = SERVER, **detail: str | int) -> None:
+        """One more entry; it is on the disk when this returns. A disk that takes none is said in the log, and what is
+        not written is counted."""
+        with self._lock:
+            if self._stream is None:
+                return
+            if who != SERVER and not self._allowances.setdefault(who, Allowance(AT_ONCE, PER_SECOND)).take():
+                self._left_out[who] += 1
+                return
+            shown = {key: printable(value) if isinstance(value, str) else value for key, value in detail.items()}
+            number, head = (0, FIRST) if self._last is None else (self._last.number, self._last.hash)
+            entry = Entry(
+                number=number + 1, at=datetime.now(timezone.utc), event=event, who=printable(who), detail=shown,
+                left_out=self._left_out.pop(who, 0), before=head,
+            ).sealed()  # fmt: skip
+            line = entry.model_dump_json(exclude_defaults=True).encode() + b"\n"
+            try:
+                _write_whole(self._stream, line)
+            except OSError as error:
+                self._left_out[who] += 1 + entry.left_out
+                LOGGER.critical("an entry of the audit log is not written: %s: %s", self._file, error.strerror)
+                self._take_back()
+            else:
+                self._last, self._length = entry, self._length + len(line)
+
+    def close(self) -> None:
+        """Write no more."""
+        with self._lock:
+            if self._stream is not None:
+                if self._last is not None:
+                    LOGGER.info("audit log: %d entries, head %s", self._last.number, self._last.hash)
+                self._stream.close()
+                self._stream = None
+
+    def _take_back(self) -> None:
+        """Leave no part of an entry that did not fit."""
+        assert self._stream is not None
+        try:
+            os.ftruncate(self._stream.fileno(), self._length)
+        except OSError as error:
+            LOGGER.critical("the audit log ends here: %s: %s", self._file, error.strerror)
+            self._stream = None
+
+
+def _write_whole(stream: FileIO, line: bytes) -> None:
+    if stream.write(line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(stream.fileno())
+
+
+def entries_of(file: Path) -> Iterator[Entry]:
+    """All entries, one by one. Raises :class:`DataError` at the first line that does not fit."""
+    try:
+        with file.open("rb") as stream:
+            yield from _entries_in(stream, file)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _entries_in(stream: BinaryIO, file: Path) -> Iterator[Entry]:
+    number, head = 0, FIRST
+    while line := stream.readline(MAX_LINE):
+        number += 1
+        place = f"{file}: line {number}"
+        if not line.endswith(b"\n"):
+            raise _TornError(f"{place} is torn")
+        try:
+            entry = Entry.model_validate_json(line)
+        except ValidationError as error:
+            raise DataError(f"{place} is no entry of an audit log") from error
+        if entry.before != head or entry.number != number:
+            raise DataError(f"{place} does not follow the one before: something was changed, removed or put in")
+        if entry.sealed().hash != entry.hash:
+            raise DataError(f"{place} was changed: its hash does not fit")
+        head = entry.hash
+        yield entry
+
+
+class _TornError(DataError):
+    """A line without an end."""
+
+
+def _opened(file: Path) -> tuple[FileIO, Entry | None, int]:
+    """The file, ready to append, locked; its last entry; and how many bytes of a torn one were cut off."""
+    try:
+        stream = file.open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot write the audit log ({error.strerror})") from error
+    try:
+        if not try_lock(stream.fileno(), file):
+            raise ConfigError(f"{file}: another process writes this audit log; give each server its own")
+        last, torn = _mended(stream, file)
+    except DapperError:
+        stream.close()
+        raise
+    return stream, last, torn
+
+
+def _mended(stream: FileIO, file: Path) -> tuple[Entry | None, int]:
+    last, length = None, 0
+    with file.open("rb") as reader:
+        try:
+            for entry in _entries_in(reader, file):
+                last, length = entry, reader.tell()
+        except _TornError:
+            reader.seek(length)
+            rest = reader.read(MAX_LINE)
+            if len(rest) == MAX_LINE or not rest.startswith(_BEGINNING[: len(rest)]):
+                raise ConfigError(f"{file} is no audit log; take another name for audit_file") from None
+            stream.truncate(length)
+            return last, len(rest)
+        except DataError as error:
+            raise ConfigError(f"{error}; keep the file, and take another name for audit_file") from error
+    return last, 0

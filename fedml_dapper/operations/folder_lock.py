@@ -1,0 +1,38 @@
+"""One writer at a time among those who change small files of a folder, an operator's command and a server."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.run_lock import try_lock
+
+LOCK_NAME = ".members.lock"
+_PAUSE_SECONDS = 0.05
+
+
+class FolderBusyError(DataError):
+    """Another process holds the lock."""
+
+
+@contextmanager
+def folder_locked(folder: Path, seconds: float = 10.0) -> Iterator[None]:
+    """Nobody else is in such a block for ``folder``. Raises :class:`FolderBusyError` where another process does not
+    come out of it within ``seconds``, and :class:`DataError` where nothing can be written there."""
+    file, deadline = folder / LOCK_NAME, time.monotonic() + seconds
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DataError(f"cannot write into {folder.absolute()}: {error.strerror}") from error
+    try:
+        while not try_lock(descriptor, file):
+            if time.monotonic() >= deadline:
+                raise FolderBusyError(f"another process writes into {folder.absolute()}")
+            time.sleep(_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)

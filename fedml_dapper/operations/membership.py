@@ -1,0 +1,203 @@
+"""The list of certificates that may call a server: a file that its operator changes while the server runs.
+
+    {"members": [
+      {"fingerprint": "9f2c...", "name": "silo-3", "expires": "2027-02-22T10:00:00Z", "added": "2026-11-24T10:00:00Z"}
+    ]}
+
+A revoked certificate stays in the list, with ``revoked`` and a ``reason``: so it is known later why it is out, and no
+slip of the hand lets it in again. When each one called, the server writes beside it (:mod:`.sightings`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fedml_dapper.credentials import ADMIN
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation.durable import written_whole
+from fedml_dapper.operations.certificate import Certificate
+from fedml_dapper.operations.folder_lock import FolderBusyError, folder_locked
+
+MAX_BYTES = 8 << 20
+"""Of the file; some 25,000 members."""
+MAX_REASON = 200
+MIN_DIGITS = 8
+"""By which a fingerprint may be named."""
+_NAME = re.compile(rf"(silo|edge)-[1-9][0-9]{{0,6}}|{ADMIN}")
+
+
+class Member(BaseModel):
+    """One certificate."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the certificate."""
+    name: str = Field(max_length=20)
+    """Its common name: whose it is."""
+    expires: AwareDatetime
+    added: AwareDatetime
+    revoked: AwareDatetime | None = None
+    """Since when it may not call."""
+    reason: str = Field(default="", max_length=MAX_REASON)
+    """Why it was revoked."""
+
+    @field_validator("name")
+    @classmethod
+    def _known_kind(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"expected silo-RANK, edge-RANK or {ADMIN}")
+        return name
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether the certificate may call now."""
+        return self.revoked is None and datetime.now(timezone.utc) < self.expires
+
+
+class Membership(BaseModel):
+    """All that may call, and those that no longer may."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    members: tuple[Member, ...] = ()
+
+    @field_validator("members")
+    @classmethod
+    def _each_once(cls, members: tuple[Member, ...]) -> tuple[Member, ...]:
+        counts = Counter(member.fingerprint for member in members)
+        if twice := [fingerprint for fingerprint, count in counts.items() if count > 1]:
+            raise ValueError(f"the certificate {twice[0][:16]} stands there twice")
+        return members
+
+    def model_post_init(self, _context: object) -> None:
+        self._by_fingerprint = {member.fingerprint: member for member in self.members}
+
+    _by_fingerprint: dict[str, Member] = {}
+
+    def find(self, fingerprint: str) -> Member | None:
+        """The member of this fingerprint."""
+        return self._by_fingerprint.get(fingerprint)
+
+    def refusal(self, shown: Certificate) -> str | None:
+        """Why ``shown`` may not call; None where it may."""
+        member = self.find(shown.fingerprint)
+        if member is None or member.name != shown.name:
+            return "is not in the list of members"
+        if member.revoked is not None:
+            return f"was revoked on {member.revoked:%Y-%m-%d}"
+        return None if member.is_allowed else f"has expired on {member.expires:%Y-%m-%d}"
+
+    def lets_in(self, name: str) -> bool:
+        """Whether any certificate of this name may call."""
+        return any(member.is_allowed for member in self.members if member.name == name)
+
+    def named(self, who: str) -> list[Member]:
+        """Members that ``who`` means: all of a name, or that of a fingerprint that begins so."""
+        digits = who.lower().replace(":", "")
+        return [
+            member
+            for member in self.members
+            if member.name == who or (len(digits) >= MIN_DIGITS and member.fingerprint.startswith(digits))
+        ]
+
+
+def read_membership(file: Path) -> Membership:
+    """The list in ``file``. Raises :class:`ConfigError` where it is missing, too long, or no such list."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: cannot be read ({error.strerror}); `fedml-dapper silos add {file} CERTIFICATE.pem` makes the list"
+        ) from error
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{file}: a list of members takes at most {MAX_BYTES >> 20} MiB")
+    try:
+        return Membership.model_validate_json(content)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(step) for step in mistake["loc"])
+        raise ConfigError(f"{file}: not a list of members: {place or 'the file'}: {mistake['msg']}") from error
+
+
+def add_members(file: Path, certificates: Sequence[Certificate]) -> list[Member]:
+    """Put all of ``certificates`` into the list in ``file``, which is made where there is none, or none of them.
+
+    Raises :class:`ConfigError` for a certificate that is there already, was revoked, has expired, or is nobody's who
+    calls a server.
+    """
+    added = [_new_member(certificate) for certificate in certificates]
+
+    def change(membership: Membership) -> Membership:
+        for member in added:
+            known = membership.find(member.fingerprint)
+            if known is not None and known.revoked is not None:
+                raise ConfigError(
+                    f"{file}: this certificate of {known.name} was revoked on {known.revoked:%Y-%m-%d}, and stays so;"
+                    " make a new one"
+                )
+            if known is not None:
+                raise ConfigError(f"{file}: this certificate of {known.name} is there already")
+            membership = Membership(members=(*membership.members, member))
+        return membership
+
+    _change(file, change)
+    return added
+
+
+def _new_member(certificate: Certificate) -> Member:
+    if certificate.is_expired:
+        raise ConfigError(f"the certificate of {certificate.name} has expired on {certificate.expires:%Y-%m-%d}")
+    if not _NAME.fullmatch(certificate.name):
+        raise ConfigError(
+            f"a certificate with the common name {certificate.name!r} calls no server; expected silo-RANK, edge-RANK or"
+            f" {ADMIN}"
+        )
+    return Member(fingerprint=certificate.fingerprint, name=certificate.name, expires=certificate.expires, added=_now())
+
+
+def revoke_members(file: Path, who: str, reason: str = "") -> list[Member]:
+    """Revoke the certificates that ``who`` means: all of a name, or the one whose fingerprint begins so.
+
+    Raises :class:`ConfigError` where there is none that may still call, and where a fingerprint is not clear.
+    """
+    gone: list[Member] = []
+
+    def change(membership: Membership) -> Membership:
+        found = [member for member in membership.named(who) if member.revoked is None]
+        if not found:
+            raise ConfigError(f"{file}: no certificate of {who!r} that is not revoked; `silos list` shows all")
+        if len({member.name for member in found}) > 1:
+            raise ConfigError(f"{file}: {who!r} begins several fingerprints; give more digits")
+        update = {"revoked": _now(), "reason": reason}
+        gone[:] = [Member.model_validate(member.model_dump() | update) for member in found]
+        by_fingerprint = {member.fingerprint: member for member in gone}
+        return Membership(members=tuple(by_fingerprint.get(one.fingerprint, one) for one in membership.members))
+
+    _change(file, change)
+    return gone
+
+
+def _change(file: Path, change: Callable[[Membership], Membership]) -> None:
+    """Write what ``change`` makes of the list; nobody else writes meanwhile."""
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: no folder {file.parent}")
+    try:
+        with folder_locked(file.parent):
+            changed = change(read_membership(file) if file.exists() else Membership())
+            lines = ",\n  ".join(member.model_dump_json(exclude_defaults=True) for member in changed.members)
+            with written_whole(file) as scratch:
+                scratch.write_text(f'{{"members": [\n  {lines}\n]}}\n', encoding="utf-8")
+    except (FolderBusyError, DataError) as error:
+        raise ConfigError(f"{file}: not changed: {error}") from error
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc).replace(microsecond=0)

@@ -1,0 +1,98 @@
+"""What an operator may ask of a running server, and how: one gRPC call with the certificate of an admin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Literal, Protocol, get_args
+
+import grpc
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedml_dapper.credentials import Credentials
+from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.operations.status import ServerStatus
+
+STEER = "/fedml_dapper.Federation/Steer"
+TOKEN_KEY = "authorization"
+MAX_ORDER_BYTES = 1 << 12
+MAX_ANSWER_BYTES = 1 << 26
+CALL_SECONDS = 30.0
+"""How long the call of an order may take."""
+
+Act = Literal["status", "pause", "resume", "evict", "lift", "end"]
+ACTS: tuple[Act, ...] = get_args(Act)
+ON_A_SILO: tuple[Act, ...] = ("evict", "lift")
+
+
+class Order(BaseModel):
+    """One act."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    act: Act
+    silo: int | None = Field(default=None, ge=1, strict=True)
+    """Its rank, for acts on one silo."""
+
+    @model_validator(mode="after")
+    def _silo_where_it_counts(self) -> Order:
+        if (self.silo is None) == (self.act in ON_A_SILO):
+            raise ValueError(f"{self.act} goes {'with' if self.act in ON_A_SILO else 'without'} a silo")
+        return self
+
+
+class Answer(BaseModel):
+    """What came of it, and how the server is now."""
+
+    model_config = ConfigDict(frozen=True)
+
+    said: str
+    status: ServerStatus
+
+
+class Desk(Protocol):
+    """Who takes orders: a server's manager."""
+
+    def status(self) -> ServerStatus:
+        """From any thread, at once."""
+
+    def ask(self, order: Order) -> Future[str]:
+        """Have the order carried out on the thread of the server's loop. The future may be cancelled until then."""
+
+
+def read_order(request: bytes) -> Order:
+    """Raises :class:`ProtocolError`."""
+    if len(request) > MAX_ORDER_BYTES:
+        raise ProtocolError(f"an order takes at most {MAX_ORDER_BYTES} bytes")
+    try:
+        return Order.model_validate_json(request)
+    except ValidationError as error:
+        raise ProtocolError("that is no order") from error
+
+
+def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
+    """Ask the server at ``address``, HOST:PORT. Raises :class:`DapperError` where it is not there, refuses, or could
+    not carry the order out, which then has changed nothing."""
+    tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
+    options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES))
+    metadata = () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
+    with grpc.secure_channel(address, tls, options=options) as channel:
+        call = channel.stream_stream(STEER)(
+            iter([order.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=metadata
+        )
+        try:
+            return _answer(call)
+        except grpc.RpcError as error:
+            details = str(error.details())
+            if "CERTIFICATE_VERIFY_FAILED" in details:
+                raise ConfigError(
+                    f"the server at {address} shows a certificate that ca.pem does not vouch for, or one of another"
+                    f" name: {details}"
+                ) from error
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise DapperError(f"no server answers at {address}: {details}") from error
+            raise DapperError(f"the server at {address} refuses: {details}") from error
+
+
+def _answer(frames: Iterator[bytes]) -> Answer:
+    return Answer.model_validate_json(b"".join(frames))

@@ -1,0 +1,62 @@
+"""What our own log looks like, and that no word in it makes a line of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from fedml_dapper.commands.log_lines import RoundLines, show_log
+from fedml_dapper.commands.options import LogFormat
+from fedml_dapper.federation import RoundRecord
+from fedml_dapper.federation.records import RoundSeconds
+
+LOGGER = logging.getLogger("fedml_dapper.platform.anything")
+FORGED = "refused a call of `silo-1\n2026-11-24 10:00:00 INFO server: all is well\x1b[2J\u2028`"
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    logger = logging.getLogger("fedml_dapper")
+    before, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = before, propagate
+    logger.setLevel(level)
+
+
+def said(capsys: pytest.CaptureFixture[str], log_format: LogFormat) -> list[str]:
+    show_log("server", log_format)
+    LOGGER.info("connected to %s", "here")
+    LOGGER.warning("%s", FORGED)
+    try:
+        float("why")
+    except ValueError:
+        LOGGER.exception("broken")
+    return capsys.readouterr().err.splitlines()
+
+
+def test_text_has_date_and_level_and_one_line_for_each_message(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third, *traceback = said(capsys, "text")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO server: connected to here", first)
+    assert r"silo-1\n2026-11-24 10:00:00 INFO server: all is well\x1b[2J\u2028`" in second
+    assert third.endswith("ERROR server: broken")
+    assert traceback[-1] == "ValueError: could not convert string to float: 'why'"
+
+
+def test_json_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = map(json.loads, said(capsys, "json"))
+    assert first.keys() == {"at", "level", "who", "module", "text"}
+    assert first["at"].endswith("+00:00")
+    assert (first["level"], first["who"], first["module"]) == ("INFO", "server", LOGGER.name)
+    assert second["text"] == FORGED
+    assert "ValueError: could not convert" in third["error"]
+
+
+def test_a_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show_log("server", "json")
+    record = RoundRecord(round=3, scores=None, clients=(), absent=(1, 2), seconds=RoundSeconds(total=2.0, evaluation=0))
+    RoundLines().round_finished(record)
+    assert json.loads(capsys.readouterr().err)["text"] == "round 3 is closed: 0 uploads, 2 absent, 2.0 s"
