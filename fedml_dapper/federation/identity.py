@@ -17,7 +17,7 @@ WIRE_SCHEMA = 4
 _OF_THE_MACHINE: dict[str, Any] = {
     "common_args": {"training_type"},
     "data_args": {"data_cache_dir", "download"},
-    "device_args": {"using_gpu", "gpu_id", "threads"},
+    "device_args": {"using_gpu", "gpu_id", "threads", "workers"},
     "comm_args": True,
     "tracking_args": True,
     "client_specific_args": True,

@@ -150,7 +150,7 @@ def test_other_settings_are_named(
 
 def test_settings_of_the_machine_may_differ(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     save_checkpoint(checkpoint(), tiny_settings(), tmp_path / "file")
-    other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2")
+    other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2", "workers=3")
     load_checkpoint(tmp_path / "file", tiny_settings(*other), CPU)
 
 
