@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, TypeVar, get_args
 
@@ -24,6 +24,8 @@ class Profiler:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+        self.elsewhere = 0.0
+        """Seconds that other processes worked for this one, less those that it waited for them."""
         self._thread = threading.get_ident()
         self._running: list[Part] = []
         self._since = 0.0
@@ -75,6 +77,41 @@ def part(name: Part) -> Iterator[None]:
         yield
     finally:
         profiler.leave()
+
+
+@contextmanager
+def apart() -> Iterator[Profiler | None]:
+    """In a process that was forked: a profiler of its own for what happens in here, where the parent has one."""
+    global _profiler  # noqa: PLW0603  # as in Profiler.active
+    inherited, _profiler = _profiler, None
+    try:
+        if inherited is None:
+            yield None
+            return
+        profiler = Profiler(inherited.device)
+        with profiler.active():
+            yield profiler
+    finally:
+        _profiler = inherited
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Wait in here for other processes, whose work counts in place of the time that passes (:func:`worked_apart`)."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        if _profiler is not None and _profiler.hears():
+            _profiler.elsewhere -= time.perf_counter() - started
+
+
+def worked_apart(seconds: float, parts: Mapping[Part, float]) -> None:
+    """Another process worked ``seconds`` for this one, and spent ``parts`` of them as its profiler says."""
+    if _profiler is not None and _profiler.hears():
+        _profiler.elsewhere += seconds
+        for name, spent in parts.items():
+            _profiler.seconds[name] += spent
 
 
 def fetching(name: Part, items: Iterable[Item]) -> Iterator[Item]:

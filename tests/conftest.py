@@ -26,11 +26,14 @@ def _torch_seed() -> None:
 
 @pytest.fixture
 def tiny_settings(tmp_path: Path) -> SettingsFactory:
-    """Settings of a run of seconds: ResNet10 of width 8, ten clients, two rounds; give overrides as key=value, and as
-    ``above`` a file to lay over the suite's."""
+    """Settings of a run of seconds: ResNet10 of width 8, ten clients, two rounds, in this process; give overrides as
+    key=value, and as ``above`` a file to lay over the suite's."""
 
     def build(*overrides: str, above: Path | None = None) -> Settings:
-        small = ["width=8", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", f"output_dir={tmp_path}"]
+        small = [
+            "width=8", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", "workers=1",
+            f"output_dir={tmp_path}",
+        ]  # fmt: skip
         return load_settings([DIGITS] if above is None else [DIGITS, above], [*small, *overrides])
 
     return build

@@ -158,6 +158,8 @@ def test_mistakes_are_named_in_one_line(experiment: Path, override: str, message
         ("- a\n", "expected sections"),
         ("data_args: [\n", "not valid YAML"),
         ("data_args: {clients: [{}]}\n", "missing key"),
+        ("device_args: {using_gpu: true, workers: 2}\n", "workers is 2, and using_gpu takes one process"),
+        ("device_args: {workers: 2}\ncomm_args: {backend: MPI}\n", "backend MPI has its own processes"),
     ],
 )
 def test_files_that_are_not_experiments(tmp_path: Path, content: str, message: str) -> None:

@@ -19,6 +19,8 @@ from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_exper
 from fedml_dapper.federation.run_lock import try_lock
 
 LOCK_NAME = "lock"
+ALONE = ("workers=1",)
+"""Cells run side by side already."""
 ORPHANED = 3
 """Exit code of a cell whose queue was killed."""
 _PATIENCE_S = 10.0
@@ -31,7 +33,7 @@ def run_cell(folder: Path) -> None:
     """
     with (folder / LOCK_NAME).open("w") as lock:
         _take(lock.fileno(), folder)
-        experiment = build_experiment(load_settings([folder / SETTINGS_NAME]))
+        experiment = build_experiment(load_settings([folder / SETTINGS_NAME], ALONE))
         server, _ = simulate(experiment, run_dir=folder, resume=True)
         diagnose(experiment, server).save(folder / DIAGNOSIS_NAME)  # its presence means that the cell is finished
         shutil.rmtree(folder / CHECKPOINTS_NAME, ignore_errors=True)

@@ -37,7 +37,7 @@ Statistic = Literal["global", "personal", "unseen"]
 
 _NOT_RESULTS: dict[str, Any] = {
     "dapper_args": {"output_dir", "checkpoint_every", "checkpoints_kept"},
-    "device_args": {"threads", "gpu_id"},
+    "device_args": {"threads", "workers", "gpu_id"},
     "data_args": {"data_cache_dir"},
 }
 """Settings that do not change what a run computes."""

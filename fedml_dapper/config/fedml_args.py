@@ -17,6 +17,7 @@ from fedml_dapper.config.limits import (
     MAX_SIDE,
     MAX_THREADS,
     MAX_WIDTH,
+    MAX_WORKERS,
 )
 from fedml_dapper.config.section import Section
 
@@ -232,8 +233,13 @@ class DeviceArgs(Section):
     """Train and test on a GPU."""
     gpu_id: int = Field(default=0, ge=0, lt=1024)
     """Which one, as torch counts them."""
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)] = "auto"
+    """For simulations in one command (``backend: sp``) on a CPU: how many clients train at a time, each in a process of
+    its own. ``auto``: as many as there are cores for their ``threads``; results do not depend on the number."""
     threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
-    """CPU threads for torch. When absent all cores, but for an MPI rank that trains: its share of them."""
+    """CPU threads for torch in each process. When absent one where several workers train (or what ``OMP_NUM_THREADS``
+    says), otherwise all cores, but for an MPI rank that trains: its share of them. Results depend on it in their last
+    bits."""
     precision: Precision = "fp32"
     """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
     fp32. ``fp16`` scales the loss, and needs a GPU."""
@@ -242,6 +248,12 @@ class DeviceArgs(Section):
     def _half_on_gpu(self) -> DeviceArgs:
         if self.precision == "fp16" and not self.using_gpu:
             raise ValueError("precision fp16 needs using_gpu; on a CPU use bf16")
+        return self
+
+    @model_validator(mode="after")
+    def _alone_on_gpu(self) -> DeviceArgs:
+        if self.using_gpu and self.workers not in ("auto", 1):
+            raise ValueError(f"workers is {self.workers}, and using_gpu takes one process; leave workers out")
         return self
 
 

@@ -16,6 +16,8 @@ MAX_WIDTH = 4096
 MAX_CLASSES = 100_000
 MAX_THREADS = 1024
 """Torch ends with a segmentation fault where the system gives it no more."""
+MAX_WORKERS = 1024
+"""Processes that train clients side by side."""
 MAX_SECONDS = 10 * 366 * 24 * 3600.0
 """Ten years; the system's timers take no more than thirty times that."""
 MAX_MESSAGE_MB = 1 << 20

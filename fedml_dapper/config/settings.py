@@ -57,6 +57,11 @@ class Settings(Section):
                 f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo DAPPER_GRPC, GRPC"
                 " or MQTT_S3"
             )
+        if backend != "sp" and self.device_args.workers not in ("auto", 1):
+            raise ValueError(
+                f"device_args.workers is {self.device_args.workers}, and backend {backend} has its own processes; leave"
+                " workers out"
+            )
         silos = self.client_specific_args.data_silo_config
         if silos is not None and len(silos) != self.train_args.client_num_in_total:
             raise ValueError(

@@ -5,6 +5,7 @@ from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests
 from fedml_dapper.datasets.contact_sheet import contact_sheet
 from fedml_dapper.datasets.division import PARTITIONS, Division, divide
 from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.forking import tied_to_this_process
 from fedml_dapper.datasets.image_set import ImageSet, images_of
 from fedml_dapper.datasets.loaded import loaded_division
 from fedml_dapper.datasets.packing import pack
@@ -53,5 +54,6 @@ __all__ = [
     "partition",
     "server_division",
     "silo_division",
+    "tied_to_this_process",
     "unlabelled_pictures",
 ]

@@ -89,7 +89,8 @@ class LiveProgress(LogProgress):
         )
         self._task = self._progress.add_task("run", total=self._rounds, round="", client="", eta="-")
         self._round = 0
-        self._order: dict[int, int] = {}
+        self._shares: dict[int, float] = {}
+        """How far each client of the round is."""
 
     def run_started(self, record: RunRecord) -> None:
         super().run_started(record)
@@ -97,12 +98,13 @@ class LiveProgress(LogProgress):
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
         self._round = round_
-        self._order = {client_id: position for position, client_id in enumerate(client_ids)}
+        self._shares = dict.fromkeys(client_ids, 0.0)
         self._progress.update(self._task, round=f"{round_}/{self._rounds}")
 
     def client_stepped(self, client_id: int, done: int, total: int) -> None:
         profile = self._profiles[client_id]
-        finished = self._round - 1 + (self._order[client_id] + done / total) / len(self._order)
+        self._shares[client_id] = done / total
+        finished = self._round - 1 + sum(self._shares.values()) / len(self._shares)
         where = f"client {client_id} (level {profile.level}, {profile.domain}) step {done}/{total}"
         self._progress.update(self._task, completed=finished, client=where, eta=str(self._to_go(finished)))
 

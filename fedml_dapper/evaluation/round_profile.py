@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from fedml_dapper.federation import RoundRecord, RunObserver
+from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
 from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.profiling import PARTS, Part, Profiler
 
@@ -20,22 +20,27 @@ PROFILE_NAME = "profile.json"
 
 
 class ProfiledRound(BaseModel):
-    """Seconds of one round; ``parts`` add up to ``total``, with what has no name under ``other``."""
+    """Seconds of one round; ``parts`` add up to ``worked``, with what has no name under ``other``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     round: int
     total: float
+    """From its begin to its end."""
+    worked: float
+    """Those of all processes that worked on it: of this one alone the same as ``total``, with workers more."""
     parts: dict[str, float]
 
 
 class RunProfile(BaseModel):
-    """Where the rounds of a run went, in this process."""
+    """Where the rounds of a run went, in this process and in its workers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str
+    workers: int
     threads: int
+    """Of each process."""
     torch: str
     precision: str
     rounds: tuple[ProfiledRound, ...]
@@ -48,17 +53,21 @@ class RunProfile(BaseModel):
     def table(self) -> Table:
         """Medians over the rounds but the first, which warms up (that one alone where there is no other)."""
         rounds = self.rounds[1:] or self.rounds
+        several = f"{self.workers} workers, whose seconds add up, " if self.workers > 1 else ""
         table = Table(
             title="Where a round went",
-            caption=f"median of {len(rounds)}; {self.device}, {self.threads} threads, {self.precision}",
+            caption=f"median of {len(rounds)}; {self.device}, {several}{self.threads} threads, {self.precision}",
         )
-        for heading in ("part", "seconds", "of the round"):
+        for heading in ("part", "seconds", "of all" if self.workers > 1 else "of the round"):
             table.add_column(heading, justify="left" if heading == "part" else "right")
         for name in [*PARTS, OTHER]:
             seconds = median(one.parts[name] for one in rounds)
-            share = median(one.parts[name] / one.total for one in rounds)
+            share = median(one.parts[name] / one.worked for one in rounds)
             table.add_row(name, f"{seconds:.3f}", f"{share:.1%}")
-        table.add_row("round", f"{median(one.total for one in rounds):.3f}", "", style="bold")
+        if self.workers > 1:
+            table.add_row("all processes", f"{median(one.worked for one in rounds):.3f}", "")
+        whole = "round, begin to end" if self.workers > 1 else "round"
+        table.add_row(whole, f"{median(one.total for one in rounds):.3f}", "", style="bold")
         return table
 
 
@@ -69,19 +78,25 @@ class RoundProfiler(RunObserver):
         self._profiler = profiler
         self._precision = precision
         self._rounds: list[ProfiledRound] = []
-        self._opened = 0.0
+        self._workers, self._threads = 1, torch.get_num_threads()
+        self._opened, self._elsewhere = 0.0, 0.0
         self._before: dict[Part, float] = {}
 
+    def run_started(self, record: RunRecord) -> None:
+        self._workers, self._threads = record.workers, torch.get_num_threads()
+
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        self._opened, self._before = time.perf_counter(), dict(self._profiler.seconds)
+        self._opened, self._elsewhere = time.perf_counter(), self._profiler.elsewhere
+        self._before = dict(self._profiler.seconds)
 
     def round_finished(self, record: RoundRecord) -> None:
         total = time.perf_counter() - self._opened
+        worked = total + self._profiler.elsewhere - self._elsewhere
         parts: dict[str, float] = {
             name: seconds - self._before[name] for name, seconds in self._profiler.seconds.items()
         }
-        parts[OTHER] = total - sum(parts.values())
-        self._rounds.append(ProfiledRound(round=record.round, total=total, parts=parts))
+        parts[OTHER] = worked - sum(parts.values())
+        self._rounds.append(ProfiledRound(round=record.round, total=total, worked=worked, parts=parts))
 
     def profile(self) -> RunProfile | None:
         """What was seen; None where no round was finished."""
@@ -90,7 +105,8 @@ class RoundProfiler(RunObserver):
         device = self._profiler.device
         return RunProfile(
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-            threads=torch.get_num_threads(),
+            workers=self._workers,
+            threads=self._threads,
             torch=torch.__version__,
             precision=self._precision,
             rounds=tuple(self._rounds),

@@ -20,6 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
+from fedml_dapper.federation.workers.plan import WorkerPlan, plan_workers
 from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
@@ -54,6 +55,8 @@ class Experiment:
     notes: tuple[str, ...]
     sources: Mapping[str, str]
     """By setting, what is not of this package: what the setting names, or what a program passes in its place."""
+    workers: WorkerPlan
+    """Who trains the clients of a round in a simulation of one command."""
     clock: VirtualClock | None = None
     """On which a simulation's rounds take time; None without a fleet that has one."""
 
@@ -88,6 +91,13 @@ class Experiment:
             if client.client_id == client_id
         )
 
+    def one_by_one(self, reason: str) -> Experiment:
+        """The same without workers, if it has any, and with a note that gives the ``reason``."""
+        if self.workers.count == 1:
+            return self
+        alone = WorkerPlan.of_one(self.settings.device_args.threads, reason)
+        return replace(self, workers=alone, notes=(*self.notes, str(alone.note)))
+
     def record(self) -> RunRecord:
         """The ledger's first line."""
         return RunRecord(
@@ -100,6 +110,8 @@ class Experiment:
             metric=self.method.problem.task.headline,
             settings=self.settings.model_dump(mode="json"),
             params=self.method.params.model_dump(mode="json"),
+            workers=self.workers.count,
+            threads=self.workers.threads,
             sources=dict(self.sources),
             footprints=level_footprints(self.method, self.settings.dapper_args.levels),
             cost_note=self.method.cost_note,
@@ -180,6 +192,7 @@ def build_experiment(
         raise ConfigError(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
+    workers = plan_workers(settings, division)
     return Experiment(
         settings=settings,
         method=method,
@@ -198,9 +211,11 @@ def build_experiment(
             *division.notes,
             *(method.problem.layout.notes if method.slims else ()),
             *(() if fleet is None else fleet.notes),
+            *(() if workers.note is None else (workers.note,)),
         ),
         sources=_sources(settings, model, data),
         clock=_clock(settings, method, fleet),
+        workers=workers,
     )
 
 

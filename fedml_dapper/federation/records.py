@@ -71,6 +71,10 @@ class RunRecord(Record):
     settings: dict[str, Any]
     params: dict[str, Any] = {}
     """The method's own settings, defaults included; empty in ledgers of earlier versions, which say what was given."""
+    workers: int = 1
+    """How many clients trained at a time, each in a process of its own; where a run was resumed, when it began."""
+    threads: int | None = None
+    """Of each process; None where torch chose, in several processes, and in ledgers of earlier versions."""
     sources: dict[str, str] = {}
     """For settings that name something outside of the package: which object, and a digest of its source."""
     footprints: tuple[LevelFootprint, ...]

@@ -27,6 +27,7 @@ _OF_THE_MACHINE = frozenset(
         "device_args.using_gpu",
         "device_args.gpu_id",
         "device_args.threads",
+        "device_args.workers",
         "comm_args",
         "tracking_args",
         "client_specific_args",

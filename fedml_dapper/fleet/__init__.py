@@ -2,7 +2,7 @@
 
 from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
 from fedml_dapper.fleet.continuous import with_fitted_levels
-from fedml_dapper.fleet.demand import Demand, demands
+from fedml_dapper.fleet.demand import Demand, demands, local_work, round_macs
 from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
@@ -25,7 +25,9 @@ __all__ = [
     "find_device",
     "find_network",
     "fit",
+    "local_work",
     "plan_fleet",
+    "round_macs",
     "shipped_names",
     "with_fitted_levels",
 ]

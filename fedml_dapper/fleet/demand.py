@@ -51,7 +51,23 @@ class Demand:
     @property
     def round_macs(self) -> int:
         """Multiply-accumulates of a whole local round for each of the client's samples."""
-        return round(sum(work.epochs * sum(work.macs) for work in self.work))
+        return round_macs(self.work)
+
+
+def local_work(method: Method[Any], profile: ClientProfile) -> tuple[Work, ...]:
+    """Of a client like ``profile`` in a round."""
+    return tuple(
+        Work(
+            phase.epochs,
+            tuple(method.model_size(one.plan)[1] * (1 + BACKWARD * one.backward) for one in phase.passes),
+        )
+        for phase in method.local_phases(profile)
+    )
+
+
+def round_macs(work: Iterable[Work]) -> int:
+    """Multiply-accumulates of ``work`` for each of the client's samples."""
+    return round(sum(one.epochs * sum(one.macs) for one in work))
 
 
 def demands(method: Method[Any]) -> tuple[Demand, ...]:
@@ -69,20 +85,13 @@ class DemandCounter:
 
     def demand(self, level: int, ratio: float) -> Demand:
         """Of a client that prunes by ``ratio``."""
-        method = self._method
-        phases = method.local_phases(ClientProfile(0, "", level, ratio, 0))
-        cost = method.footprint(ratio)
+        method, profile = self._method, ClientProfile(0, "", level, ratio, 0)
+        phases, cost = method.local_phases(profile), method.footprint(ratio)
         return Demand(
             level=level,
             ratio=ratio,
             memory_bytes=cost.bytes_down + max(self._peak(phase) for phase in phases),
-            work=tuple(
-                Work(
-                    phase.epochs,
-                    tuple(method.model_size(one.plan)[1] * (1 + BACKWARD * one.backward) for one in phase.passes),
-                )
-                for phase in phases
-            ),
+            work=local_work(method, profile),
             bytes_down=cost.bytes_down,
             bytes_up=cost.bytes_up,
         )

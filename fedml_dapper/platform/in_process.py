@@ -19,12 +19,14 @@ from fedml_dapper.platform.tracking import sinks_for
 
 
 class InProcessRunner:
-    """All clients one after another in this process; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+    """All clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
 
     ``dataset`` and ``model`` are what :func:`fedml_dapper.platform.load` gives, or the program's own: FedML's
     eight-part tuple with any loaders, and any ``nn.Module``, which holds the trained global model in the end.
 
-    Calls the same trainer hooks as FedML's cross-silo client. Uploads are folded in one by one and dropped, so memory
+    Calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what it
+    sees of clients, so it trains all of them here, one after another, unless ``device_args.workers`` names a number
+    above 1. Uploads are folded in one by one and dropped, so memory
     does not grow with the number of clients. Writes settings, ledger, checkpoints and global model into ``run_dir`` (by
     default a new folder below ``dapper_args.output_dir``); with ``resume`` it goes on with the run that is there.
     """
@@ -49,6 +51,8 @@ class InProcessRunner:
         dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
         self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
         self._trainer, self._aggregator = client_trainer, server_aggregator
+        if type(client_trainer) is not DapperClientTrainer and self.experiment.settings.device_args.workers == "auto":
+            self.experiment = self.experiment.one_by_one("a trainer of the program's own may remember them")
         self._observers = list(observers)
         self._resume = resume
 
@@ -56,15 +60,10 @@ class InProcessRunner:
         """Run all rounds."""
         self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
         observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
-
-        def report_step(client_id: int, done: int, total: int) -> None:
-            for observer in observers:
-                observer.client_stepped(client_id, done, total)
-
-        self._trainer.clients.on_step = report_step
-        self._trainer.clients.memories = self._aggregator.server.memories
         server = self._aggregator.server
-        run_rounds(self.experiment, server, self._update, observers, self.run_dir, self._resume)
+        run_rounds(
+            self.experiment, server, self._trainer.clients, self._update, observers, self.run_dir, self._resume
+        )  # fmt: skip
         hand_back(self._args, server.state.weights)
 
     def _update(self, downlink: Downlink) -> Upload:

@@ -37,6 +37,7 @@ def test_every_key_has_a_meaning() -> None:
         ("comm_args.backend", "sp | MPI | DAPPER_GRPC | GRPC | MQTT_S3", "sp"),
         ("comm_args.customized_training_mqtt_config.MQTT_USER", "str", "''"),
         ("device_args.using_gpu", "bool", "false"),
+        ("device_args.workers", "auto | int >= 1 <= 1024", "auto"),
         ("dapper_args.levels.ratios", "list of float >= 0 < 1", "[0.0, 0.2, 0.4, 0.6, 0.8]"),
         ("dapper_args.params", "section", "{}"),
     ],

@@ -156,7 +156,7 @@ def test_other_settings_are_named(shared: SharedFactory, tmp_path: Path, overrid
 
 def test_settings_of_the_machine_may_differ(shared: SharedFactory, tmp_path: Path) -> None:
     save_checkpoint(checkpoint(), shared(), tmp_path / "file")
-    other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2")
+    other = ("checkpoint_every=3", "checkpoints_kept=9", "output_dir=elsewhere", "threads=2", "workers=3")
     load_checkpoint(tmp_path / "file", shared(*other), CPU)
 
 

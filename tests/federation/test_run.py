@@ -97,6 +97,7 @@ def test_an_interrupted_run_keeps_its_finished_rounds(tiny_settings: SettingsFac
         run_rounds(
             experiment,
             server,
+            clients,
             lambda downlink: clients.update(downlink, experiment.clients[downlink.client_id]),
             [interrupt],
             tmp_path,

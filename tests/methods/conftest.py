@@ -25,7 +25,8 @@ def fedavg(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """FedAvg on four clients, scored in round 9 only; others are built on its problem. Nothing in it may change."""
     small = [
         "method=fedavg", "width=8", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1",
-        "batch_size=16", "comm_round=9", "frequency_of_the_test=9", f"output_dir={tmp_path_factory.mktemp('runs')}",
+        "batch_size=16", "comm_round=9", "workers=1", "frequency_of_the_test=9",
+        f"output_dir={tmp_path_factory.mktemp('runs')}",
     ]  # fmt: skip
     return build_experiment(load_settings([DIGITS], small))
 
@@ -35,7 +36,7 @@ def lenet(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """As ``fedavg``, with LeNet5 and for 10 rounds."""
     small = [
         "method=fedavg", "model=lenet5", "width=6", "client_num_in_total=4", "client_num_per_round=4",
-        "client_share=0.05", "epochs=1", "batch_size=16", "comm_round=10", "frequency_of_the_test=10",
+        "client_share=0.05", "epochs=1", "batch_size=16", "comm_round=10", "workers=1", "frequency_of_the_test=10",
         f"output_dir={tmp_path_factory.mktemp('runs')}",
     ]  # fmt: skip
     return build_experiment(load_settings([DIGITS], small))

@@ -9,7 +9,7 @@ import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, read_ledger
+from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, read_ledger, simulate
 
 platform = pytest.importorskip("fedml_dapper.platform", reason="fedml is not installed")
 
@@ -46,7 +46,7 @@ def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_client_hook_is_called_in_fedmls_order(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    args, experiment = prepared(tiny_settings, tmp_path)
+    args, experiment = prepared(tiny_settings, tmp_path, "workers=auto")  # which is one, as the trainer remembers
     dataset, model = platform.load(args)
     trainer, aggregator = RecordingTrainer(model, args), platform.DapperServerAggregator(model, args)
     runner = platform.InProcessRunner(args, experiment.device, dataset, model, trainer, aggregator)
@@ -55,8 +55,22 @@ def test_every_client_hook_is_called_in_fedmls_order(tiny_settings: SettingsFact
                 "on_after_local_training", "get_model_params"]  # fmt: skip
     assert trainer.calls == expected * 10
     assert runner.run_dir is not None
-    assert len(read_ledger(runner.run_dir / "ledger.jsonl")[1]) == 1
+    record, rounds = read_ledger(runner.run_dir / "ledger.jsonl")
+    assert (record.workers, len(rounds)) == (1, 1)
     assert set(aggregator.test(None, None, args)) == {"global", "scans", "blended", "fonts", "segments"}
+
+
+def test_workers_under_fedmls_runner_train_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    few = ("method=ditto", "client_num_in_total=4", "client_num_per_round=4", "image_size=16", "threads=1")
+    args, experiment = prepared(tiny_settings, tmp_path, *few, "workers=2")
+    dataset, model = platform.load(args)
+    trainer, aggregator = platform.DapperClientTrainer(model, args), platform.DapperServerAggregator(model, args)
+    runner = platform.InProcessRunner(args, experiment.device, dataset, model, trainer, aggregator)
+    runner.run()
+    expected, _ = simulate(build_experiment(tiny_settings("comm_round=1", "epochs=1", *few)))
+    assert runner.experiment.workers.count == 2
+    assert all(tensor.equal(aggregator.server.state.weights[name]) for name, tensor in expected.state.weights.items())
+    assert list(aggregator.server.memories) == list(expected.memories) == [0, 1, 2, 3]
 
 
 def test_aggregator_by_fedmls_list_equals_the_server(tiny_settings: SettingsFactory, tmp_path: Path) -> None:

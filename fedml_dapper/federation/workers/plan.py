@@ -1,0 +1,51 @@
+"""How many clients train at a time, each on how many threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.datasets import Division, tied_to_this_process
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """With one worker clients train in this process, one after another."""
+
+    count: int = 1
+    threads: int | None = None
+    """Of each process; None where every process of several finds its own number."""
+    note: str | None = None
+    """Why there is but one worker, where settings would have more."""
+
+    @classmethod
+    def of_one(cls, threads: int | None, reason: str | None = None) -> WorkerPlan:
+        """No more than one, where there is a ``reason``; without ``threads`` it has all that torch has by itself."""
+        note = None if reason is None else f"clients train one after another: {reason}"
+        return cls(1, threads or torch.get_num_threads(), note)
+
+
+def plan_workers(settings: Settings, division: Division) -> WorkerPlan:
+    """As ``device_args`` say, for everyone's data.
+
+    The number of threads shows in a result's last bits and the number of workers does not. So ``auto`` is many workers
+    of one thread each, which gives the same on any number of cores.
+    """
+    args, per_round = settings.device_args, settings.train_args.client_num_per_round
+    if settings.comm_args.backend != "sp":
+        return WorkerPlan(threads=args.threads)
+    threads = args.threads or int(os.environ.get("OMP_NUM_THREADS", "0").partition(",")[0]) or 1
+    count = min(available_cores() // threads if args.workers == "auto" else args.workers, per_round)
+    if args.using_gpu or count <= 1:
+        return WorkerPlan.of_one(args.threads)
+    reason = tied_to_this_process(division) if sys.platform == "linux" else "only Linux forks processes safely"
+    return WorkerPlan(count, threads) if reason is None else WorkerPlan.of_one(args.threads, reason)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
