@@ -16,7 +16,7 @@ from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
-from fedml_dapper.federation.run_lock import try_lock
+from fedml_dapper.run_lock import try_lock
 
 LOCK_NAME = "lock"
 ALONE = ("workers=1",)

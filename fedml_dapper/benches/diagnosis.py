@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
 from fedml_dapper.federation.testing import evaluate
 from fedml_dapper.methods import ClientContext, Memory

@@ -50,8 +50,8 @@ def bench(
     from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
     from fedml_dapper.benches.terminal import terminal_table
+    from fedml_dapper.durable import written_whole
     from fedml_dapper.federation import slow_precision
-    from fedml_dapper.federation.durable import written_whole
 
     console = Console(stderr=True)
     if listing or name is None:

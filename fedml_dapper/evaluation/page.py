@@ -11,8 +11,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.evaluation.units import decimal, duration, quantity, share, signed
-from fedml_dapper.federation.durable import written_whole
 
 
 def environment(package: str) -> Environment:

@@ -11,8 +11,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.profiling import PARTS, Part, Profiler
 
 OTHER = "other"

@@ -12,11 +12,11 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from fedml_dapper.durable import explained, written_whole
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation.durable import explained, written_whole
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import Record, RoundRecord, RunRecord
-from fedml_dapper.federation.run_lock import try_lock
+from fedml_dapper.run_lock import try_lock
 
 
 class LedgerWriter(RunObserver):

@@ -7,14 +7,14 @@ from datetime import datetime
 from pathlib import Path
 
 from fedml_dapper.config import short_name
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DapperError
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.records import RunRecord
-from fedml_dapper.federation.run_lock import lock_folder, unlock_folder
 from fedml_dapper.federation.shared_settings import SharedSettings
+from fedml_dapper.run_lock import lock_folder, unlock_folder
 
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"

@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.pruning import Tensors
 
 

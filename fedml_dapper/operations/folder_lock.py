@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation.run_lock import try_lock
+from fedml_dapper.run_lock import try_lock
 
 LOCK_NAME = ".members.lock"
 _PAUSE_SECONDS = 0.05

@@ -19,8 +19,8 @@ from pathlib import Path
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedml_dapper.credentials import ADMIN
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.operations.certificate import Certificate
 from fedml_dapper.operations.folder_lock import FolderBusyError, folder_locked
 

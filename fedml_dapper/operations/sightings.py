@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, RootModel, ValidationError
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.operations.folder_lock import folder_locked
 
 LOGGER = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from fedml_dapper import __version__
 from fedml_dapper.config import Settings, check, merge
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import (
@@ -36,10 +37,9 @@ from fedml_dapper.federation import (
     shared_settings,
     simulate,
 )
-from fedml_dapper.federation.durable import written_whole
 from fedml_dapper.federation.records import Record
-from fedml_dapper.federation.run_lock import try_lock
 from fedml_dapper.methods import METHODS
+from fedml_dapper.run_lock import try_lock
 from fedml_dapper.search.choices import SamplerName
 from fedml_dapper.search.space import Params, Range, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
+from fedml_dapper.durable import SCRATCH_NAME
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -22,7 +23,6 @@ from fedml_dapper.federation import (
     open_run_dir,
     simulate,
 )
-from fedml_dapper.federation.durable import SCRATCH_NAME
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.pruning import Device
 
@@ -117,7 +117,7 @@ def test_a_run_is_finished_with_its_last_global_model(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedml_dapper.federation.run_lock import lock_folder
+from fedml_dapper.run_lock import lock_folder
 lock_folder(Path(sys.argv[1]))
 print("mine", flush=True)
 time.sleep(60)

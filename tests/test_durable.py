@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
-from fedml_dapper.federation.durable import written_whole
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedml_dapper.federation.durable import written_whole
+from fedml_dapper.durable import written_whole
 
 with written_whole(Path(sys.argv[1])) as scratch:
     scratch.write_text("half of the ne")
