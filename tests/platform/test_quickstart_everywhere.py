@@ -49,7 +49,7 @@ takes 15 s, as on the machine of docs/performance.md."""
 
 @pytest.fixture(scope="module")
 def in_process() -> list[RoundRecord]:
-    overrides = [f"comm_round={FEW_ROUNDS}", "threads=1"]
+    overrides = [f"comm_round={FEW_ROUNDS}", "threads=1", "workers=1"]
     return simulate(build_experiment(load_settings([ROOT / "config" / "quickstart.yaml"], overrides)))[1]
 
 
