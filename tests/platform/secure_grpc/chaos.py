@@ -1,4 +1,4 @@
-"""A federation whose silos and server are killed, halted, started again and impersonated by a seeded hand.
+"""A federation whose silos and server are killed, halted, revoked, started again and impersonated by a seeded hand.
 
     python -m tests.platform.secure_grpc.chaos --seed 1 --rounds 20
     python -m tests.platform.secure_grpc.chaos --seed 1 --rounds 40 --buffer-size 3    # one silo is ten times slower
@@ -30,6 +30,7 @@ from benchmarks.output import Findings, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import RoundRecord, build_experiment
+from fedml_dapper.operations import Certificate, add_members, read_certificate, revoke_members
 
 from ..processes import ROOT, Silos, free_port
 from ..slow_silo import slow_program
@@ -51,10 +52,12 @@ SMALL = (
 )  # fmt: skip
 EVENTS = {
     "killed": 4, "halted": 3, "sends garbage": 4, "repeats itself": 2, "floods": 2, "gets a twin": 1,
-    "server killed": 1, "server halted": 1, "strangers call": 1,
+    "revoked": 2, "server killed": 1, "server halted": 1, "strangers call": 1,
 }  # fmt: skip
 """What happens, and how often relative to the rest."""
 FLOOD_SECONDS = 3.0
+CUT_OFF_SECONDS = 60.0
+"""How long a silo's process may take to end once nobody takes its certificate: it may be training."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,14 @@ class Chaos:
     ) -> None:
         self._chance = random.Random(seed)
         self._seed, self._rounds, self._say, self._rounds_missed = seed, rounds, say, rounds_missed
-        make = ["bash", ROOT / "run" / "make_certs.sh", folder / "certs", str(NUM_SILOS + 1)]
-        subprocess.run(make, check=True, capture_output=True)
+        self._certificates, self._members = folder / "certs", folder / "members" / "members.json"
+        self._make_certificates(str(NUM_SILOS + 1))
+        self._members.parent.mkdir()
+        add_members(self._members, [self._certificate(rank) for rank in range(1, NUM_SILOS + 1)])
         self._config = SecureGrpcConfig(
-            server_address=f"localhost:{free_port()}", certificates=folder / "certs", max_message_mb=4
-        )
+            server_address=f"localhost:{free_port()}", certificates=self._certificates, members_file=self._members,
+            max_message_mb=4,
+        )  # fmt: skip
         digits = ROOT / "config" / "digits_offline.yaml"
         settings = load_settings([digits], [*SMALL, f"comm_round={rounds}", f"output_dir={folder}"])
         file = experiment_file(folder, settings, self._config, buffer_size)
@@ -166,6 +172,11 @@ class Chaos:
             process.send_signal(signal.SIGSTOP)
             self._impaired[rank] = (until, round_, lambda: process.send_signal(signal.SIGCONT))
             return
+        if event == "revoked":
+            revoke_members(self._members, f"silo-{rank}", "chaos")
+            assert process.wait(CUT_OFF_SECONDS) != 0, f"rank {rank} went on without a certificate that counts"
+            self._impaired[rank] = (until, round_, lambda: self._let_in_again(rank))
+            return
         self._silos.kill(rank)
         self._impaired[rank] = (until, round_, lambda: self._silos.start(rank))
         if event != "killed":
@@ -174,6 +185,19 @@ class Chaos:
             except grpc.RpcError as error:
                 self._say(f"the impostor of silo {rank} was cut off: {error.code()}")
             self._restore(rank)
+
+    def _let_in_again(self, rank: int) -> None:
+        """A silo that was revoked comes back by a new certificate."""
+        self._make_certificates("--renew", f"silo-{rank}")
+        add_members(self._members, [self._certificate(rank)])
+        self._silos.start(rank)
+
+    def _make_certificates(self, *arguments: str) -> None:
+        make = ["bash", ROOT / "run" / "make_certs.sh", self._certificates, *arguments]
+        subprocess.run(make, check=True, capture_output=True)
+
+    def _certificate(self, rank: int) -> Certificate:
+        return read_certificate(self._certificates / f"silo-{rank}.pem")
 
     def _impersonate(self, rank: int, honest: bool) -> None:
         impostor = Impostor(self._config, rank, self._experiment)
