@@ -75,14 +75,14 @@ def take_time() -> None:
 
 def hurry() -> None:
     """What :func:`take_time` was for is done: the process ends."""
-    _answer_with(_disregard)
+    _answer_with(disregard)
     signal.alarm(PATIENCE_S)
 
 
 @atexit.register  # before all that is loaded later, hence called after what that registers
 def _leave_at_once() -> None:
     """Spares an interrupted process the teardown of libraries, in which no handler could end it in time any more."""
-    if any(signal.getsignal(number) is _disregard for number in _SIGNALS):
+    if any(signal.getsignal(number) is disregard for number in _SIGNALS):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, or nobody reads it
                 stream.flush()
@@ -102,7 +102,7 @@ def _leave_as(program: str) -> Callable[[int, FrameType | None], None]:
     return leave
 
 
-def _disregard(_signal: int, _frame: FrameType | None) -> None:
+def disregard(_signal: int, _frame: FrameType | None) -> None:
     """Not SIG_IGN, which programs started from here would inherit."""
 
 

@@ -11,12 +11,12 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from types import FrameType
 
 import torch
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
+from fedml_dapper.interruption import disregard
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.profiling import apart
 
@@ -89,10 +89,6 @@ def _end_with(parent: int) -> None:
 
 def _leave_signals_to_parent() -> None:
     """Ctrl-C reaches all processes of a terminal; the parent ends us. Until now both signals were blocked."""
-    signal.signal(signal.SIGINT, _disregard)
+    signal.signal(signal.SIGINT, disregard)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
-
-
-def _disregard(_signal: int, _frame: FrameType | None) -> None:
-    """Not SIG_IGN, which programs started from here would inherit."""
