@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def peak_extra_bytes(work: Callable[[], object]) -> int:
 
 
 def resident_bytes() -> int:
-    """What is resident now."""
+    """What is resident now; the most that ever was, where the system is not Linux."""
+    if not _STATUS.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return _kib("VmRSS") * 1024
 
 

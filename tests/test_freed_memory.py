@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.fleet.resident import resident_bytes
 from fedml_dapper.freed_memory import LARGEST_KEPT_BYTES, freed_memory_kept
+from fedml_dapper.resident import resident_bytes
 
 FAULTS = """
 import resource, torch

@@ -24,10 +24,10 @@ from fedml_dapper.fleet.demand import BACKWARD, demands
 from fedml_dapper.fleet.families import family_of
 from fedml_dapper.fleet.planning import network_label
 from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, StepTime
-from fedml_dapper.fleet.resident import peak_extra_bytes, resident_bytes
 from fedml_dapper.methods import ClientProfile, Method, Pass
 from fedml_dapper.methods.contract.local_training import new_optimizer
 from fedml_dapper.provenance import machine
+from fedml_dapper.resident import peak_extra_bytes, resident_bytes
 
 SOURCE = "calibration"
 _SMALL = 2

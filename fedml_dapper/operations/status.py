@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from fedml_dapper.resident import resident_bytes
+
 State = Literal["waiting", "round", "measuring", "paused", "ending"]
 """``waiting``: for silos, before the first round. ``measuring``: silos test the model of the round just closed."""
 STATES: tuple[State, ...] = get_args(State)
-_PAGE_BYTES = resource.getpagesize()
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,10 @@ class Progress:
     refused_uploads: int = 0
 
 
-@dataclass(frozen=True)
-class CallerFigures:
+class CallerFigures(BaseModel):
     """What the transport says of a caller."""
+
+    model_config = ConfigDict(frozen=True)
 
     name: str
     connected: bool
@@ -50,17 +50,9 @@ class CallerFigures:
     refused_calls: int
 
 
-class CallerStatus(BaseModel):
+class CallerStatus(CallerFigures):
     """A silo or an edge that calls this server."""
 
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    connected: bool
-    heard_s: float | None
-    bytes_in: int
-    bytes_out: int
-    refused_calls: int
     standing: str
 
 
@@ -101,7 +93,7 @@ class StatusBoard:
         with self._lock:
             old = self._progress
             if (old.state, old.round) == (progress.state, progress.round):
-                progress = Progress(**{**vars(progress), "since": old.since})
+                progress = replace(progress, since=old.since)
             self._progress, self._turned = progress, time.monotonic()
 
     def read(self) -> ServerStatus:
@@ -117,18 +109,10 @@ class StatusBoard:
             seconds=now - progress.since,
             loop_s=now - turned,
             up_s=now - self._begun,
-            memory_bytes=_memory_bytes(),
+            memory_bytes=resident_bytes(),
             callers=tuple(CallerStatus(standing=progress.standings.get(one.name, ""), **vars(one)) for one in callers),
             out=dict(progress.out),
             absent=progress.absent,
             refused_uploads=progress.refused_uploads,
             refused_strangers=strangers,
         )
-
-
-def _memory_bytes() -> int:
-    """Resident; the largest so far where the system does not say more."""
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

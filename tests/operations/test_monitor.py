@@ -23,7 +23,10 @@ from ..platform.processes import free_port
 def board() -> StatusBoard:
     board = StatusBoard()
     board.callers = lambda: (
-        [CallerFigures("silo-1", True, 0.5, 1000, 2000, 0), CallerFigures("silo-2", False, None, 0, 0, 7)],
+        [
+            CallerFigures(name="silo-1", connected=True, heard_s=0.5, bytes_in=1000, bytes_out=2000, refused_calls=0),
+            CallerFigures(name="silo-2", connected=False, heard_s=None, bytes_in=0, bytes_out=0, refused_calls=7),
+        ],
         12,
     )
     board.post(Progress("round", 3, 10, out={"silo-2": "evicted"}, absent=("silo-2",), refused_uploads=4))

@@ -127,7 +127,10 @@ class Link:
         connected = self.connected
         with self._changed:
             heard = None if self._seen == float("-inf") else time.monotonic() - self._seen
-            return CallerFigures(self.name, connected, heard, self._bytes_in, self._bytes_out, self._refused_calls)
+            return CallerFigures(
+                name=self.name, connected=connected, heard_s=heard, bytes_in=self._bytes_in, bytes_out=self._bytes_out,
+                refused_calls=self._refused_calls,
+            )  # fmt: skip
 
     def _free(self, size: int) -> None:
         with self._changed:
