@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import json
+import math
 import os
 import runpy
 import select
@@ -23,6 +24,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fcntl import F_DUPFD, fcntl
@@ -33,6 +36,7 @@ from typing import Any, NoReturn
 SLOW_MODULES = ("fedml_dapper.cli", "fedml_dapper.platform.launch", "sklearn.datasets")
 NUMBER = struct.Struct("i")
 MAX_ORDER_BYTES = 100_000
+LOOK_EVERY_S = 0.02
 ABOVE_ALL = 100
 """No process of ours has so many files open when it starts."""
 
@@ -50,6 +54,7 @@ class Fork:
     ) -> None:  # fmt: skip
         self.args = arguments
         self.returncode: int | None = None
+        self._one_reads = threading.Lock()
         self._news = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._news.connect(str(address))
         order = {
@@ -59,17 +64,19 @@ class Fork:
         self.pid: int = self._next()
 
     def poll(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
+        with self._one_reads:  # threads of a test may ask and wait for the same process
+            if self.returncode is None and select.select([self._news], [], [], 0)[0]:
+                self.returncode = self._next()
+                self._news.close()
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            if not select.select([self._news], [], [], timeout)[0]:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = self._next()
-            self._news.close()
-        return self.returncode
+            time.sleep(LOOK_EVERY_S)
+        return code
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
