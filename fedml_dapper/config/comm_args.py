@@ -64,6 +64,8 @@ class EdgeArgs(Section):
     """HOST:PORT that they dial; the edge's certificate must name HOST."""
     listen_address: Address | None = None
     """ADDRESS:PORT the edge listens on, ``server_address`` when absent."""
+    monitor_port: int | None = Field(default=None, ge=1, lt=2**16)
+    """As the server's, of this edge; ``monitor_host`` is everybody's."""
 
 
 class SecureGrpcConfig(Section):
@@ -122,7 +124,13 @@ class SecureGrpcConfig(Section):
 
     def around(self, edge: EdgeArgs) -> SecureGrpcConfig:
         """With ``edge`` in the server's place."""
-        return self.model_copy(update={"server_address": edge.server_address, "listen_address": edge.listen_address})
+        place = {"server_address": edge.server_address, "listen_address": edge.listen_address}
+        return self.model_copy(update={**place, "monitor_port": edge.monitor_port})
+
+    def served_by(self, rank: int) -> SecureGrpcConfig:
+        """As the server has it, or the edge of this rank: with itself in the server's place."""
+        edge = self.edge(rank)
+        return self if edge is None else self.around(edge)
 
 
 class CommArgs(Section):

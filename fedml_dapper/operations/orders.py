@@ -51,7 +51,7 @@ class Answer(BaseModel):
 
 
 class Desk(Protocol):
-    """Who takes orders: a server's manager."""
+    """Who takes orders: a server's manager, or an edge's, which only says how it is."""
 
     def status(self) -> ServerStatus:
         """From any thread, at once."""

@@ -6,10 +6,11 @@ import json
 import logging
 import secrets
 import threading
-from functools import partial
+from concurrent.futures import Future
 from typing import Any
 
 from fedml.arguments import Arguments
+from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.constants import CommunicationConstants
 from fedml.core.distributed.communication.message import Message
 from fedml.core.distributed.communication.observer import Observer
@@ -25,12 +26,15 @@ from fedml_dapper.federation import (
     read_announcement,
     read_measurement,
 )
+from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.orders import Order
+from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import STOP_SECONDS
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.round_manager import RoundManager
-from fedml_dapper.platform.transports import open_audit_log, open_downwards, open_upwards, reason_of
+from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
 
 LOGGER = logging.getLogger(__name__)
 _LOST = "lost"
@@ -51,9 +55,11 @@ class DapperEdgeManager(RoundManager):
         self, args: Arguments, experiment: Experiment, codec: Codec, edge_codec: EdgeCodec, edge_args: EdgeArgs
     ) -> None:
         self._edge = Edge(experiment)
-        audit = open_audit_log(args)
-        connect = partial(open_downwards, args, edge_args.rank, edge_args.silos, audit)
-        super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect, audit)
+
+        def connect(audit: AuditLog) -> BaseCommunicationManager:
+            return open_downwards(args, edge_args.rank, edge_args.silos, audit, self)
+
+        super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect, edge_args.rank)
         self._own_rank = edge_args.rank
         self._edge_codec = edge_codec
         self._upwards = open_upwards(args, edge_args.rank)
@@ -65,6 +71,10 @@ class DapperEdgeManager(RoundManager):
         """What silos said that they measured, by rank."""
         self._held: dict[int, str] = {}
         """What silos with data of their own said that they hold, by rank."""
+        self._ordered: tuple[int, ...] = ()
+        """Clients that the last order was about."""
+        self._absent: tuple[str, ...] = ()
+        """Silos that are not in the sum of the last round that was closed here."""
 
     def run(self) -> None:
         """Serve until the server ends the run; raises what ended it early."""
@@ -88,7 +98,7 @@ class DapperEdgeManager(RoundManager):
         finally:
             self._upwards.stop_receive_message()
             thread.join(STOP_SECONDS)
-            self._audit.close()
+            self._close_the_books()
 
     def _listen_upwards(self) -> None:
         try:
@@ -174,6 +184,7 @@ class DapperEdgeManager(RoundManager):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
         order = self._edge_codec.decode_order(data)
         self._edge.begin(order)
+        self._ordered = order.clients
         self._ticket, self._measuring = str(msg_params.get(TICKET)), {}
         if msg_params.get(MEASURE):
             self._measured = {}
@@ -204,6 +215,9 @@ class DapperEdgeManager(RoundManager):
         for client_id in self._unsent:
             self._edge.give_up(client_id)
         total = self._edge.close()
+        missing = sorted(set(self._ordered) - {record.client for record in total.records})
+        self._absent = tuple(self._name_of(client_id + 1) for client_id in missing)
+        self._refused_uploads += len(total.refused)
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self._own_rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._edge_codec.encode_sum(total))
         message.add_params(TICKET, self._ticket)
@@ -223,6 +237,25 @@ class DapperEdgeManager(RoundManager):
     @property
     def _round_seconds(self) -> float:
         return SHARE_OF_TIME * self._experiment.settings.dapper_args.round_timeout_s
+
+    # What an operator asks, and sees
+
+    def ask(self, order: Order) -> Future[str]:
+        reason = f"an edge says how it is, and takes no orders; ask the server to {order.act}"
+        refused: Future[str] = Future()
+        refused.set_exception(ConfigError(reason))
+        return refused
+
+    def _progress(self) -> Progress:
+        refused = len(self._edge.refused) if self._open else 0
+        return Progress(
+            state=self._state,
+            round=self._edge.state.round + (1 if self._open else 0),
+            rounds=self._experiment.settings.train_args.comm_round,
+            standings=self._standings(),
+            absent=self._absent,
+            refused_uploads=self._refused_uploads + refused,
+        )
 
     # The end
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from fedml.arguments import Arguments
@@ -18,17 +20,21 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.orders import Order
+from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
-from fedml_dapper.platform.secure_grpc import CUT_OFF
-from fedml_dapper.platform.transports import reason_of
+from fedml_dapper.platform.secure_grpc import CUT_OFF, SecureServer
+from fedml_dapper.platform.transports import open_audit_log, open_monitor, reason_of
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
 """How long those who called may take to confirm the end of the run, or to come and hear of it."""
 MAX_STARTS = 3
 """How often a process may be started again in one round, and be sent the round's model once more."""
+POST_SECONDS = 0.2
+"""How often the status is posted at most."""
 
 
 class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
@@ -36,16 +42,24 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     A process that was started again is sent the round's model once more. An upload counts only if it answers what its
     client was sent last, which its ticket shows. A client that let a round pass is still sent the next, but no longer
-    waited for until it answers again. ``processes`` are the ranks of those that call this one.
+    waited for until it answers again. ``processes`` are the ranks of those that call this one, of rank ``rank``;
+    ``connect`` makes what they dial, once there is where to write down who called.
     """
 
     def __init__(
         self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
-        processes: Collection[int], connect: Callable[[], BaseCommunicationManager], audit: AuditLog, comm: Any = None,
+        processes: Collection[int], connect: Callable[[AuditLog], BaseCommunicationManager], rank: int = 0,
+        comm: Any = None,
     ) -> None:  # fmt: skip
-        self._audit = audit
-        EventLoop.__init__(self, connect)
+        self._board = StatusBoard()
+        self._monitor = open_monitor(args, rank, self._board, experiment.settings.dapper_args.round_timeout_s)
+        self._posted = float("-inf")
+        self._refused_uploads = 0
+        self._audit = open_audit_log(args)
+        EventLoop.__init__(self, lambda: connect(self._audit))
         FedMLServerManager.__init__(self, args, aggregator, comm, 0, len(processes), args.backend)
+        if isinstance(self.com_manager, SecureServer):
+            self._board.callers = self.com_manager.figures
         self._collector = collector
         self._experiment = experiment
         self._codec = codec
@@ -100,6 +114,14 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     @property
     def _round_seconds(self) -> float:
         """How long a round may take, and as long again what is measured after it."""
+        raise NotImplementedError
+
+    def ask(self, order: Order) -> Future[str]:
+        """Have an operator's order carried out on the loop's thread; from any thread."""
+        raise NotImplementedError
+
+    def _progress(self) -> Progress:
+        """What an operator is told of the run."""
         raise NotImplementedError
 
     def register_message_receive_handlers(self) -> None:
@@ -330,6 +352,44 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._measuring = {}
         self.set_deadline(None)
         self._all_measured()
+
+    # What an operator sees
+
+    def status(self) -> ServerStatus:
+        """How this process and its callers are; from any thread."""
+        return self._board.read()
+
+    def on_turn(self) -> None:
+        if time.monotonic() - self._posted >= POST_SECONDS:
+            self._posted = time.monotonic()
+            self._board.post(self._progress())
+
+    @property
+    def _state(self) -> State:
+        if self._leaving:
+            return "ending"
+        if self._measuring:
+            return "measuring"
+        return "round" if self._open else "waiting"
+
+    def _standings(self, left_out: Collection[int] = ()) -> dict[str, str]:
+        """What each process is at, by name; ``left_out`` are clients that take no part now."""
+        groups: dict[str, Collection[int]] = {"left out": left_out, "measures": self._measuring}
+        if self._open:
+            groups |= {"upload refused": self._collector.refused, "answered": self._collector.answered()}
+            groups |= {"silent": self._silent, "at work": self._sent}
+        found = {}
+        for process in sorted(self._processes):
+            at_rest = "idle" if process in self._online else "away"
+            standings = (standing for standing, clients in groups.items() if process - 1 in clients)
+            found[self._name_of(process)] = next(standings, at_rest)
+        return found
+
+    def _close_the_books(self) -> None:
+        """Nobody calls any more."""
+        self._audit.close()
+        if self._monitor is not None:
+            self._monitor.close()
 
     # The end
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from functools import partial
@@ -27,18 +26,16 @@ from fedml_dapper.federation import (
     read_measurement,
     read_measurements,
 )
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
-from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
+from fedml_dapper.operations.status import Progress, State
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
-from fedml_dapper.platform.secure_grpc import SecureServer
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
-from fedml_dapper.platform.transports import open_audit_log, open_downwards, open_monitor, open_transport
+from fedml_dapper.platform.transports import open_downwards, open_transport
 
 LOGGER = logging.getLogger(__name__)
-POST_SECONDS = 0.2
-"""How often the status is posted at most."""
 
 
 class DapperServerManager(RoundManager):
@@ -58,20 +55,16 @@ class DapperServerManager(RoundManager):
         edge_codec: EdgeCodec, journal: RunJournal, comm: Any, processes: Collection[int],
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
-        self._board = StatusBoard()
-        self._monitor = open_monitor(args, self._board, experiment.settings.dapper_args.round_timeout_s)
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
         self._parked = False
         """Whether the next round is opened once the run is resumed."""
-        self._refused_uploads = 0
-        self._posted = float("-inf")
-        audit = open_audit_log(args)
-        connect: Callable[[], BaseCommunicationManager] = partial(open_transport, args, comm, 0, len(processes))
-        if args.backend == "DAPPER_GRPC":
-            connect = partial(open_downwards, args, 0, processes, audit, self)
-        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, audit, comm)
-        if isinstance(self.com_manager, SecureServer):
-            self._board.callers = self.com_manager.figures
+
+        def connect(audit: AuditLog) -> BaseCommunicationManager:
+            if args.backend == "DAPPER_GRPC":
+                return open_downwards(args, 0, processes, audit, self)
+            return open_transport(args, comm, 0, len(processes))
+
+        super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm=comm)
         self._edge_codec = edge_codec
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
@@ -87,9 +80,7 @@ class DapperServerManager(RoundManager):
             self.com_manager.forget_finished_rounds()  # what silos sent that were at work to the end
         finally:
             self._journal.finished()
-            self._audit.close()
-            if self._monitor is not None:
-                self._monitor.close()
+            self._close_the_books()
 
     # Coming online
 
@@ -251,14 +242,9 @@ class DapperServerManager(RoundManager):
     def _all_measured(self) -> None:
         self._go_on_from(self._server.measured(self._measured))
 
-    # What an operator sees and asks
-
-    def status(self) -> ServerStatus:
-        """From any thread."""
-        return self._board.read()
+    # What an operator asks, and sees
 
     def ask(self, order: Order) -> Future[str]:
-        """From any thread."""
         return self.call(partial(self._steering.carry_out, order))
 
     def go_on(self) -> None:
@@ -272,11 +258,6 @@ class DapperServerManager(RoundManager):
         self._refuse_silo(silo, EVICTED, next((edge.rank for edge in edges if silo in edge.silos), None))
         self._let_go(silo)
 
-    def on_turn(self) -> None:
-        if time.monotonic() - self._posted >= POST_SECONDS:
-            self._posted = time.monotonic()
-            self._board.post(self._progress())
-
     def _progress(self) -> Progress:
         server, record = self._server, self._server.last_record
         round_ = server.state.round + (1 if self._open else 0)
@@ -288,7 +269,7 @@ class DapperServerManager(RoundManager):
             state=self._state,
             round=round_,
             rounds=self._experiment.settings.train_args.comm_round,
-            standings=self._standings(),
+            standings=self._standings(server.left_out),
             out=out,
             absent=() if record is None else tuple(self._name_of(client + 1) for client in record.absent),
             refused_uploads=self._refused_uploads + len(server.refused if self._open else ()),
@@ -296,27 +277,8 @@ class DapperServerManager(RoundManager):
 
     @property
     def _state(self) -> State:
-        if self._leaving:
-            return "ending"
-        if self._measuring:
-            return "measuring"
-        if self._open:
-            return "round"
-        return "paused" if self._parked else "waiting"
-
-    def _standings(self) -> dict[str, str]:
-        """What each process is at, by name."""
-        server = self._server
-        groups: dict[str, Collection[int]] = {"left out": server.left_out, "measures": self._measuring}
-        if self._open:
-            groups |= {"upload refused": server.refused, "answered": server.answered(), "silent": self._silent}
-            groups |= {"at work": self._sent}
-        found = {}
-        for process in sorted(self._processes):
-            at_rest = "idle" if process in self._online else "away"
-            standings = (standing for standing, clients in groups.items() if process - 1 in clients)
-            found[self._name_of(process)] = next(standings, at_rest)
-        return found
+        state = super()._state
+        return "paused" if state == "waiting" and self._parked else state
 
     # The end
 

@@ -138,23 +138,19 @@ def open_audit_log(args: Arguments) -> AuditLog:
     return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
 
 
-def open_monitor(args: Arguments, board: StatusBoard, patience_s: float) -> Monitor | None:
-    """The server's health and metrics, where the settings ask for them."""
-    config = _secure_grpc(args) if args.backend == "DAPPER_GRPC" else None
+def open_monitor(args: Arguments, rank: int, board: StatusBoard, patience_s: float) -> Monitor | None:
+    """Health and metrics of the server, or of the edge of ``rank``, where the settings ask for them."""
+    config = _secure_grpc(args).served_by(rank) if args.backend == "DAPPER_GRPC" else None
     if config is None or config.monitor_port is None:
         return None
     return Monitor(config.monitor_host, config.monitor_port, board.read, patience_s)
 
 
-def open_downwards(
-    args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk | None = None
-) -> SecureServer:
-    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``, which has no ``desk``."""
+def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk) -> SecureServer:
+    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
     config = _secure_grpc(args)
-    edge = config.edge(rank)
-    here = config if edge is None else config.around(edge)
     names = {caller: config.name_of(caller) for caller in callers}
-    return SecureServer(here, CredentialFiles(config, rank), names, audit, desk)
+    return SecureServer(config.served_by(rank), CredentialFiles(config, rank), names, audit, desk)
 
 
 def _secure_grpc(args: Arguments) -> SecureGrpcConfig:

@@ -74,7 +74,7 @@ class SecureServer(Endpoint):
 
     def __init__(
         self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog,
-        desk: Desk | None = None,
+        desk: Desk,
     ) -> None:  # fmt: skip
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
@@ -243,20 +243,18 @@ class SecureServer(Endpoint):
     def _steer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Have an order of an admin carried out, one at a time."""
         with self._answering(context), self._doorkeeper.admitted(context, is_admins=True) as (_, call):
-            if self._desk is None:
-                raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, "an edge takes no orders; ask the server")
             if not self._ordering.acquire(blocking=False):
                 raise SiloBusyError("another order is being carried out")
             try:
                 order = read_order(_request(requests))
-                said = "" if order.act == "status" else self._carry_out(order, call, self._desk)
+                said = "" if order.act == "status" else self._carry_out(order, call)
             finally:
                 self._ordering.release()
             yield Answer(said=said, status=self._desk.status()).model_dump_json().encode()
 
-    def _carry_out(self, order: Order, call: OpenCall, desk: Desk) -> str:
+    def _carry_out(self, order: Order, call: OpenCall) -> str:
         known = {"act": order.act, "silo": order.silo or 0, "fingerprint": call.certificate.fingerprint}
-        future = desk.ask(order)
+        future = self._desk.ask(order)
         try:
             said = _result_of(future, min(ORDER_SECONDS, max(0.0, call.context.time_remaining() - 1)))
         except DapperError as error:

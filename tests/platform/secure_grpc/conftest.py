@@ -19,6 +19,7 @@ from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
 from ..processes import ROOT, free_port
+from .manager import Manager
 
 NUM_SILOS = 2
 MAX_MESSAGE_MB = 4
@@ -99,7 +100,7 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
         credentials = CredentialFiles(settings, rank)
         if rank == 0:
             silos = {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)}
-            transport: Endpoint = SecureServer(settings, credentials, silos, AuditLog(settings.audit_file))
+            transport: Endpoint = SecureServer(settings, credentials, silos, AuditLog(settings.audit_file), Manager())
         else:
             transport = SecureSilo(settings, credentials, rank, patience_s=20)
         running.append(Running(transport))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import yaml
 from safetensors.torch import load_file
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.credentials import read_admin_credentials
+from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.operations.orders import Order, give_order
 
 from ..processes import Silos, free_port
 from .conftest import make_certificates
@@ -29,7 +33,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(certificates: Path) -> SecureGrpcConfig:
     edges = [
-        {"rank": rank, "silos": silos, "server_address": f"localhost:{free_port()}"} for rank, silos in EDGES.items()
+        {"rank": rank, "silos": silos, "server_address": f"localhost:{free_port()}", "monitor_port": free_port()}
+        for rank, silos in EDGES.items()
     ]
     return SecureGrpcConfig.model_validate(
         {"server_address": f"localhost:{free_port()}", "certificates": certificates, "edges": edges}
@@ -85,9 +90,23 @@ def test_the_model_is_the_one_without_edges(tree: Callable[[Settings], Silos], t
         assert ours.scores.global_accuracy == pytest.approx(theirs.scores.global_accuracy, abs=1)
 
 
+def check_what_an_operator_sees(config: SecureGrpcConfig) -> None:
+    """Of edge 7, in a run of which at least a round is done."""
+    edge, admin = config.edges[0], read_admin_credentials(config)
+    status = give_order(edge.server_address, admin, Order(act="status")).status
+    assert [(one.name, one.connected, one.bytes_in > 1000) for one in status.callers] == [
+        ("silo-1", True, True), ("silo-2", True, True), ("silo-3", True, True)
+    ]  # fmt: skip
+    assert (status.round >= 1, status.rounds, status.absent) == (True, 8, ())
+    with urllib.request.urlopen(f"http://127.0.0.1:{edge.monitor_port}/metrics", timeout=5) as answer:
+        assert 'dapper_caller_connected{caller="silo-2"} 1.0' in answer.read().decode()
+    with pytest.raises(DapperError, match="an edge says how it is, and takes no orders; ask the server to pause"):
+        give_order(edge.server_address, admin, Order(act="pause"))
+
+
 @pytest.mark.long
 def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
-    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
 ) -> None:
     settings = of_six(
         tiny_settings, "comm_round=8", "round_timeout_s=20", "min_clients_per_round=2", "checkpoint_every=1"
@@ -95,6 +114,7 @@ def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
     silos = tree(settings)
     start(silos)
     silos.wait_for_round(1)
+    check_what_an_operator_sees(config)
     silos.kill(2)
     silos.wait_for_round(2)
     silos.kill(8)

@@ -7,7 +7,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
 import grpc
@@ -17,40 +16,17 @@ from click.testing import CliRunner, Result
 from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles, Credentials, read_admin_credentials, read_credentials
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import DapperError
 from fedml_dapper.operations import AuditLog, add_members, read_certificate, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.orders import STEER, Order, give_order
-from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
 from fedml_dapper.platform.secure_grpc import SecureServer
 from fedml_dapper.platform.secure_grpc import server as server_module
 from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE
 
 from .conftest import Running
+from .manager import Manager
 from .raw_silo import DELIVER, FETCH, TRY_UP, RawSilo, parcel, refused
-
-
-class Manager:
-    """Takes orders, and carries them out when a test says so."""
-
-    def __init__(self) -> None:
-        self.board = StatusBoard()
-        self.board.post(Progress(state="round", round=3, rounds=10, standings={"silo-1": "at work"}))
-        self.asked: list[tuple[Order, Future[str]]] = []
-        self.is_busy = False
-
-    def status(self) -> ServerStatus:
-        return self.board.read()
-
-    def ask(self, order: Order) -> Future[str]:
-        future: Future[str] = Future()
-        self.asked.append((order, future))
-        if not self.is_busy:
-            if order.act == "resume":
-                future.set_exception(ConfigError("the run is not paused"))
-            else:
-                future.set_result(f"done: {order.act}")
-        return future
 
 
 @pytest.fixture
