@@ -44,6 +44,7 @@ from fedml_dapper.federation.shared_settings import (
     settings_difference,
     shared_settings,
 )
+from fedml_dapper.federation.turns import Turns, cost_of_rounds
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
 from fedml_dapper.federation.wire import Codec, framed
@@ -79,11 +80,13 @@ __all__ = [
     "Scores",
     "Server",
     "SharedSettings",
+    "Turns",
     "UploadCheck",
     "build_experiment",
     "build_untrained",
     "changed_params",
     "common_schema",
+    "cost_of_rounds",
     "device_of",
     "framed",
     "is_finished",

@@ -75,7 +75,8 @@ class DistributedRunner:
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
         comm = vars(self._args).get("comm")
-        torch.set_num_threads(self._num_threads(comm))
+        neighbours = 0 if comm is None else _trainers_here(comm)
+        torch.set_num_threads(self._num_threads(neighbours))
         try:
             edge = self.experiment.settings.comm_args.edge(int(self._args.rank))
             if self._args.rank == 0:
@@ -120,18 +121,26 @@ class DistributedRunner:
             self._num_processes(comm),
         ).run()  # fmt: skip
 
-    def _num_threads(self, comm: Any) -> int:
+    def _num_threads(self, neighbours: int) -> int:
         """As set, by the experiment or the environment; else under MPI, where torch by itself takes one, all cores for
-        the server, which works while the others wait, and an equal share of them for each of these."""
+        the server, which works while the others wait, and an equal share of them for each of so many ``neighbours``
+        that train on this machine."""
         chosen = self.experiment.settings.device_args.threads
         if chosen is not None:
             return chosen
-        if comm is None or "OMP_NUM_THREADS" in os.environ:
+        if vars(self._args).get("comm") is None or "OMP_NUM_THREADS" in os.environ:
             return torch.get_num_threads()
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        return cores if self._args.rank == 0 else max(1, cores // self._num_processes(comm))
+        return cores if self._args.rank == 0 else max(1, cores // neighbours)
 
     def _num_processes(self, comm: Any) -> int:
         if comm is not None:
             return int(comm.Get_size()) - 1
         return self.experiment.settings.train_args.client_num_in_total
+
+
+def _trainers_here(comm: Any) -> int:
+    """How many ranks of this machine train; to be asked by all ranks."""
+    from mpi4py import MPI  # noqa: PLC0415  # there where a run is MPI's
+
+    return int(comm.Split_type(MPI.COMM_TYPE_SHARED).allreduce(int(comm.Get_rank() > 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -23,6 +23,7 @@ from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
+from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
 from fedml_dapper.platform.secure_grpc import CUT_OFF, SecureServer
@@ -66,7 +67,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._processes = frozenset(processes)
         self._online: set[int] = set()
         self._said_goodbye: set[int] = set()
-        self._queues: dict[int, deque[int]] = defaultdict(deque)
+        self._dispatch: Dispatch = Silos()
         self._sent: dict[int, str] = {}
         """Those who were sent the round's model or are at work since an earlier one, and the ticket that came with what
         they were sent."""
@@ -182,7 +183,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self._collector.give_up(client_id)
             else:
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
-                self._queues[process].appendleft(client_id)
+                self._dispatch.give_back(client_id)
         return True
 
     def handle_cut_off(self, msg_params: Message) -> None:
@@ -220,26 +221,24 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _begin(self, recipients: Sequence[int]) -> None:
         """Send everybody what the round starts from."""
-        self._queues.clear()
         self._starts.clear()
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
-        for client_id in recipients:
-            self._queues[self._process_of(client_id)].append(client_id)
+        self._dispatch.begin(recipients)
         self._open = True
         self.set_deadline(self._round_seconds)
-        for process in sorted(self._queues):
+        for process in sorted(self._online):
             self._send_next(process)
 
     def _send_next(self, process: int) -> None:
         """Send the process its next client's downlink, if it is there to take it."""
-        if process not in self._online or not self._queues[process]:
+        client_id = self._dispatch.take(process) if process in self._online else None
+        if client_id is None:
             return
-        client_id = self._queues[process][0]
         message = self._model_for(client_id)
         if self._send(message):
-            self._queues[process].popleft()
             self._sent[client_id] = message.get(TICKET)
         else:
+            self._dispatch.give_back(client_id)
             self._online.discard(process)
             LOGGER.warning("the round goes on without client %d", client_id)
 
@@ -277,7 +276,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             for client_id in self._owed_by(process):
                 self._collector.refuse(client_id, error)
         if self._open:
-            self._send_next(process)
+            for free in (process, *self._dispatch.in_waiting()):
+                self._send_next(free)
             self._close_if_complete()
 
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
@@ -294,7 +294,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return message.client_id, lambda: self._collector.receive(message)
 
     def _close_if_complete(self) -> None:
-        reachable = {client_id for client_id in self._unsent if self._process_of(client_id) in self._online}
+        reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._online)}
         awaited = (self._sent.keys() | reachable) - self._collector.refused.keys() - self._silent
         if self._open and self._is_complete(self._collector.answered(), awaited):
             self._close()
@@ -419,13 +419,13 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
 
     @property
-    def _unsent(self) -> set[int]:
+    def _unsent(self) -> Collection[int]:
         """Clients that were chosen and have not been sent the round's model."""
-        return {client_id for queued in self._queues.values() for client_id in queued}
+        return self._dispatch.not_taken
 
     def _name_of(self, process: int) -> str:
         """As its certificate has it."""
         return f"{'silo' if self._experiment.settings.comm_args.edge(process) is None else 'edge'}-{process}"
 
     def _process_of(self, client_id: int) -> int:
-        return 1 + client_id
+        return self._dispatch.process_of(client_id)

@@ -22,6 +22,7 @@ from fedml_dapper.federation import (
     RoundRecord,
     RunJournal,
     Server,
+    cost_of_rounds,
     read_announcement,
     read_measurement,
     read_measurements,
@@ -30,6 +31,7 @@ from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, State
 from fedml_dapper.platform.client_manager import HOLDS, SILO
+from fedml_dapper.platform.dispatch import Ranks
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
@@ -41,8 +43,8 @@ LOGGER = logging.getLogger(__name__)
 class DapperServerManager(RoundManager):
     """Runs the rounds of a federation whose clients live in other processes.
 
-    A process serves one client (cross-silo) or several, one after another (MPI). Under MPI a client moves to the next
-    rank in every round, and what it remembers travels with it; a silo keeps its own. A round closes when everyone who
+    A process serves one client (cross-silo) or several, one after another (MPI). Under MPI whoever is free takes the
+    next client, and what the client remembers travels with it; a silo keeps its own. A round closes when everyone who
     should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. With ``buffer_size`` a
     round closes with so many uploads, and who is not done goes on. An edge answers for several silos at once.
 
@@ -65,6 +67,9 @@ class DapperServerManager(RoundManager):
             return open_transport(args, comm, 0, len(processes))
 
         super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm=comm)
+        if self._server.holds_memories:
+            cost = cost_of_rounds(experiment, lambda client_id: self._server.state.profiles[client_id])
+            self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
         self._edge_codec = edge_codec
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
@@ -135,6 +140,10 @@ class DapperServerManager(RoundManager):
             self._open_round_or_leave()
 
     # A round
+
+    def _no_more_awaited(self) -> Collection[int]:
+        """Clients whose uploads are there, or will not come."""
+        return self._server.answered() | self._server.refused.keys()
 
     def _open_round_or_leave(self) -> None:
         is_over = self._steering.is_last_round or not self._server.has_rounds_left
@@ -291,11 +300,6 @@ class DapperServerManager(RoundManager):
         for process in sorted(self._online):
             self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process))
         raise DapperError(reason)
-
-    def _process_of(self, client_id: int) -> int:
-        if not self._server.holds_memories:
-            return super()._process_of(client_id)
-        return 1 + (client_id + self._server.state.round) % len(self._processes)
 
     @property
     def _round_seconds(self) -> float:

@@ -145,7 +145,7 @@ def test_what_is_expensive_begins_first_but_not_far_ahead(
         begun.append(client_id)
         return ORIGINAL(server, client_id)
 
-    monkeypatch.setattr("fedml_dapper.federation.workers.pool.AHEAD", ahead)
+    monkeypatch.setattr("fedml_dapper.federation.turns.AHEAD", ahead)
     monkeypatch.setattr(Server, "downlink", downlink)
     settings = tiny_settings(*ONE_ROUND, "client_num_per_round=4", "method=heterofl", "assignment=[5, 4, 2, 1]")
     simulate(with_workers(build_experiment(settings), 2))

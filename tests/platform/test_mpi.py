@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from fedml_dapper.config import Settings
-from fedml_dapper.federation import read_ledger
+from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.federation import build_experiment, read_ledger, simulate
 
 from .nursery import nursery
 
@@ -50,6 +52,24 @@ DapperClientManager.handle_message_receive_model_from_server = say_hello_again
 args = dapper.init()
 dataset, model = dapper.load(args)
 dapper.DistributedRunner(args, None, dataset, model).run()
+"""
+
+UNEQUAL_PROGRAM = """
+import time
+from pathlib import Path
+from fedml_dapper import platform as dapper
+
+class Unequal(dapper.DapperClientTrainer):
+    def train(self, train_data, device, args):
+        super().train(train_data, device, args)
+        Path(f"rank_{args.rank}_trained_{self.id}").touch()
+        if args.rank == 2:  # until rank 1 has trained all that it may before this one counts
+            while len(list(Path().glob("rank_1_*"))) < 7:
+                time.sleep(0.05)
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model, client_trainer=Unequal(model, args), run_dir="run").run()
 """
 
 LATE_PROGRAM = """
@@ -126,6 +146,17 @@ def test_a_rank_that_says_twice_that_it_is_there_misses_no_client(config: Path, 
     [ledger] = tmp_path.glob("*/ledger.jsonl")
     _, rounds = read_ledger(ledger)
     assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
+
+
+def test_a_slow_rank_trains_fewer_clients_and_the_model_is_the_same(config: Path, tmp_path: Path) -> None:
+    program = tmp_path / "unequal.py"
+    program.write_text(UNEQUAL_PROGRAM)
+    finished = mpirun(3, tmp_path, program, "--cf", config)
+    assert finished.returncode == 0, finished.stderr
+    assert len(list(tmp_path.glob("rank_1_*"))) >= 7
+    found = load_file(tmp_path / "run" / "global_model.safetensors")
+    server, _ = simulate(build_experiment(load_settings(config)))
+    assert all(torch.equal(found[name], tensor) for name, tensor in server.state.weights.items())
 
 
 def test_a_single_process_is_told_how_to_start(config: Path, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ What makes forks dangerous, and why these are not:
   and a worker uses nothing but torch, its data and its pipe.
 * A GPU does not survive it; so workers are for CPUs (``plan.py``).
 
-A round's clients begin in the order of what they cost, the most expensive first, so that none is left to train alone at
-its end. Their uploads are handed on in client order all the same, and until then wait here. So no client begins far
-ahead of the one whose turn it is: memory does not grow with the number of clients.
+A round's clients begin in the order of what they cost (``federation/turns.py``). Their uploads are handed on in client
+order all the same, and until then wait here.
 """
 
 from __future__ import annotations
@@ -34,14 +33,13 @@ from types import TracebackType
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.server import Server
+from fedml_dapper.federation.turns import Turns
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
 from fedml_dapper.federation.workers.process import HELD_BACK, serve
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.profiling import waiting, worked_apart
 
 LOGGER = logging.getLogger(__name__)
-AHEAD = 4
-"""Clients per worker that may have begun before the one whose upload is next has come."""
 MOST_DEATHS = 3
 """Of workers that trained one client in one round."""
 
@@ -102,23 +100,21 @@ class WorkerPool:
         """
         self._model.show(self._server.state.weights)
         self._deaths.clear()
-        not_begun, done = list(client_ids), dict[int, Done]()
-        for position, client_id in enumerate(client_ids):
-            allowed = set(client_ids[: position + AHEAD * self._count])
+        turns, done, counted = Turns(client_ids, self._cost, self._count), dict[int, Done](), set[int]()
+        for client_id in client_ids:
             while True:
-                self._occupy(not_begun, allowed)
+                self._occupy(turns, counted)
                 if client_id in done:
                     break
                 done |= self._heard()
+            counted.add(client_id)
             yield self._taken(done.pop(client_id))
 
-    def _occupy(self, not_begun: list[int], allowed: set[int]) -> None:
-        """Give idle workers the most expensive of those clients that may begin."""
+    def _occupy(self, turns: Turns, counted: set[int]) -> None:
+        """Give idle workers those clients that may begin."""
         for worker in self._workers:
-            candidates = [client_id for client_id in not_begun if client_id in allowed]
-            if worker.task is None and candidates:
-                client_id = max(candidates, key=self._cost)
-                not_begun.remove(client_id)
+            client_id = turns.take(counted) if worker.task is None else None
+            if client_id is not None:
                 task = Task(self._server.downlink(client_id), self._server.memories.get(client_id))
                 self._give(worker, task)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.server import Server
+from fedml_dapper.federation.turns import cost_of_rounds
 from fedml_dapper.federation.workers.pool import WorkerPool
-from fedml_dapper.fleet import local_work, round_macs
-from fedml_dapper.methods import ClientProfile, Downlink, Upload
+from fedml_dapper.methods import Downlink, Upload
 
 Training = Callable[[Sequence[int]], Iterator[Upload]]
 """Trains the open round's clients; their uploads come in the order that they are named in."""
@@ -26,15 +25,7 @@ def local_training(
         yield lambda client_ids: (update(server.downlink(client_id)) for client_id in client_ids)
         return
     assert experiment.workers.threads is not None
-
-    @cache
-    def macs(level: int, ratio: float) -> int:
-        return round_macs(local_work(experiment.method, ClientProfile(0, "", level, ratio, 0)))
-
-    def cost(client_id: int) -> float:
-        profile = server.state.profiles[client_id]
-        return macs(profile.level, profile.ratio) * profile.num_samples
-
+    cost = cost_of_rounds(experiment, lambda client_id: server.state.profiles[client_id])
     count, threads = experiment.workers.count, experiment.workers.threads
     with WorkerPool(count, threads, server, clients, update, cost) as pool:
         yield pool.uploads

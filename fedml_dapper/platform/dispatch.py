@@ -1,0 +1,110 @@
+"""Which of the processes that call trains which client, and when."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from fedml_dapper.federation import Turns
+
+
+class Dispatch(Protocol):
+    """Of an open round."""
+
+    def begin(self, clients: Sequence[int]) -> None:
+        """A round of these clients begins; those at work since an earlier one are not among them."""
+
+    def take(self, process: int) -> int | None:
+        """The client that ``process``, which is free, trains next; None where there is none for it now."""
+
+    def give_back(self, client_id: int) -> None:
+        """A client that was taken has to be trained once more."""
+
+    def process_of(self, client_id: int) -> int:
+        """Who trains it, or has trained it; 0 where nobody has taken it."""
+
+    def in_waiting(self) -> list[int]:
+        """Processes that got none, and may get one now that others are done."""
+
+    @property
+    def not_taken(self) -> Collection[int]:
+        """Clients whose turn has not come."""
+
+    def can_be_taken(self, client_id: int, online: Collection[int]) -> bool:
+        """Whether one of the processes ``online`` may take a client that nobody has taken."""
+
+
+class Silos:
+    """Each process is one client of its own: a silo, or an edge."""
+
+    def __init__(self) -> None:
+        self._not_taken: set[int] = set()
+
+    def begin(self, clients: Sequence[int]) -> None:
+        self._not_taken = set(clients)
+
+    def take(self, process: int) -> int | None:
+        client_id = process - 1
+        if client_id not in self._not_taken:
+            return None
+        self._not_taken.remove(client_id)
+        return client_id
+
+    def give_back(self, client_id: int) -> None:
+        self._not_taken.add(client_id)
+
+    def process_of(self, client_id: int) -> int:
+        return client_id + 1
+
+    def in_waiting(self) -> list[int]:
+        return []
+
+    @property
+    def not_taken(self) -> Collection[int]:
+        return self._not_taken
+
+    def can_be_taken(self, client_id: int, online: Collection[int]) -> bool:
+        return client_id + 1 in online
+
+
+class Ranks:
+    """Whoever is free trains the next client: ranks of a simulation, which may be of unequal strength. ``done`` says
+    whose uploads of the open round are there, or will not come."""
+
+    def __init__(self, processes: int, cost: Callable[[int], float], done: Callable[[], Collection[int]]) -> None:
+        self._processes, self._cost, self._done = processes, cost, done
+        self._turns = Turns((), cost, processes)
+        self._taken_by: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
+
+    def begin(self, clients: Sequence[int]) -> None:
+        self._turns = Turns(clients, self._cost, self._processes)
+        self._taken_by, self._waiting = {}, deque()
+
+    def take(self, process: int) -> int | None:
+        client_id = self._turns.take(self._done())
+        if client_id is not None:
+            self._taken_by[client_id] = process
+        elif self._turns.left and process not in self._waiting:
+            self._waiting.append(process)
+        return client_id
+
+    def give_back(self, client_id: int) -> None:
+        self._turns.give_back(client_id)
+        del self._taken_by[client_id]
+
+    def process_of(self, client_id: int) -> int:
+        return self._taken_by.get(client_id, 0)
+
+    def in_waiting(self) -> list[int]:
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    @property
+    def not_taken(self) -> Collection[int]:
+        return self._turns.left
+
+    def can_be_taken(self, client_id: int, online: Collection[int]) -> bool:
+        return bool(online)
