@@ -215,9 +215,9 @@ def test_a_notebook_shows_rounds_in_its_own_output(
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_readmes_lines_work(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    [code] = re.findall(r"## From Python\n\n```python\n(.*?)```", readme, re.DOTALL)
+def test_the_pages_lines_work(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "start.md").read_text()
+    [code] = re.findall(r"## From Python\n\n```python\n(.*?)```", page, re.DOTALL)
     assert len(code.strip().splitlines()) <= 8
     monkeypatch.chdir(tmp_path)
     folder = fedml_dapper.run(tiny, comm_round=1, output="earlier", progress=False).folder

@@ -1,4 +1,4 @@
-"""The README's program for FedML users, run as it stands there."""
+"""The program of docs/fedml_program.md for FedML users, run as it stands there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedml_dapper.federation import build_experiment, read_ledger, simulate
 
 from .conftest import OfflineProcess
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "fedml_program.md"
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    [code] = re.findall(r"## From your own FedML program\n\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(code.splitlines()) <= 20
     file = tmp_path / "my_program.py"
     file.write_text(code)
