@@ -26,16 +26,25 @@ BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin"
 needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
 
 
+_CLAIMS: list[socket.socket] = []
+"""One a port that this process gave away; they end with it."""
+
+
 def free_port() -> int:
-    """A port nobody listens on, below those that the system gives to outgoing connections: they come and go."""
+    """A port that nobody listens on, and that no call of this function gives away again, in whatever test process of
+    this machine. It lies below those that the system gives to outgoing connections, which come and go."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0a test's port {port}")  # an abstract address: one process of the machine has it
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        except OSError:
+            claim.close()
+            continue
+        _CLAIMS.append(claim)
+        return port
 
 
 def address_table(folder: Path, num_clients: int) -> Path:
