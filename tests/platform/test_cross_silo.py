@@ -12,6 +12,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 
 from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
+from .timeless_server import let_time_pass, timeless_program, wait_for_all_but
 
 SettingsFactory = Callable[..., Settings]
 NUM_SILOS = 6
@@ -87,18 +88,21 @@ def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
 def test_a_killed_client_does_not_stop_the_run(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "round_timeout_s=12", "epochs=3")
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "epochs=1")
     silos = started(config)
-    silos.start_all()
+    silos.start(0, program=timeless_program(tmp_path))
+    for rank in range(1, NUM_SILOS + 1):
+        silos.start(rank)
     silos.wait_for_round(1)
     silos.kill(3)
+    if wait_for_all_but(silos, 3):  # it was killed at work
+        let_time_pass(silos)  # once, and not for each message
     assert silos.wait(0) == 0, silos.output(0)
     rounds = silos.rounds()
     assert [record.round for record in rounds] == [1, 2, 3, 4]
     assert rounds[0].absent == ()
     assert all(record.absent == (2,) for record in rounds[2:])
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds[2:])
-    assert all(record.seconds.total < 20 for record in rounds)  # 12 were waited once, and not for each message
     assert "without clients [2]" in silos.output(0)
     assert "rank 3 cannot be reached" in silos.output(0)
 
@@ -124,7 +128,7 @@ import time
 from pathlib import Path
 from fedml_dapper import platform as dapper
 
-ledger, awake = Path("run/ledger.jsonl"), Path("awake")
+ledger, server = Path("run/ledger.jsonl"), Path("rank_0.log")
 
 def until(happened):
     while not happened():
@@ -135,9 +139,8 @@ class Slow(dapper.DapperClientTrainer):
         super().train(train_data, device, args)
         if args.rank == 3 and args.round_idx == 1:  # answers when the next round is closed too, without it
             until(lambda: ledger.read_bytes().count(b"\\n") > 3)  # the head and three rounds
-            awake.touch()
         elif args.rank == 4 and args.round_idx == 4:  # so that rounds are left to take it in again
-            until(awake.exists)
+            until(lambda: "what it was sent last, dropped" in server.read_text())
 
 args = dapper.init()
 dataset, model = dapper.load(args)
@@ -149,16 +152,19 @@ dapper.DistributedRunner(args, None, dataset, model, client_trainer=Slow(model, 
 def test_a_late_upload_is_dropped_and_its_client_comes_back(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "comm_round=20", "round_timeout_s=10", "epochs=1")
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=8", "epochs=1")
     program = tmp_path / "slow.py"
     program.write_text(SLOW_PROGRAM)
     silos = started(config)
+    programs = {0: timeless_program(tmp_path), 3: program, 4: program}
     for rank in range(NUM_SILOS + 1):
-        silos.start(rank, program=program if rank in {3, 4} else None)
+        silos.start(rank, program=programs.get(rank))
+    assert wait_for_all_but(silos, 3)
+    assert len(silos.rounds()) == 1
+    let_time_pass(silos)
     assert silos.wait(0) == 0, silos.output(0)
     absent = [record.absent for record in silos.rounds()]
     assert absent[:3] == [(), (2,), (2,)]
-    assert silos.rounds()[1].seconds.total >= 10
     assert "rank 3: an upload that does not answer what it was sent last, dropped" in silos.output(0)
     assert absent[-1] == ()  # waited for again
 
@@ -246,7 +252,7 @@ def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
     silos = started(config)
     for rank in range(NUM_SILOS + 1):
         silos.start(rank, program=program if rank == 3 else None)
-    assert silos.wait(0) == 0, silos.output(0)
+    assert silos.wait(0) == 0, silos.output(0)  # and does not wait an hour for the one that was refused
     rounds = silos.rounds()
     assert [record.absent for record in rounds] == [(2,), (2,), (2,), (), (2,)]
     assert [record.quarantined for record in rounds] == [(), (), (), (2,), ()]
@@ -254,4 +260,3 @@ def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
     expected = ("says 1000000 samples", "max_change allows 5", "not finite", "", "not finite")
     assert all(part in reason for part, reason in zip(expected, reasons, strict=True)), reasons
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds)
-    assert all(record.seconds.total < 30 for record in rounds)  # nobody waited for the one that was refused
