@@ -9,7 +9,7 @@ LOOK_EVERY_S = 0.02
 
 
 def wait_until(
-    is_so: Callable[[], object], seconds: float = 120, otherwise: Callable[[], object] = lambda: "it did not happen"
+    is_so: Callable[[], object], seconds: float = 300, otherwise: Callable[[], object] = lambda: "it did not happen"
 ) -> None:
     """Return once ``is_so``. The ``seconds`` are no promise, only the end of waiting for what never happens; the
     failure says what ``otherwise`` gives then."""

@@ -9,15 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fedml_dapper.federation import RoundRecord, read_ledger
 
+from ..waiting import wait_until
 from .nursery import Fork, nursery
 
 ROOT = Path(__file__).parents[2]
@@ -110,18 +111,36 @@ class Silos:
         ledger = self.run_dir / "ledger.jsonl"
         return read_ledger(ledger)[1] if ledger.exists() and ledger.read_bytes().count(b"\n") else []
 
-    def wait_for_round(self, round_: int, seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while len(self.rounds()) < round_:
-            assert time.monotonic() < deadline, self.output(0)
-            assert self.processes[0].poll() is None, self.output(0)
-            time.sleep(0.1)
+    def wait_for_round(self, round_: int, seconds: float = 300) -> None:
+        def has_closed() -> bool:
+            ended = self.processes[0].poll() is not None
+            closed = len(self.rounds()) >= round_
+            assert closed or not ended, self.output(0)
+            return closed
+
+        wait_until(has_closed, seconds, lambda: self.output(0))
+
+    def wait_for_answers_of_all_but(self, rank: int) -> int:
+        """Until the open round waits for this client alone, which does not answer; the rounds that closed before."""
+        others = set(range(1, self.num_clients + 1)) - {rank}
+
+        def have_answered() -> bool:
+            answer = f"round {len(self.rounds()) + 1}, loss"
+            return others == {other for other in range(1, self.num_clients + 1) if answer in self.output(other)}
+
+        wait_until(have_answered, otherwise=lambda: self.output(0))
+        return len(self.rounds())
+
+    def wait_for_words(self, *words: str, rank: int = 0) -> None:
+        """Until the process has said all of them."""
+        said = partial(self.output, rank)
+        wait_until(lambda: all(text in said() for text in words), otherwise=said)
 
     def kill(self, rank: int) -> None:
         self.processes[rank].send_signal(signal.SIGKILL)
         self.processes[rank].wait()
 
-    def wait(self, rank: int, seconds: float = 180) -> int:
+    def wait(self, rank: int, seconds: float = 600) -> int:
         return self.processes[rank].wait(seconds)
 
     def stop(self) -> None:

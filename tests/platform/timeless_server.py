@@ -1,31 +1,39 @@
-"""A server for whom no time passes until a test says so: what would take a timeout takes a moment, on any machine.
+"""A server, or an edge, for whom no time passes until a test says so: no timeout depends on how fast a machine is.
 
-It says which answers it has dealt with, so that a test knows when to.
+It says whose coming and whose answers it has dealt with, so that a test knows when to.
 """
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
+from subprocess import Popen
 
 from ..waiting import wait_until
+from .nursery import Fork
 from .processes import Silos
 
 _PROGRAM = """
 import runpy, signal
-from fedml_dapper.platform.server_manager import DapperServerManager
+from fedml_dapper.platform.round_manager import RoundManager
 
-take, loop = DapperServerManager.handle_message_receive_model_from_client, DapperServerManager.loop
+def tells(text, handle):
+    def handle_and_tell(server, message):
+        handle(server, message)
+        print(f"rank {message.get_sender_id()} {text}", flush=True)
+    return handle_and_tell
 
-def telling(server, message):
-    take(server, message)
-    print(f"heard rank {message.get_sender_id()}", flush=True)
+def listens(loop):
+    def listen_and_loop(server):
+        signal.signal(signal.SIGUSR1, lambda *_: server.set_deadline(0))
+        loop(server)
+    return listen_and_loop
 
-def listening(server):
-    signal.signal(signal.SIGUSR1, lambda *_: server.set_deadline(0))
-    loop(server)
-
-DapperServerManager.handle_message_receive_model_from_client, DapperServerManager.loop = telling, listening
+for name, text in (
+    ("handle_message_receive_model_from_client", "was heard"), ("handle_message_client_status_update", "is there")
+):
+    setattr(RoundManager, name, tells(text, getattr(RoundManager, name)))
+RoundManager.loop = listens(RoundManager.loop)
 runpy.run_module("fedml_dapper", run_name="__main__")
 """
 
@@ -37,9 +45,9 @@ def timeless_program(folder: Path) -> Path:
     return program
 
 
-def let_time_pass(silos: Silos) -> None:
-    """As much as the server at rank 0 waits for now."""
-    silos.processes[0].send_signal(signal.SIGUSR1)
+def let_time_pass(server: Fork | Popen[bytes]) -> None:
+    """As much as this server or edge waits for now. It is to have said something before."""
+    server.send_signal(signal.SIGUSR1)
 
 
 def wait_for_all_but(silos: Silos, missing: int) -> bool:
@@ -48,7 +56,7 @@ def wait_for_all_but(silos: Silos, missing: int) -> bool:
 
     def does_wait() -> bool:
         said = silos.output(0)
-        return {said.count(f"heard rank {rank}\n") for rank in others} == {len(silos.rounds()) + 1}  # read after it
+        return {said.count(f"rank {rank} was heard\n") for rank in others} == {len(silos.rounds()) + 1}  # read after it
 
     def has_ended() -> bool:
         return silos.processes[0].poll() is not None
