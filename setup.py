@@ -31,6 +31,7 @@ setup(
         "torch>=2.4",
         "torchvision>=0.17",
         "torch-pruning>=1.6",
+        "opacus>=1.5",  # its accountant; dp-accounting wants attrs below 24
         "numpy<2",  # fedml's own pin
         "grpcio>=1.60",
         "packaging>=22",

@@ -73,8 +73,18 @@ def check_the_end(silos: Silos) -> None:
         assert silos.wait(rank) == 0, silos.output(rank)
 
 
-def test_the_model_is_the_one_without_edges(tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory) -> None:
-    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=3")
+PRIVATE = "{clip: 0.5, noise_multiplier: 0.1, delta: 1.0e-5, noise_seed: run}"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("norm=standardised", "aggregation_weights=uniform", f"dapper_args.privacy={PRIVATE}")],
+    ids=["plain", "private"],
+)
+def test_the_model_is_the_one_without_edges(
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, overrides: tuple[str, ...]
+) -> None:
+    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=3", *overrides)
     server, rounds = simulate(build_experiment(settings))
     silos = tree(settings)
     start(silos)
@@ -83,6 +93,7 @@ def test_the_model_is_the_one_without_edges(tree: Callable[[Settings], Silos], t
     for name, tensor in server.state.weights.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
     told = silos.rounds()
+    assert [record.privacy for record in told] == [record.privacy for record in rounds]
     assert [[client.client for client in record.clients] for record in told] == [list(range(6))] * 3
     assert [record.edges[7].clients for record in told] == [(0, 1, 2)] * 3
     for ours, theirs in zip(told, rounds, strict=True):
