@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.pictures import a_round, dependency_group
+from docs.pictures import a_round, dependency_group, recovery
 from docs.pictures.canvas import Picture
 
 FOLDER = Path(__file__).parent
@@ -13,5 +13,6 @@ FOLDER = Path(__file__).parent
 PICTURES: Mapping[str, Callable[[], Picture]] = {
     "round": a_round.picture,
     "dependency_group": dependency_group.picture,
+    "recovery": recovery.picture,
 }
 """Name of the file without its suffix, and what draws it."""
