@@ -14,9 +14,9 @@ def picture() -> Picture:
     drawn = Picture(
         "A DapperFL round",
         "The server sends the full global model W to a client. The client trains it for one epoch, fuses the result"
-        " with W, cuts the channels of least l1 norm, trains the slim model for the remaining epochs with DAR, and uploads"
-        " it with the indices of the channels that it kept. The server refills what was cut from W and averages over"
-        " the clients.",
+        " with W, cuts the channels of least l1 norm, trains the slim model for the remaining epochs with DAR, and"
+        " uploads it with the indices of the channels that it kept. The server refills what was cut from W and averages"
+        " over the clients.",
         height=440,
     )
     drawn.box(16, 14, 868, 150, colour="blue", fill="dash")

@@ -70,8 +70,8 @@ def picture() -> Picture:
         "Refill and average by kept index",
         "A layer has six channels. Client A sends all of them, clients B and C send three each, with the indices of"
         " the channels that they kept. Each upload is put back at its indices, and the previous global model fills the"
-        " rest. The mean over clients, weighted by samples, is the next global model. Averaged over holders, only those count"
-        " that kept a channel.",
+        " rest. The mean over clients, weighted by samples, is the next global model. Averaged over holders, only those"
+        " count that kept a channel.",
         height=470,
     )
     drawn.text(210, 30, "sent: kept channels alone", size=15, bold=True)
