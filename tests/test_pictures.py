@@ -55,6 +55,12 @@ def test_texts_are_large_enough_and_none_is_cut_off(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
+def test_no_box_is_without_an_area(name: str) -> None:
+    for box in ElementTree.fromstring(committed(name)).iter(f"{SVG}rect"):
+        assert min(float(box.attrib[side]) for side in ("width", "height")) > 0
+
+
+@pytest.mark.parametrize("name", PICTURES)
 def test_a_page_shows_it_and_says_what_it_shows(name: str) -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in FOLDER.parent.glob("*.md"))
     [alt] = re.findall(rf"^!\[(.*)\]\(pictures/{name}\.svg\)$", pages, re.MULTILINE)
