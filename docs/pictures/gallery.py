@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.pictures import a_round, dependency_group, partitions, recovery
+from docs.pictures import a_round, dependency_group, federation, partitions, recovery
 from docs.pictures.canvas import Picture
 
 FOLDER = Path(__file__).parent
@@ -15,5 +15,6 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "dependency_group": dependency_group.picture,
     "recovery": recovery.picture,
     "partitions": partitions.picture,
+    "federation": federation.picture,
 }
 """Name of the file without its suffix, and what draws it."""
