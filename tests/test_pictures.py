@@ -10,8 +10,11 @@ import matplotlib
 import pytest
 from PIL import ImageFont
 
+from docs.pictures import rooms
 from docs.pictures.canvas import WIDTH
 from docs.pictures.gallery import FOLDER, PICTURES
+
+from .test_architecture import FLOORS, PACKAGE
 
 FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
 """Wider than what browsers show: where its texts fit, others do."""
@@ -65,3 +68,12 @@ def test_a_page_shows_it_and_says_what_it_shows(name: str) -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in FOLDER.parent.glob("*.md"))
     [alt] = re.findall(rf"^!\[(.*)\]\(pictures/{name}\.svg\)$", pages, re.MULTILINE)
     assert len(alt) > 20
+
+
+def test_the_house_has_all_rooms_on_their_floors() -> None:
+    height = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+    drawn = [[height[name.rstrip("/")] for name, _ in floor] for _, floor in rooms.FLOORS]
+    folders = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
+    assert {name.rstrip("/") for _, floor in rooms.FLOORS for name, _ in floor} == folders
+    assert all(len(set(floor)) == 1 for floor in drawn)
+    assert [floor[0] for floor in drawn] == sorted((floor[0] for floor in drawn), reverse=True)

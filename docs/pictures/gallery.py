@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.pictures import a_round, dependency_group, federation, partitions, recovery
+from docs.pictures import a_round, dependency_group, federation, partitions, recovery, rooms
 from docs.pictures.canvas import Picture
 
 FOLDER = Path(__file__).parent
@@ -16,5 +16,6 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "recovery": recovery.picture,
     "partitions": partitions.picture,
     "federation": federation.picture,
+    "rooms": rooms.picture,
 }
 """Name of the file without its suffix, and what draws it."""
