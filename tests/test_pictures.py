@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from PIL import ImageFont
 
-from docs.pictures import rooms
+from docs.pictures import memory, rooms
 from docs.pictures.canvas import WIDTH
 from docs.pictures.gallery import FOLDER, PICTURES
 
@@ -77,3 +77,10 @@ def test_the_house_has_all_rooms_on_their_floors() -> None:
     assert {name.rstrip("/") for _, floor in rooms.FLOORS for name, _ in floor} == folders
     assert all(len(set(floor)) == 1 for floor in drawn)
     assert [floor[0] for floor in drawn] == sorted((floor[0] for floor in drawn), reverse=True)
+
+
+@pytest.mark.parametrize("method", ["dapperfl", "dapperfl_slim"])
+def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> None:
+    held = memory.held(method)
+    assert len(held.epochs) == 5
+    assert max(map(sum, held.epochs)) == held.peak
