@@ -10,7 +10,7 @@ import matplotlib
 import pytest
 from PIL import ImageFont
 
-from docs.pictures import memory, rooms
+from docs.pictures import levels, memory, rooms
 from docs.pictures.canvas import WIDTH
 from docs.pictures.gallery import FOLDER, PICTURES
 
@@ -84,3 +84,10 @@ def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> Non
     held = memory.held(method)
     assert len(held.epochs) == 5
     assert max(map(sum, held.epochs)) == held.peak
+
+
+def test_all_rows_of_the_pages_table_are_read() -> None:
+    names, rows = levels.table()
+    assert names[0].startswith("level 1")
+    assert {len(values) for _, values in rows} == {len(names)} == {5}
+    assert any("dapperfl_slim" in name for name, _ in rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.pictures import a_round, dependency_group, federation, memory, partitions, recovery, rooms
+from docs.pictures import a_round, dependency_group, federation, levels, memory, partitions, recovery, rooms
 from docs.pictures.canvas import Picture
 
 FOLDER = Path(__file__).parent
@@ -18,5 +18,6 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "federation": federation.picture,
     "rooms": rooms.picture,
     "memory": memory.picture,
+    "levels": levels.picture,
 }
 """Name of the file without its suffix, and what draws it."""
