@@ -1,16 +1,19 @@
 """Packaging of fedml-dapper; tool settings are in pyproject.toml, the tested versions in constraints.txt."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+HERE = Path(__file__).parent
+[VERSION] = re.findall(r'^__version__ = "(.+)"$', (HERE / "fedml_dapper" / "__init__.py").read_text(), re.MULTILINE)
 EXPORT = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]  # fedml brings onnx, and the protobuf it needs
 
 setup(
     name="fedml-dapper",
-    version="0.1.0",
+    version=VERSION,
     description="DapperFL on FedML: federated learning on physically pruned models under domain shift",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
@@ -28,6 +31,7 @@ setup(
         "torch>=2.4",
         "torchvision>=0.17",
         "torch-pruning>=1.6",
+        "opacus>=1.5",  # its accountant; dp-accounting wants attrs below 24
         "numpy<2",  # fedml's own pin
         "grpcio>=1.60",
         "packaging>=22",
@@ -57,6 +61,7 @@ setup(
             *EXPORT,
             "tensorboard>=2.15",
             "moto[server]>=5",
+            "build>=1",
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",

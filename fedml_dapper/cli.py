@@ -20,6 +20,7 @@ SUMMARIES = {
     "doctor": "Say what this machine can run, and what to do where it cannot.",
     "export": "Write the model that a device runs to a file.",
     "footprint": "Say what each capability level trains and sends.",
+    "init": "Write an experiment file to start from.",
     "plan": "Say which device can run which level.",
     "predict": "Say which class pictures are of, by an exported model.",
     "report": "Write the HTML report of a run or a bench again.",
@@ -31,6 +32,17 @@ SUMMARIES = {
     "steer": "Ask a running server to pause, resume, evict, lift or end.",
 }
 """The commands, each in ``commands/NAME.py``, and what the overview says of them without loading any."""
+
+
+FIRST_STEPS = """\
+fedml-dapper run -c quickstart.yaml    train ten devices of unequal strength
+fedml-dapper init                      an experiment for your data and network
+fedml-dapper plan -c quickstart.yaml -c fleet.yaml     who can run which level
+fedml-dapper compare RUN RUN           what runs reached, and what it cost
+fedml-dapper export RUN --level 4      the model of a device as a file
+
+fedml-dapper --help has all commands; COMMAND --help says what each takes."""
+"""What one needs to begin with."""
 
 
 class _PoliteGroup(click.Group):
@@ -54,7 +66,15 @@ class _PoliteGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
-@click.group(cls=_PoliteGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_PoliteGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog='\b\nCompletion (or zsh_source, fish_source): eval "$(_FEDML_DAPPER_COMPLETE=bash_source fedml-dapper)"',
+)
 @click.version_option(__version__, prog_name="fedml-dapper")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """DapperFL on FedML: federated learning on physically pruned models under domain shift."""
+    if context.invoked_subcommand is None:
+        click.echo(FIRST_STEPS)

@@ -31,6 +31,7 @@ class Stream(Enum):
     SEARCH = "hyper-parameter search"
     CLOCK = "virtual clock"
     AVAILABILITY = "availability of devices"
+    PRIVACY = "noise of differential privacy"
 
 
 def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,15 @@ torch.set_num_threads(1)  # once, for all: figures repeat bit for bit, and torch
 def _torch_seed() -> None:
     """A fresh global generator for every test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """For faults at random moments. A failure shows its seed, which the environment variable DAPPER_TEST_SEED takes
+    back."""
+    seed = int(os.environ.get("DAPPER_TEST_SEED", random.SystemRandom().randrange(10**9)))
+    print(f"DAPPER_TEST_SEED={seed}")
+    return random.Random(seed)
 
 
 @pytest.fixture

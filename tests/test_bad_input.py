@@ -35,6 +35,7 @@ class Broken(nn.Module):
         self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, num_classes)
     def forward(self, x): return self.head(self.conv(x))
 """
+GOOD, UNIFORM = "{noise_multiplier: 1, delta: 1.0e-5}", "aggregation_weights=uniform"
 DATA = """
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
@@ -94,6 +95,29 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         ),
         (["dapper_args.levels.assignment=nets.py:rule"], "nets.py has no `rule`"),
         (["task=segmentations"], "did you mean `segmentation`?"),
+        (["dapper_args.privacy={noise_multiplier: 1}"], "dapper_args.privacy: noise_multiplier needs delta"),
+        (["dapper_args.privacy={target_epsilon: 8}"], "dapper_args.privacy: target_epsilon needs delta"),
+        (["dapper_args.privacy={delta: 1.0e-5}"], "target_epsilon, e.g. 8; neither is there"),
+        ([f"dapper_args.privacy={GOOD[:-1]}, target_epsilon: 8}}"], "target_epsilon, e.g. 8; both are there"),
+        (["dapper_args.privacy={clip: 0, noise_multiplier: 1, delta: 1.0e-5}"], "`clip` in dapper_args.privacy is 0"),
+        (["dapper_args.privacy={clip: null, noise_multiplier: 1, delta: 1.0e-5}"], "clip is null, and noise"),
+        (["dapper_args.privacy={noise_multiplier: -1, delta: 1.0e-5}"], "`noise_multiplier` in dapper_args.privacy is"),
+        (["dapper_args.privacy={noise_multiplier: 1, delta: 0.1}"], "privacy.delta is 0.1 for 10 clients"),
+        (["dapper_args.privacy={noise_multiplier: 1, delta: 1.0e-5, where: edge}"], "`where` in dapper_args.privacy"),
+        ([f"dapper_args.privacy={GOOD}"], "aggregation_weights to uniform"),
+        ([f"dapper_args.privacy={GOOD}", UNIFORM], "`dapperfl` learns which channels each client keeps"),
+        ([f"dapper_args.privacy={GOOD}", UNIFORM, "method=scaffold"], "each client's control variates"),
+        ([f"dapper_args.privacy={GOOD}", UNIFORM, "method=fedavg", "norm=batch"], "sends BatchNorm's statistics"),
+        ([f"dapper_args.privacy={GOOD}", UNIFORM, "dapper_args.defence.aggregation=median"], "set it to mean"),
+        ([f"dapper_args.privacy={GOOD}", UNIFORM, "dapper_args.defence.strikes=3"], "defence.strikes what a client"),
+        (
+            ["dapper_args.privacy={target_epsilon: 1.0e-12, delta: 1.0e-5}", UNIFORM, "method=fedavg"],
+            "no noise is enough for 1e-12 with delta 1e-05",
+        ),
+        (
+            ["dapper_args.privacy={noise_multiplier: 1, delta: 1.0e-5, where: client}", UNIFORM, "personal=true"],
+            "leave dapper_args.evaluation.personal out",
+        ),
         (["partition=owned"], "data_args.partition: unknown partition `owned`; did you mean `own`?"),
     ],
 )

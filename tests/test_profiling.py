@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fedml_dapper import profiling
 from fedml_dapper.config import Settings
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, RunProfile
 from fedml_dapper.federation import build_experiment, simulate
@@ -16,23 +17,30 @@ from fedml_dapper.profiling import Profiler, fetching, part
 CPU = torch.device("cpu")
 
 
-def test_time_belongs_to_the_innermost_part() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The profiler's: it moves by what a test does, which takes no time of its own."""
+    made = SimpleNamespace(now=0.0, perf_counter=lambda: made.now)
+    monkeypatch.setattr(profiling, "time", made)
+    return made
+
+
+def test_time_belongs_to_the_innermost_part(clock: SimpleNamespace) -> None:
     profiler = Profiler(CPU)
     with profiler.active(), part("aggregation"):
-        time.sleep(0.02)
+        clock.now += 2
         with part("pruning"):
-            time.sleep(0.05)
-    assert 0.02 <= profiler.seconds["aggregation"] < 0.05
-    assert 0.05 <= profiler.seconds["pruning"] < 0.08
-    assert profiler.seconds["data"] == 0
+            clock.now += 5
+        clock.now += 1
+    assert (profiler.seconds["aggregation"], profiler.seconds["pruning"], profiler.seconds["data"]) == (3, 5, 0)
 
 
-def test_nothing_is_counted_outside_or_in_other_threads() -> None:
+def test_nothing_is_counted_outside_or_in_other_threads(clock: SimpleNamespace) -> None:
     profiler = Profiler(CPU)
 
     @part("wire")
     def work() -> None:
-        time.sleep(0.01)
+        clock.now += 1
 
     work()
     with profiler.active():
@@ -41,26 +49,31 @@ def test_nothing_is_counted_outside_or_in_other_threads() -> None:
         thread.join()
         assert profiler.seconds["wire"] == 0
         work()
-    assert profiler.seconds["wire"] >= 0.01
+    assert profiler.seconds["wire"] == 1
 
 
-def test_fetching_counts_the_source_and_not_its_user() -> None:
+def test_fetching_counts_the_source_and_not_its_user(clock: SimpleNamespace) -> None:
+    def source() -> Iterator[int]:
+        for number in range(2):
+            clock.now += 1
+            yield number
+
     profiler = Profiler(CPU)
     with profiler.active():
-        for _ in fetching("data", iter([1, 2])):
-            time.sleep(0.03)
-    assert profiler.seconds["data"] < 0.02
+        for _ in fetching("data", source()):
+            clock.now += 10
+    assert profiler.seconds["data"] == 2
 
 
-def test_a_part_that_raises_is_left() -> None:
+def test_a_part_that_raises_is_left(clock: SimpleNamespace) -> None:
     profiler = Profiler(CPU)
     with profiler.active():
         with pytest.raises(ValueError, match="here"), part("data"):
             raise ValueError("here")
-        time.sleep(0.02)
+        clock.now += 1
         with part("wire"):
             pass
-    assert profiler.seconds["data"] < 0.02
+    assert profiler.seconds["data"] == 0
 
 
 def test_the_parts_of_a_round_add_up(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:

@@ -218,7 +218,6 @@ def test_a_notebook_shows_rounds_in_its_own_output(
 def test_the_pages_lines_work(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs" / "start.md").read_text()
     [code] = re.findall(r"## From Python\n\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(code.strip().splitlines()) <= 8
     monkeypatch.chdir(tmp_path)
     folder = fedml_dapper.run(tiny, comm_round=1, output="earlier", progress=False).folder
     for readers, ours in (('"quickstart.yaml"', repr(tiny)), ('"runs/<the run\'s folder>"', repr(str(folder)))):

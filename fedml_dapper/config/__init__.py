@@ -33,6 +33,7 @@ from fedml_dapper.config.fedml_args import (
 )
 from fedml_dapper.config.fleet_args import ClockArgs, FleetArgs
 from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
+from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.references import (
     ENTRY_POINTS,
     LIBRARIES,
@@ -75,6 +76,7 @@ __all__ = [
     "Norm",
     "Normalisation",
     "Precision",
+    "PrivacyArgs",
     "PruningArgs",
     "Reference",
     "S3Config",

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.limits import MAX_ROUNDS, MAX_SECONDS, MAX_WIDTH
+from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.section import Section
 
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
@@ -120,6 +121,8 @@ class DapperArgs(Section):
     pruning: PruningArgs = PruningArgs()
     evaluation: EvaluationArgs = EvaluationArgs()
     defence: DefenceArgs = DefenceArgs()
+    privacy: PrivacyArgs | None = None
+    """Differential privacy of clients; none when absent."""
     at_home: AtHome = "none"
     """What clients keep to themselves: nothing; BatchNorm's running statistics; or all norms, with gains and biases of
     standardised filters (docs/devices.md). Where something stays, there is no global model."""

@@ -73,6 +73,7 @@ class Settings(Section):
         self._edges_fit()
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
             raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
+        self._privacy_fits()
         defence = self.dapper_args.defence
         orders = defence.aggregation in ("trimmed_mean", "median")
         if orders and defence.min_holders > self.train_args.client_num_per_round:
@@ -137,6 +138,50 @@ class Settings(Section):
             raise ValueError("silo_args has a device and a level; leave one of them out")
         if own.device is not None and fleet is None:
             raise ValueError("silo_args.device: what a device can run depends on dapper_args.fleet.round_s; set that")
+
+    def _privacy_fits(self) -> None:
+        """Nothing but a bounded sum over clients, whose round is the same whatever one of them sends."""
+        args, privacy, place = self.dapper_args, self.dapper_args.privacy, "dapper_args.privacy"
+        if privacy is None:
+            return
+        count, fleet = self.train_args.client_num_in_total, args.fleet
+        if privacy.delta is not None and privacy.delta * count >= 1:
+            raise ValueError(
+                f"{place}.delta is {privacy.delta:g} for {count} clients: less than 1/{count} has to be left to chance,"
+                " or one client could be given away whole; e.g. 1e-5"
+            )
+        if args.aggregation_weights != "uniform":
+            raise ValueError(
+                f"{place}: clients that count by their samples move the sum by as much as they like; set"
+                " dapper_args.aggregation_weights to uniform"
+            )
+        if args.defence.aggregation != "mean":
+            raise ValueError(
+                f"{place} adds noise to a sum, and dapper_args.defence.aggregation {args.defence.aggregation} takes"
+                " none; set it to mean"
+            )
+        by_uploads = {
+            "dapper_args.defence.strikes": args.defence.strikes,
+            "dapper_args.buffer_size": args.buffer_size,
+            "dapper_args.fleet.clock": None if fleet is None else fleet.clock,
+            "dapper_args.fleet without devices": True if fleet is not None and fleet.devices is None else None,
+        }
+        for key, value in by_uploads.items():
+            if value is not None:
+                raise ValueError(
+                    f"{place}: with {key} what a client sends, or when, decides which others count and how; leave that"
+                    " out"
+                )
+        if privacy.where == "client" and self.comm_args.edges:
+            raise ValueError(
+                f"{place}.where client: how often an edge asks a silo in a round is not told; leave"
+                " comm_args.dapper_grpc.edges out, or set where to server"
+            )
+        if privacy.where == "client" and (self.data_args.partition == "own" or args.evaluation.personal):
+            raise ValueError(
+                f"{place}.where client: the server would be told how models do on clients' own samples; leave"
+                " dapper_args.evaluation.personal out, and data_args.partition own"
+            )
 
     def _edges_fit(self) -> None:
         edges, count = self.comm_args.edges, self.train_args.client_num_in_total

@@ -45,6 +45,22 @@ def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     return figure
 
 
+def accuracy_and_epsilon(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Headline figure of the global model in the tested rounds, and beside it what they have cost of privacy."""
+    private = [(record.round, record.privacy.epsilon) for record in rounds if record.privacy is not None]
+    tested = [(record.round, record.scores.global_accuracy) for record in rounds if record.scores is not None]
+    figure, axes = _canvas(f"{_capitalised(run.metric.name)} and epsilon", run)
+    numbers, means = zip(*tested, strict=True)
+    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **markers(0, len(numbers)))
+    costs = axes.twinx()
+    costs.plot(*zip(*private, strict=True), color=PALETTE[0], label="epsilon (right)", **markers(1, len(private)))
+    costs.set_ylabel("epsilon of a client")
+    costs.set_ylim(bottom=0)
+    _label_rounds(axes, rounds, replace(run.metric, name=f"{run.metric.name} on test data").title)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
 def loss_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Training loss of each capability level's clients, round by round."""
     return _per_level("Training loss by capability level", "loss per sample", run, rounds, lambda c: c.loss)

@@ -59,6 +59,8 @@ class LogProgress(RunObserver):
             own_statistics = found.accuracy if found is not None else None
             text += f"  devices {metric.text(record.devices.sent.accuracy)}"
             text += "" if own_statistics is None else f" (own statistics {metric.number(own_statistics)})"
+        if record.privacy is not None and record.privacy.epsilon is not None:
+            text += f"  epsilon {record.privacy.epsilon:.3g}"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)

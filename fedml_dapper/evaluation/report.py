@@ -20,6 +20,7 @@ from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_p
 from fedml_dapper.evaluation.predictions import predicted_samples
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
+from fedml_dapper.federation.records import PrivacySpent
 
 LOGGER = logging.getLogger(__name__)
 _DATASET = "data_args.dataset"
@@ -67,6 +68,7 @@ def write_report(
             metric=run.metric,
             extreme="maximum" if run.metric.higher_is_better else "minimum",
             summary=summarise(run, rounds),
+            privacy=_spent(rounds),
             others=_other_figures(rounds),
             planned_rounds=_setting(run, "train_args", "comm_round"),
             seed=_setting(run, "common_args", "random_seed"),
@@ -83,6 +85,12 @@ def write_report(
     write_page(path, html)
 
 
+def _spent(rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
+    """What the last round left of a client's privacy; None where nothing is promised."""
+    privacy = rounds[-1].privacy if rounds else None
+    return None if privacy is None or privacy.epsilon is None else privacy
+
+
 def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, float]]]:
     """What the task measures besides its headline, by domain, in the last tested round."""
     tested = [record.scores for record in rounds if record.scores is not None]
@@ -96,6 +104,8 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:
     if rounds:
         if any(record.devices is not None for record in rounds):
             pictures["devices"] = svg_uri(figures.device_bars(run, rounds))
+        if any(record.scores is not None for record in rounds) and _spent(rounds) is not None:
+            pictures["epsilon"] = svg_uri(figures.accuracy_and_epsilon(run, rounds))
         on_clock = [record for record in rounds if record.clock is not None]
         if on_clock:
             pictures["timeline"] = svg_uri(clock_figures.timeline(run, on_clock[-1]))

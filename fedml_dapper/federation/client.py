@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from math import nan
 
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
@@ -13,8 +14,17 @@ from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.federation.trained import TrainedFigures
 from fedml_dapper.fleet import find_device
 from fedml_dapper.freed_memory import freed_memory_kept
-from fedml_dapper.methods import Augment, ClientContext, ClientProfile, Downlink, Memory, Upload, as_received
-from fedml_dapper.pruning import slim_tensors
+from fedml_dapper.methods import (
+    Augment,
+    ClientContext,
+    ClientProfile,
+    Downlink,
+    Memory,
+    TrainingMetrics,
+    Upload,
+    as_received,
+)
+from fedml_dapper.pruning import clipped, disturbed, slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
 
 ClientStepListener = Callable[[int, int, int], None]
@@ -93,7 +103,22 @@ class ClientSide:
         """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
         seed = self._experiment.settings.common_args.random_seed
         with freed_memory_kept(), seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
-            return self._experiment.method.local_update(context, downlink)
+            return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
+
+    def _made_private(self, upload: Upload, downlink: Downlink) -> Upload:
+        """The upload as it may leave a client that does not trust the server: its change clipped and with noise, and
+        without what training measured. As it is, where the client need not see to that."""
+        problem = self._experiment.method.problem
+        if problem.privacy is None or problem.privacy.where == "server":
+            return upload
+        noise = problem.privacy.noise(problem.seed, upload.round, upload.client_id)
+        weights = clipped(upload.weights, downlink.weights, problem.privacy.clip)
+        weights = disturbed(weights, problem.privacy.std, noise)
+        return replace(
+            upload,
+            weights={name: tensor.to(problem.layout.tensors[name].dtype) for name, tensor in weights.items()},
+            metrics=TrainingMetrics(loss=nan, steps=upload.metrics.steps, seconds=0.0),
+        )
 
     def _augment(self, client_id: int) -> Augment:
         """What the task does with the client's training batches, from a stream of (client, round, epoch)."""

@@ -46,6 +46,8 @@ class Collector:
         self._refused: dict[int, str] = {}
         self._records: list[ClientRecord] = []
         self._bytes_down: dict[int, int] = {}
+        self._num_downlinks: dict[int, int] = {}
+        """How often each client was sent something in the open round."""
         self._usual = Magnitude()
         """Of the uploads of the round before."""
         self._magnitudes: dict[int, Magnitude] = {}
@@ -54,13 +56,14 @@ class Collector:
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: Magnitude) -> None:
         """Begin a round that these clients' uploads, about as large as ``usual``, are to be folded in."""
         self._aggregation, self._awaited = aggregation, sorted(awaited)
-        self._usual, self._magnitudes = usual, {}
+        self._usual, self._magnitudes, self._num_downlinks = usual, {}, {}
         self._early, self._folded, self._refused, self._records, self._bytes_down = {}, set(), {}, [], {}
 
     def downlink(self, client_id: int) -> Downlink:
         """What ``client_id`` starts this round from."""
         message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
         self._bytes_down[client_id] = payload_bytes(message, self._layout)
+        self._num_downlinks[client_id] = self._num_downlinks.get(client_id, 0) + 1
         return message
 
     def receive(self, upload: Upload) -> None:

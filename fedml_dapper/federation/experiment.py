@@ -17,6 +17,7 @@ from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data
+from fedml_dapper.federation.privacy import check_privacy, privacy_note, settled_privacy
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
@@ -165,6 +166,7 @@ def build_experiment(
             f"dapper_args.params.{method.name}: these settings measure something on all clients' training data, which"
             " only a simulation has in one place; choose others (docs/methods.md)"
         )
+    check_privacy(method)
     _check_buffer(settings, method)
     _check_edges(settings, method)
     level_args = settings.dapper_args.levels
@@ -192,7 +194,7 @@ def build_experiment(
         raise ConfigError(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
-    workers = plan_workers(settings, division)
+    workers, privacy = plan_workers(settings, division), problem.privacy
     return Experiment(
         settings=settings,
         method=method,
@@ -212,6 +214,7 @@ def build_experiment(
             *(method.problem.layout.notes if method.slims else ()),
             *(() if fleet is None else fleet.notes),
             *(() if workers.note is None else (workers.note,)),
+            *(() if privacy is None else (privacy_note(privacy, settings.train_args.comm_round),)),
         ),
         sources=_sources(settings, model, data),
         clock=_clock(settings, method, fleet),
@@ -311,6 +314,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Tensor) -> Pr
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
         at_home=settings.dapper_args.at_home,
+        privacy=settled_privacy(settings),
     )
 
 

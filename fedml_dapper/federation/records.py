@@ -252,6 +252,16 @@ class RoundOnClock(Record):
     """Those whose uploads will count in later rounds."""
 
 
+class PrivacySpent(Record):
+    """What ``dapper_args.privacy`` still promises after a round."""
+
+    epsilon: float | None
+    """Of the client that was asked most often; None where there is no noise, and so no promise."""
+    delta: float | None
+    rounds: dict[int, int] = {}
+    """In how many rounds each client was asked, by client id; with those that may have been asked again."""
+
+
 class RoundRecord(Record):
     """One line per round."""
 
@@ -284,6 +294,8 @@ class RoundRecord(Record):
     """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None
     """When things happened on the fleet's devices; None without a virtual clock."""
+    privacy: PrivacySpent | None = None
+    """What one client's data may have given away so far; None without ``dapper_args.privacy``."""
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds

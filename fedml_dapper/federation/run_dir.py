@@ -94,6 +94,12 @@ def _check_resumable(experiment: Experiment, path: Path) -> None:
     found = read_unfinished(path / LEDGER_NAME)
     if found is None:
         return
+    privacy = experiment.method.problem.privacy
+    if privacy is not None and privacy.where == "client" and privacy.is_secret:
+        raise ConfigError(
+            f"{path} holds a run whose clients add secret noise: what they sent in the round that was cut off is not"
+            " known, so that no epsilon would hold after it; begin anew in another folder"
+        )
     theirs, ours = found[0], experiment.record()
     _check_rounds(experiment, theirs, path)
     shared = SharedSettings.of_experiment(experiment)
@@ -118,7 +124,7 @@ def _check_rounds(experiment: Experiment, theirs: RunRecord, path: Path) -> None
             f"{path} holds a run of {before} rounds, and train_args.comm_round is {now} here: a run can be extended,"
             f" not shortened; give {before} or more, or another folder"
         )
-    reason = experiment.method.depends_on_comm_round
+    reason = experiment.method.fixed_comm_round
     if now > before and reason and theirs.method == experiment.method.name:
         raise ConfigError(
             f"{path} holds a run of {before} rounds, of which {now} rounds would be no continuation: with"

@@ -29,6 +29,8 @@ class RunFiles(RunObserver):
 
     def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
         self._settings = experiment.settings
+        privacy = experiment.method.problem.privacy
+        self._noise_is_secret = privacy is not None and privacy.is_secret
         self._server = server
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
@@ -67,6 +69,8 @@ class RunFiles(RunObserver):
         self._ledger.round_finished(record)
         del self._unsaved[:-1]
         every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
+        if self._noise_is_secret:
+            every = 1  # a round that is run again, with other noise, would be a second look at the clients' data
         if record.round % every == 0 or record.round == last:
             self._save()
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.accountant import spent
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.collector import Collector
@@ -16,11 +17,11 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.late_uploads import AtWork, LateUpload, arriving, late_upload
 from fedml_dapper.federation.magnitude import Magnitude, is_finite, recorded_magnitude, usual_magnitude
 from fedml_dapper.federation.quarantine import Quarantine
-from fedml_dapper.federation.records import ClientRecord, EdgeRecord, RoundRecord, RoundSeconds
+from fedml_dapper.federation.records import ClientRecord, EdgeRecord, PrivacySpent, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
-from fedml_dapper.methods import ClientProfile, MergingAggregation, ServerState, Upload
+from fedml_dapper.methods import ClientProfile, MergingAggregation, ServerState, TrainingMetrics, Upload
 from fedml_dapper.profiling import part
 from fedml_dapper.seeding import Stream, numpy_generator
 
@@ -262,6 +263,7 @@ class Server(Collector):
         unfinished = self._fold_the_rest()
         edges = {edge + 1: self._merge(edge) for edge in sorted(self._sums)}
         self._at_work = self._still_at_work(unfinished) if self._keeps_late else {}
+        self._count_in_the_silent()
         rolled_back = self._aggregate()
         self._aggregation = None
         self.state.round, self.state.clients = self.state.round + 1, ()
@@ -285,6 +287,7 @@ class Server(Collector):
             rolled_back=rolled_back,
             at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),
+            privacy=self._privacy_spent(),
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
@@ -292,6 +295,27 @@ class Server(Collector):
             if self._experiment.roster.relieve(record.client, record.level, record.seconds):
                 self._renew_profile(record.client)
         return self.last_record
+
+    def _count_in_the_silent(self) -> None:
+        """Where the server adds noise, chosen clients without an upload count as ones that changed nothing: what is
+        divided by has to be the same with and without anybody's upload (``pruning.private``)."""
+        privacy = self._method.problem.privacy
+        if privacy is None or privacy.where == "client":
+            return
+        assert self._aggregation is not None
+        for client_id in sorted(set(self._clients) - {record.client for record in self._records}):
+            sent, nothing = self._method.downlink(self.state, client_id), TrainingMetrics(0.0, 0, 0.0)
+            self._aggregation.add(Upload(sent.round, client_id, 0, sent.weights, nothing, sent.plan))
+
+    def _privacy_spent(self) -> PrivacySpent | None:
+        """After the round that closes."""
+        privacy, before = self._method.problem.privacy, self.last_record
+        if privacy is None:
+            return None
+        uses = {client_id: self._num_downlinks.get(client_id, 1) for client_id in self._clients}
+        if not (privacy.is_secret and privacy.where == "client"):  # otherwise one that trains again sends other noise
+            uses = dict.fromkeys(uses, 1)
+        return spent(privacy, None if before is None else before.privacy, uses)
 
     def _aggregate(self) -> str | None:
         """Make the new global model; or say why it stays as it is, where the uploads would ruin it.

@@ -169,7 +169,7 @@ def changed_params(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
 def _is_left_out(key: str, method: Method[Any] | None = None) -> bool:
     """Whether a setting is one of a machine's, or does not count, or stands elsewhere."""
     if key == _COMM_ROUND:
-        return method is None or not method.depends_on_comm_round
+        return method is None or not method.fixed_comm_round
     return any(key == one or key.startswith(f"{one}.") for one in (_PARAMS, *_OF_THE_MACHINE))
 
 

@@ -30,8 +30,9 @@ class UploadCheck:
         self._metric = experiment.method.problem.task.headline
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
         is_simulation = experiment.settings.common_args.training_type == "simulation"
-        self.times_median = None if is_simulation else self._defence.max_times_median
-        """``defence.max_times_median``, where clients are other people's."""
+        is_bounded = experiment.settings.dapper_args.privacy is not None  # and no client may decide on another's upload
+        self.times_median = None if is_simulation or is_bounded else self._defence.max_times_median
+        """``defence.max_times_median``, where clients are other people's and nothing else bounds them."""
         state = experiment.method.problem.backbone.state_dict()
         whole = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point() and tensor.numel()}
         self._first_counts = {name: (int(tensor.min()), int(tensor.max())) for name, tensor in whole.items()}

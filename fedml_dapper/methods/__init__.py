@@ -57,6 +57,7 @@ from fedml_dapper.methods.contract import (
     MethodParams,
     Pass,
     Phase,
+    Privacy,
     Problem,
     RecoverAndAverage,
     ServerState,
@@ -66,7 +67,7 @@ from fedml_dapper.methods.contract import (
     as_received,
     payload_bytes,
 )
-from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics
+from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
 from fedml_dapper.registry import Registry
 
 
@@ -106,6 +107,7 @@ __all__ = [
     "MethodParams",
     "Pass",
     "Phase",
+    "Privacy",
     "Problem",
     "RecoverAndAverage",
     "ServerState",
@@ -118,6 +120,7 @@ __all__ = [
     "payload_bytes",
     "recalibrate",
     "renew_statistics",
+    "running_statistics",
 ]
 
 

@@ -15,6 +15,7 @@ from fedml_dapper.pruning.plan import (
     plan_window,
     ranked,
 )
+from fedml_dapper.pruning.private import PrivateMean, clipped, disturbed
 from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
@@ -35,6 +36,7 @@ __all__ = [
     "Footprint",
     "LevelRule",
     "PartialSum",
+    "PrivateMean",
     "PruningPlan",
     "RecoveringMean",
     "Recovery",
@@ -46,6 +48,8 @@ __all__ = [
     "carry_optimizer_state",
     "check_fits",
     "check_partial",
+    "clipped",
+    "disturbed",
     "footprint",
     "importance",
     "levels_by",

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.running_sum import Recovery, RunningSum, shapes_of_sums
@@ -64,6 +65,10 @@ class RecoveringMean:
         Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
+        self.fold(weights, plan, weight, unsliced)
+
+    def fold(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
+        """As :meth:`add`, of what is known to fit but for the dtype of its floats."""
         kept = KeptIndices(plan)
         for name, sent in weights.items():
             if name in self._sums:
@@ -86,6 +91,11 @@ class RecoveringMean:
         for name, tensor in partial.largest.items():
             self._largest[name] = torch.maximum(self._largest[name], tensor.to(self._largest[name].device))
         self._total += partial.total
+
+    def disturb(self, noise: Noise, std: float) -> None:
+        """Add normal numbers of standard deviation ``std`` to every weighted sum, where somebody holds it."""
+        for each in self._sums.values():
+            each.disturb(noise, std)
 
     def result(self) -> dict[str, Tensor]:
         """The new global tensors, in the previous ones' dtypes; the sums are used up, so there is one result.

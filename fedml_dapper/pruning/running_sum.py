@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import TensorSpec
 
 Recovery = Literal["global", "zero", "holders"]
@@ -80,6 +81,11 @@ class RunningSum:
         """Add what another of the same tensor has summed :attr:`so_far`."""
         self._sum.add_(sums.to(self._sum.device))
         self._held.add_(held.to(self._held.device))
+
+    def disturb(self, noise: Noise, std: float) -> None:
+        """Add normal numbers of standard deviation ``std`` to the sum, where some weight holds it."""
+        held = self._held + self._held_whole > 0
+        self._sum.addcmul_(noise.normal(self._sum.shape, self._sum.device), held.double(), value=std)
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
         """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import fedml_dapper.commands
 from fedml_dapper.cli import SUMMARIES, main
@@ -34,8 +35,15 @@ def test_the_overview_names_every_command() -> None:
     assert tuple(sorted(FORMATS)) == OFFERED
 
 
+def test_alone_it_shows_five_commands_that_fit_a_terminal() -> None:
+    lines = CliRunner().invoke(main, []).stdout.splitlines()
+    assert [line.split()[1] in SUMMARIES for line in lines[:5]] == [True] * 5
+    assert lines[5] == ""
+    assert max(map(len, lines)) <= 80
+
+
 def test_help_and_version_load_nothing_heavy() -> None:
-    asked = [["--version"], ["--help"], *([name, "--help"] for name in SUMMARIES), ["data", "check", "--help"]]
+    asked = [[], ["--version"], ["--help"], *([name, "--help"] for name in SUMMARIES), ["data", "check", "--help"]]
     answer = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(asked), json.dumps(sorted(HEAVY))],
         capture_output=True, text=True, check=True,

@@ -12,7 +12,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.evaluation import progress as shown
 from fedml_dapper.evaluation.progress import LiveProgress, LogProgress
 from fedml_dapper.federation import RoundRecord, build_experiment
-from fedml_dapper.federation.records import RoundSeconds
+from fedml_dapper.federation.records import PrivacySpent, RoundSeconds
 
 
 def test_a_methods_notes_stand_in_the_rounds_line(tiny_settings: Callable[..., Settings]) -> None:
@@ -22,6 +22,14 @@ def test_a_methods_notes_stand_in_the_rounds_line(tiny_settings: Callable[..., S
     seconds = RoundSeconds(total=1.0, evaluation=0.0)
     progress.round_finished(RoundRecord(round=1, scores=None, clients=(), seconds=seconds, notes=notes))
     assert lines.getvalue().startswith("round 1/2  votes (fc1 3, fc2 6)  winner fc2  1.0 s")
+
+
+def test_epsilon_stands_in_the_rounds_line(tiny_settings: Callable[..., Settings]) -> None:
+    lines = StringIO()
+    progress = LogProgress(Console(file=lines), build_experiment(tiny_settings("method=fedavg")))
+    seconds, spent = RoundSeconds(total=1.0, evaluation=0.0), PrivacySpent(epsilon=3.14159, delta=1e-5)
+    progress.round_finished(RoundRecord(round=1, scores=None, clients=(), privacy=spent, seconds=seconds))
+    assert lines.getvalue().startswith("round 1/2  epsilon 3.14  1.0 s")
 
 
 def test_refused_clients_are_named(tiny_settings: Callable[..., Settings]) -> None:

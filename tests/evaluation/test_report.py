@@ -10,6 +10,7 @@ from PIL import Image
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import write_report
 from fedml_dapper.federation import LedgerWriter, read_ledger
+from fedml_dapper.federation.records import PrivacySpent
 
 
 class _Page(HTMLParser):
@@ -92,6 +93,22 @@ def test_headline_numbers(make_run, make_round, write):
     assert "mnist 60.0 90.0 1 60.0" in page.text
     assert "usps 62.0 62.0 2 62.0" in page.text
     assert "global (mean) 61.0 61.0 2 61.0" in page.text
+
+
+def test_epsilon_stands_beside_accuracy_where_there_is_one(make_run, make_round, write):
+    def page(*epsilons: float | None) -> str:
+        private = [
+            make_round(number, 70.0, 60.0).model_copy(
+                update={"privacy": PrivacySpent(epsilon=epsilon, delta=1e-5, rounds={0: number})}
+            )
+            for number, epsilon in enumerate(epsilons, start=1)
+        ]
+        return write(make_run(), private)
+
+    text = _Page(page(1.25, 2.5)).text
+    assert "2.5 epsilon (delta 1e-05, round 2)" in text
+    assert "accuracies, losses and times are measured without noise" in text
+    assert "epsilon" not in _Page(page(None, None)).text
 
 
 def test_labels_are_escaped(make_run, make_round, write):

@@ -40,7 +40,6 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def test_own_pictures_train_from_yaml_alone(experiment: Path, tmp_path: Path) -> None:
-    assert len(EXAMPLE.read_text().splitlines()) <= 40
     output = tmp_path / "run"
     finished = fedml_dapper("run", "-c", experiment, "--output", output, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr

@@ -43,6 +43,8 @@ FEW = (
     "batch_size=16", "comm_round=2", "method=dapperfl",
 )  # fmt: skip
 CPU = torch.device("cpu")
+MAJOR, MINOR = (int(part) for part in __version__.split(".")[:2])
+LATER = f"{MAJOR}.{MINOR + 1}.0"
 
 
 def experiment_of(*overrides: str) -> Experiment:
@@ -85,7 +87,7 @@ def changed(shared: SharedSettings, version: str, chosen: bool = True, **values:
 
 
 def test_a_setting_that_one_side_does_not_know_has_to_be_at_its_default(shared: SharedSettings) -> None:
-    default, set_ = (changed(shared, "0.2.0", chosen, novelty=3) for chosen in (False, True))
+    default, set_ = (changed(shared, LATER, chosen, novelty=3) for chosen in (False, True))
     assert default.difference(shared) == shared.difference(default) == ""
     assert default.digest == shared.digest != set_.digest
     assert set_.difference(shared) == (
@@ -105,9 +107,9 @@ def test_a_setting_that_one_side_does_not_know_has_to_be_at_its_default(shared: 
 
 def test_a_default_that_changed_is_a_difference_and_can_be_set_to_what_it_was(shared: SharedSettings) -> None:
     key = "params.dapperfl.alpha_min"
-    later = changed(shared, "0.2.0", False, **{key: 0.2})
+    later = changed(shared, LATER, False, **{key: 0.2})
     assert later.difference(shared) == f"dapper_args.{key} is 0.2 there and 0.1 here"
-    told = changed(shared, "0.2.0", **{key: 0.1})
+    told = changed(shared, LATER, **{key: 0.1})
     assert told.digest != shared.digest  # so that a silo has to take over the server's
     assert told.difference(shared) == ""
 
@@ -171,7 +173,7 @@ def test_who_knows_no_later_schema_is_sent_what_it_was_sent_before(experiment: E
 
 
 def test_a_silo_takes_over_how_the_server_says_the_experiment(experiment: Experiment, recorded: Recorded) -> None:
-    told = changed(SharedSettings.of_experiment(experiment), "0.2.0", **{"params.dapperfl.alpha_min": 0.1})
+    told = changed(SharedSettings.of_experiment(experiment), LATER, **{"params.dapperfl.alpha_min": 0.1})
     server, silo = Codec(experiment.method.problem.layout, Agreement(told, {})), codec_of(experiment)
     with pytest.raises(ProtocolError, match="settings digest"):
         server.decode(silo.encode(recorded.upload))
@@ -194,10 +196,10 @@ def test_other_settings_end_a_silo_with_both_values(experiment: Experiment, reco
     ("changes", "reason"),
     [
         (
-            {"wire_schema": 7, "version": "0.2.0"},
-            "0.2.0 .* speaks message schema 7, .* knows 4 and 5: upgrade .*{own}$",
+            {"wire_schema": 7, "version": LATER},
+            f"{LATER} .* speaks message schema 7, .* knows 4 and 5: upgrade .*{{own}}$",
         ),
-        ({"wire_schema": 3}, "speaks message schema 3, and version {own} knows 4 and 5: upgrade .* version 0.1.0$"),
+        ({"wire_schema": 3}, "speaks message schema 3, and version {own} knows 4 and 5: upgrade .* version {own}$"),
         ({"version": "0.9.1"}, "versions 0.9.1 and {own} of .* too far apart .*: upgrade .* version {own}$"),
         ({"version": "7"}, "`7` is no version"),
         ({"novelty": 1}, "malformed at `identity.novelty`: version {own} does not know it"),
@@ -248,10 +250,10 @@ def test_a_checkpoint_of_the_schema_before_is_gone_on_from(shared: SharedSetting
     checkpoint = load_checkpoint(path, shared, CPU)
     assert (checkpoint.round, len(checkpoint.weights)) == (1, len(load_file(path)))
     with pytest.raises(DataError, match=r"dapper_args.novelty is 3 here, and version 0.1.0 there does not know it"):
-        load_checkpoint(path, changed(shared, "0.2.0", novelty=3), CPU)
-    load_checkpoint(path, changed(shared, "0.2.0", False, novelty=3), CPU)
+        load_checkpoint(path, changed(shared, LATER, novelty=3), CPU)
+    load_checkpoint(path, changed(shared, LATER, False, novelty=3), CPU)
     with pytest.raises(DataError, match=r"alpha_min is 0.1 there and 0.2 here"):
-        load_checkpoint(path, changed(shared, "0.2.0", **{"params.dapperfl.alpha_min": 0.2}), CPU)
+        load_checkpoint(path, changed(shared, LATER, **{"params.dapperfl.alpha_min": 0.2}), CPU)
 
 
 def test_a_ledger_of_an_earlier_version_is_one_of_the_same_experiment(experiment: Experiment, tmp_path: Path) -> None:

@@ -78,8 +78,3 @@ def test_what_is_no_method_is_refused(page: Path, tiny_settings: SettingsFactory
     page.with_name("fedavgm.py").write_text(code)
     with pytest.raises(ConfigError, match=message):
         build_experiment(tiny_settings(*FEW, above=page))
-
-
-def test_it_is_about_thirty_lines() -> None:
-    code = [line for line in block("python").splitlines() if line.strip() and not line.strip().startswith('"""')]
-    assert len(code) <= 35

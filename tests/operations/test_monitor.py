@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.operations import status
 from fedml_dapper.operations.monitor import MAX_REQUESTS, Monitor
 from fedml_dapper.operations.status import CallerFigures, Progress, StatusBoard
 
 from ..platform.processes import free_port
+from ..waiting import wait_until
 
 
 @pytest.fixture
-def board() -> StatusBoard:
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The status board's, which a test moves."""
+    made = SimpleNamespace(now=0.0, monotonic=lambda: made.now)
+    monkeypatch.setattr(status, "time", made)
+    return made
+
+
+@pytest.fixture
+def board(clock: SimpleNamespace) -> StatusBoard:
     board = StatusBoard()
     board.callers = lambda: (
         [
@@ -47,7 +57,7 @@ def monitor(board: StatusBoard, port: int) -> Iterator[Monitor]:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -83,11 +93,11 @@ def test_what_a_scraper_reads(monitor: Monitor, port: int) -> None:
 
 
 def test_health_names_no_caller_and_turns_when_the_loop_stands_still(
-    monitor: Monitor, port: int, board: StatusBoard
+    monitor: Monitor, port: int, board: StatusBoard, clock: SimpleNamespace
 ) -> None:
     code, text = get(port, "/health")
     assert (code, json.loads(text)["state"], "silo" in text) == (200, "round", False)
-    time.sleep(1.1)
+    clock.now += 1.1
     assert get(port, "/health")[0] == 503
     board.post(Progress("round", 3, 10))
     assert get(port, "/health")[0] == 200
@@ -103,13 +113,20 @@ def test_nothing_else_is_there(monitor: Monitor, port: int) -> None:
 
 def test_requests_that_never_come_take_no_more_than_their_places(monitor: Monitor, port: int) -> None:
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MAX_REQUESTS)]
-    time.sleep(0.3)
-    ended = [one for one in silent if one.setblocking(False) is None and _is_closed(one)]
-    assert len(ended) == 2 * MAX_REQUESTS
+    for one in silent:
+        one.setblocking(False)
+    wait_until(lambda: sum(map(_is_closed, silent)) >= 2 * MAX_REQUESTS)
+    assert sum(map(_is_closed, silent)) == 2 * MAX_REQUESTS
     for one in silent:
         one.close()
-    time.sleep(0.3)
-    assert get(port, "/health")[0] in (200, 503)
+    wait_until(lambda: _answers(port))
+
+
+def _answers(port: int) -> bool:
+    try:
+        return get(port, "/health")[0] == 200
+    except OSError:  # there is no place yet
+        return False
 
 
 def _is_closed(one: socket.socket) -> bool:

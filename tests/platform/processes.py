@@ -9,15 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fedml_dapper.federation import RoundRecord, read_ledger
 
+from ..waiting import wait_until
 from .nursery import Fork, nursery
 
 ROOT = Path(__file__).parents[2]
@@ -26,16 +27,25 @@ BROKER = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin"
 needs_broker = pytest.mark.skipif(BROKER is None, reason="no mosquitto on this machine: apt-get install mosquitto")
 
 
+_CLAIMS: list[socket.socket] = []
+"""One a port that this process gave away; they end with it."""
+
+
 def free_port() -> int:
-    """A port nobody listens on, below those that the system gives to outgoing connections: they come and go."""
+    """A port that nobody listens on, and that no call of this function gives away again, in whatever test process of
+    this machine. It lies below those that the system gives to outgoing connections, which come and go."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0a test's port {port}")  # an abstract address: one process of the machine has it
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        except OSError:
+            claim.close()
+            continue
+        _CLAIMS.append(claim)
+        return port
 
 
 def address_table(folder: Path, num_clients: int) -> Path:
@@ -101,18 +111,36 @@ class Silos:
         ledger = self.run_dir / "ledger.jsonl"
         return read_ledger(ledger)[1] if ledger.exists() and ledger.read_bytes().count(b"\n") else []
 
-    def wait_for_round(self, round_: int, seconds: float = 120) -> None:
-        deadline = time.monotonic() + seconds
-        while len(self.rounds()) < round_:
-            assert time.monotonic() < deadline, self.output(0)
-            assert self.processes[0].poll() is None, self.output(0)
-            time.sleep(0.1)
+    def wait_for_round(self, round_: int, seconds: float = 300) -> None:
+        def has_closed() -> bool:
+            ended = self.processes[0].poll() is not None
+            closed = len(self.rounds()) >= round_
+            assert closed or not ended, self.output(0)
+            return closed
+
+        wait_until(has_closed, seconds, lambda: self.output(0))
+
+    def wait_for_answers_of_all_but(self, rank: int) -> int:
+        """Until the open round waits for this client alone, which does not answer; the rounds that closed before."""
+        others = set(range(1, self.num_clients + 1)) - {rank}
+
+        def have_answered() -> bool:
+            answer = f"round {len(self.rounds()) + 1}, loss"
+            return others == {other for other in range(1, self.num_clients + 1) if answer in self.output(other)}
+
+        wait_until(have_answered, otherwise=lambda: self.output(0))
+        return len(self.rounds())
+
+    def wait_for_words(self, *words: str, rank: int = 0) -> None:
+        """Until the process has said all of them."""
+        said = partial(self.output, rank)
+        wait_until(lambda: all(text in said() for text in words), otherwise=said)
 
     def kill(self, rank: int) -> None:
         self.processes[rank].send_signal(signal.SIGKILL)
         self.processes[rank].wait()
 
-    def wait(self, rank: int, seconds: float = 180) -> int:
+    def wait(self, rank: int, seconds: float = 600) -> int:
         return self.processes[rank].wait(seconds)
 
     def stop(self) -> None:

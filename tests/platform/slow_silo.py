@@ -1,4 +1,4 @@
-"""A silo whose machine is ten times slower than the others'."""
+"""A silo whose machine is ten times slower than the others', by the clock, or by the rounds that close meanwhile."""
 
 from __future__ import annotations
 
@@ -20,8 +20,41 @@ dapper.DistributedRunner(args, None, dataset, model, client_trainer=Slow(model, 
 """
 
 
+_BY_ROUNDS = """
+import time
+from pathlib import Path
+from fedml_dapper import platform as dapper
+
+ledger = Path("run/ledger.jsonl")
+
+class Paced(dapper.DapperClientTrainer):
+    def train(self, train_data, device, args):
+        super().train(train_data, device, args)
+        if args.rank == {slow}:
+            closed = min(args.round_idx + 3, args.comm_round)
+            while ledger.read_bytes().count(b"\\n") <= closed:  # the first line is the run's
+                time.sleep(0.05)
+        elif args.round_idx == 6:  # so that rounds are left for what the slow one sends
+            while b'"client":{client},' not in ledger.read_bytes().partition(b"\\n")[2]:
+                time.sleep(0.05)
+
+args = dapper.init()
+dataset, model = dapper.load(args)
+dapper.DistributedRunner(args, None, dataset, model, client_trainer=Paced(model, args)).run()
+"""
+
+
 def slow_program(folder: Path) -> Path:
     """The program that such a silo runs, below ``folder``."""
     program = folder / "slow.py"
     program.write_text(_PROGRAM)
+    return program
+
+
+def paced_program(folder: Path, slow: int) -> Path:
+    """The program of all silos of a federation below ``folder``: that of rank ``slow`` answers when two more rounds
+    have closed without it, however fast the machine is, and by the seventh round the others wait for its first upload
+    to count."""
+    program = folder / "paced.py"
+    program.write_text(_BY_ROUNDS.format(slow=slow, client=slow - 1))
     return program

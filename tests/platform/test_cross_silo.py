@@ -12,6 +12,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import read_ledger
 
 from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
+from .timeless_server import let_time_pass, timeless_program, wait_for_all_but
 
 SettingsFactory = Callable[..., Settings]
 NUM_SILOS = 6
@@ -52,7 +53,7 @@ def check_partial_participation(silos: Silos) -> None:
     assert any(0 in ids for ids in taking_part)  # FedML takes index 0 for "none"
     assert all(not record.absent for record in rounds)
     for rank in range(1, NUM_SILOS + 1):
-        assert silos.wait(rank, 30) == 0, silos.output(rank)
+        assert silos.wait(rank) == 0, silos.output(rank)
     run, _ = read_ledger(silos.run_dir / "ledger.jsonl")
     assert [client.level for client in run.clients] == [1, 2, 3, 4, 5, 1]  # from the silo files
 
@@ -87,18 +88,21 @@ def test_three_of_six_over_mqtt_and_nothing_stays_in_the_store(
 def test_a_killed_client_does_not_stop_the_run(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "round_timeout_s=12", "epochs=3")
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=4", "epochs=1")
     silos = started(config)
-    silos.start_all()
+    silos.start(0, program=timeless_program(tmp_path))
+    for rank in range(1, NUM_SILOS + 1):
+        silos.start(rank)
     silos.wait_for_round(1)
     silos.kill(3)
+    if wait_for_all_but(silos, 3):  # it was killed at work
+        let_time_pass(silos.processes[0])  # once, and not for each message
     assert silos.wait(0) == 0, silos.output(0)
     rounds = silos.rounds()
     assert [record.round for record in rounds] == [1, 2, 3, 4]
     assert rounds[0].absent == ()
     assert all(record.absent == (2,) for record in rounds[2:])
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds[2:])
-    assert all(record.seconds.total < 20 for record in rounds)  # 12 were waited once, and not for each message
     assert "without clients [2]" in silos.output(0)
     assert "rank 3 cannot be reached" in silos.output(0)
 
@@ -114,8 +118,8 @@ def test_a_finished_run_started_again_ends_without_its_silos(
     before = (silos.run_dir / "ledger.jsonl").read_bytes()
     for back in (0, 2):
         silos.start(back)
-    assert silos.wait(0, 60) == 0, silos.output(0)
-    assert silos.wait(2, 30) == 0, silos.output(2)
+    assert silos.wait(0) == 0, silos.output(0)
+    assert silos.wait(2) == 0, silos.output(2)
     assert (silos.run_dir / "ledger.jsonl").read_bytes() == before
 
 
@@ -124,7 +128,7 @@ import time
 from pathlib import Path
 from fedml_dapper import platform as dapper
 
-ledger, awake = Path("run/ledger.jsonl"), Path("awake")
+ledger, server = Path("run/ledger.jsonl"), Path("rank_0.log")
 
 def until(happened):
     while not happened():
@@ -135,9 +139,8 @@ class Slow(dapper.DapperClientTrainer):
         super().train(train_data, device, args)
         if args.rank == 3 and args.round_idx == 1:  # answers when the next round is closed too, without it
             until(lambda: ledger.read_bytes().count(b"\\n") > 3)  # the head and three rounds
-            awake.touch()
         elif args.rank == 4 and args.round_idx == 4:  # so that rounds are left to take it in again
-            until(awake.exists)
+            until(lambda: "what it was sent last, dropped" in server.read_text())
 
 args = dapper.init()
 dataset, model = dapper.load(args)
@@ -149,16 +152,19 @@ dapper.DistributedRunner(args, None, dataset, model, client_trainer=Slow(model, 
 def test_a_late_upload_is_dropped_and_its_client_comes_back(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "comm_round=20", "round_timeout_s=10", "epochs=1")
+    config = experiment_file(tiny_settings, tmp_path, "comm_round=8", "epochs=1")
     program = tmp_path / "slow.py"
     program.write_text(SLOW_PROGRAM)
     silos = started(config)
+    programs = {0: timeless_program(tmp_path), 3: program, 4: program}
     for rank in range(NUM_SILOS + 1):
-        silos.start(rank, program=program if rank in {3, 4} else None)
+        silos.start(rank, program=programs.get(rank))
+    assert wait_for_all_but(silos, 3)
+    assert len(silos.rounds()) == 1
+    let_time_pass(silos.processes[0])
     assert silos.wait(0) == 0, silos.output(0)
     absent = [record.absent for record in silos.rounds()]
     assert absent[:3] == [(), (2,), (2,)]
-    assert silos.rounds()[1].seconds.total >= 10
     assert "rank 3: an upload that does not answer what it was sent last, dropped" in silos.output(0)
     assert absent[-1] == ()  # waited for again
 
@@ -167,14 +173,17 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
 def test_a_client_of_another_experiment_is_refused_naming_the_values(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=15", "epochs=1")
+    config = experiment_file(tiny_settings, tmp_path, "epochs=1")
     other = tmp_path / "other.yaml"
     other.write_text(config.read_text().replace("method: dapperfl", "method: fedavg"))
     silos = started(config)
-    for rank in range(NUM_SILOS + 1):
+    silos.start(0, program=timeless_program(tmp_path))
+    for rank in range(1, NUM_SILOS + 1):
         silos.start(rank, other if rank == 2 else None)
     assert silos.wait(2) == 2
     assert "dapper_args.method is dapperfl there and fedavg here" in silos.output(2)
+    assert wait_for_all_but(silos, 2)
+    let_time_pass(silos.processes[0])
     assert silos.wait(0) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [(1,), (1,)]
 
@@ -183,13 +192,16 @@ def test_a_client_of_another_experiment_is_refused_naming_the_values(
 def test_without_enough_clients_the_server_says_who_is_missing(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
-    config = experiment_file(tiny_settings, tmp_path, "round_timeout_s=12", "min_clients_per_round=3")
+    config = experiment_file(tiny_settings, tmp_path, "min_clients_per_round=3")
     silos = started(config)
-    for rank in (0, 1, 2):
+    silos.start(0, program=timeless_program(tmp_path))
+    for rank in (1, 2):
         silos.start(rank)
+    silos.wait_for_words("rank 1 is there", "rank 2 is there")
+    let_time_pass(silos.processes[0])
     assert silos.wait(0) == 2
-    assert "2 of 6 client processes came online within 12 s; missing ranks: [3, 4, 5, 6]" in silos.output(0)
-    assert silos.wait(1, 30) == silos.wait(2, 30) == 0
+    assert "2 of 6 client processes came online within 3600 s; missing ranks: [3, 4, 5, 6]" in silos.output(0)
+    assert silos.wait(1) == silos.wait(2) == 0
 
 
 @pytest.mark.parametrize(
@@ -207,7 +219,7 @@ def test_silo_files_are_checked_before_anything_starts(
     config.write_text(config.read_text().replace(*change))
     silos = started(config)
     silos.start(0)
-    assert silos.wait(0, 60) == 2
+    assert silos.wait(0) == 2
     assert message in silos.output(0)
     assert not silos.run_dir.exists()
 
@@ -246,7 +258,7 @@ def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
     silos = started(config)
     for rank in range(NUM_SILOS + 1):
         silos.start(rank, program=program if rank == 3 else None)
-    assert silos.wait(0) == 0, silos.output(0)
+    assert silos.wait(0) == 0, silos.output(0)  # and does not wait an hour for the one that was refused
     rounds = silos.rounds()
     assert [record.absent for record in rounds] == [(2,), (2,), (2,), (), (2,)]
     assert [record.quarantined for record in rounds] == [(), (), (), (2,), ()]
@@ -254,4 +266,3 @@ def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
     expected = ("says 1000000 samples", "max_change allows 5", "not finite", "", "not finite")
     assert all(part in reason for part, reason in zip(expected, reasons, strict=True)), reasons
     assert all({client.client for client in record.clients} == {0, 1, 3, 4, 5} for record in rounds)
-    assert all(record.seconds.total < 30 for record in rounds)  # nobody waited for the one that was refused

@@ -16,12 +16,6 @@ from .conftest import OfflineProcess
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_they_are_short() -> None:
-    files = [file for file in EXAMPLES.rglob("*.*") if file.suffix in (".py", ".yaml")]
-    assert len(files) > 3
-    assert all(len(file.read_text().splitlines()) <= 40 for file in files)
-
-
 def test_a_network_of_one_s_own_is_pruned_and_trained(offline: OfflineProcess) -> None:
     experiment = EXAMPLES / "own_model" / "experiment.yaml"
     finished = offline.run("-m", "fedml_dapper", "--cf", experiment, "--output", "run")

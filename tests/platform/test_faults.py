@@ -54,7 +54,11 @@ from fedml_dapper.cli import main
 from fedml_dapper.interruption import ending_in_order
 
 config, run_dir, lives, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-fsync = os.fsync
+chance, fsync = random.Random(int(sys.argv[5])), os.fsync
+
+def rounds():
+    ledger = run_dir / "ledger.jsonl"
+    return ledger.read_bytes().count(b"\\n") if ledger.exists() else 0
 
 def life(number, flushes):
     log = os.open(f"life_{number:02}.log", os.O_CREAT | os.O_WRONLY)
@@ -72,13 +76,16 @@ def life(number, flushes):
 with ending_in_order("it"):
     for number in range(lives):
         at_a_flush = number % 2 == 0
+        flushes, done = chance.randint(1, 9), rounds()
         child = os.fork()
         if child == 0:
             first = 3  # of the ledger's first line, when no round has begun; settings.yaml takes two
-            life(number, first if number == 0 else random.randint(1, 9) if at_a_flush else -1)
+            life(number, first if number == 0 else flushes if at_a_flush else -1)
         if not at_a_flush:
-            time.sleep(random.uniform(0, seconds))
-            os.kill(child, random.choice([signal.SIGINT, signal.SIGTERM]))
+            until = time.monotonic() + chance.uniform(0, seconds)
+            while time.monotonic() < until and rounds() < done + 3:  # or a fast one would come to the run's end
+                time.sleep(0.005)
+            os.kill(child, chance.choice([signal.SIGINT, signal.SIGTERM]))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     life(lives, -1)
 """
@@ -113,7 +120,7 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     disk.mkdir()
     ended = subprocess.run(
         [*namespace, "bash", "-c", ON_A_SMALL_DISK, "bash", str(small), disk, full, *cold(config, disk / "run")],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=240, check=False,
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     before, _, after = ended.stderr.partition("--- more space ---")
@@ -134,8 +141,10 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     assert_same(run_dir, *expected)
 
 
-@pytest.mark.parametrize("lives", [2, pytest.param(12, marks=pytest.mark.long)])
-def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lives", [4, pytest.param(12, marks=[pytest.mark.long, pytest.mark.nightly])])
+def test_interruptions_at_any_moment_change_nothing(
+    lives: int, tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
+) -> None:
     settings = tiny_settings(*FEW, f"comm_round={5 * lives}")
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(settings.as_yaml())
@@ -143,13 +152,13 @@ def test_interruptions_at_any_moment_change_nothing(lives: int, tiny_settings: S
     experiment = build_experiment(settings)
     loaded = time.monotonic()
     expected = simulate(experiment)
-    a_part = (loaded - started) + (time.monotonic() - loaded) / 3  # of the run, so that it is not at its end too soon
+    a_part = (loaded - started) + (time.monotonic() - loaded) / (2 * lives)
     program = [
         "env", "--default-signal=INT", sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir,
-        str(lives), str(a_part),
+        str(lives), str(a_part), str(chance.randrange(10**9)),
     ]  # fmt: skip
     ended = subprocess.run(
-        program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False
+        program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=900, check=False
     )
     logs = [path.read_text() for path in sorted(tmp_path.glob("life_*.log"))]
     assert ended.stdout.split() == [str(INTERRUPTED)] * lives, logs
@@ -170,26 +179,33 @@ def listens_to(process: subprocess.Popen[str], number: signal.Signals) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
+def mapped(process: subprocess.Popen[str]) -> str:
+    """The libraries that the process has loaded."""
+    return Path(f"/proc/{process.pid}/maps").read_text()
+
+
 @pytest.mark.parametrize("words", [("-m", "fedml_dapper", "--cf"), ("-m", "fedml_dapper.entry", "run", "-c")])
 def test_a_program_that_is_still_loading_ends_at_once(
-    words: tuple[str, ...], tiny_settings: SettingsFactory, tmp_path: Path
+    words: tuple[str, ...], tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
 ) -> None:
     config = tmp_path / "tiny.yaml"
-    config.write_text(tiny_settings(*FEW).as_yaml())
+    config.write_text(tiny_settings(*FEW, "comm_round=500").as_yaml())
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
             ["env", "--default-signal=INT", sys.executable, *words, config, "--output", tmp_path / "run"],
             cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        had_loaded = mapped(process)
         while not listens_to(process, signal.SIGTERM):
             time.sleep(0.005)
-        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
-        time.sleep(random.uniform(0, 2))
+            had_loaded = mapped(process)
+        assert "libtorch" not in had_loaded
+        time.sleep(chance.uniform(0, 2))
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=120)
         assert process.returncode == INTERRUPTED, stderr
         assert "Traceback" not in stderr, stderr
-        assert GOING_ON in stderr
+        assert GOING_ON in stderr or "Stopped " in stdout  # where the machine is so fast that it has loaded all
 
 
 @pytest.mark.long
@@ -206,7 +222,7 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.1)
     process.terminate()
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == INTERRUPTED, stderr
     assert f"rank 0: {GOING_ON}" in stderr
     assert "Traceback" not in stderr, stderr

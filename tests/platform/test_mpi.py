@@ -76,11 +76,14 @@ LATE_PROGRAM = """
 import time
 from pathlib import Path
 from fedml_dapper import platform as dapper
+from fedml_dapper.platform import round_manager, server_manager
 
+round_manager.GOODBYE_SECONDS = server_manager.GOODBYE_SECONDS = 2.0
+is_finished = Path("run/global_model.safetensors").exists()
 args = dapper.init()
 dataset, model = dapper.load(args)
-if args.rank == 2:
-    time.sleep(12)
+if args.rank == 2 and is_finished:
+    time.sleep(4)
 dapper.DistributedRunner(args, None, dataset, model, run_dir="run", resume=True).run()
 """
 
@@ -93,7 +96,7 @@ def mpirun(ranks: int, folder: Path, *command: str | Path, cold: bool = False) -
         del environment["OMP_NUM_THREADS"]
     return subprocess.run(
         [MPIEXEC, "-n", str(ranks), *python, *command],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

@@ -74,6 +74,23 @@ def test_in_process_mpi_and_grpc_train_the_same_model(tiny_settings: SettingsFac
         assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds), folder.name
 
 
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_noise_and_epsilon_are_the_same_in_every_runner(
+    tiny_settings: SettingsFactory, tmp_path: Path, where: str
+) -> None:
+    mechanism = f"{{clip: 0.5, noise_multiplier: 0.8, delta: 1.0e-5, where: {where}, noise_seed: run}}"
+    private = (
+        *FIVE_LEVELS, "method=dapperfl_slim", "norm=standardised", "epochs=1", "client_share=0.05",
+        "aggregation_weights=uniform", f"dapper_args.privacy={mechanism}",
+    )  # fmt: skip
+    server, rounds = simulate(build_experiment(tiny_settings(*private)))
+    for folder in (by_mpi(tiny_settings, tmp_path, 3, *private), by_grpc(tiny_settings, tmp_path, *private)):
+        assert_same_model(folder, server.state.weights)
+        again = read_ledger(folder / "ledger.jsonl")[1]
+        assert [record.privacy for record in again] == [record.privacy for record in rounds], folder.name
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_what_stays_at_home_stays_with_its_client_in_every_runner(

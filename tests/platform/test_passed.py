@@ -69,7 +69,7 @@ def test_silos_that_run_other_code_are_refused_by_name(tmp_path: Path) -> None:
     table = address_table(tmp_path, 4)
     config = tmp_path / "silos.yaml"
     config.write_text(
-        f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{round_timeout_s: 60, method')}"
+        f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{round_timeout_s: 600, method')}"
         "common_args: {training_type: cross_silo}\n"
         f"comm_args: {{backend: GRPC, allow_pickle: true, grpc_ipconfig_path: {table}}}\n"
     )

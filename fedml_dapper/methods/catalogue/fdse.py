@@ -123,6 +123,10 @@ class FDSE(Method[FDSEParams]):
 
         return loss
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's update by itself, to solve for the step that conflicts with fewest"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         params = self.params
         return ConsensusAndSimilarity(

@@ -136,6 +136,10 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
         distances = torch.stack([wasserstein(gaussians, gaussians[own]) for gaussians in layers]).sum(dim=0)
         return dict(zip(members, mixing_row(distances, own, self.params.mu).tolist(), strict=True))
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's latest model, and statistics of its features"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         if server.round < self.first_rounds:
             return super().aggregation(server)

@@ -221,6 +221,10 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         else:
             super().check_extras(server, upload)
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's latest model, and its vote for a layer"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         if server.round < self.first_rounds:
             return AverageAndElect(server, self.problem, len(self.candidates))

@@ -69,6 +69,10 @@ class FedDyn(Method[FedDynParams]):
         client.memory.keep("gradient", renewed)
         return upload
 
+    @property
+    def beyond_sums(self) -> str:
+        return "sums of changes that it remembers apart from the model (h)"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """The mean less the drift; h is zero before round 1."""
         zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}

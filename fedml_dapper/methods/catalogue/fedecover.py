@@ -81,6 +81,10 @@ class FedEcover(StaticBatchNorm[FedEcoverParams]):
         """eta = gamma^d of a round from 1 on, where d is the number of decays before it."""
         return float(self.params.gamma ** (min(round_ - 1, self.params.decay_until) // self.params.decay_interval))
 
+    @property
+    def beyond_sums(self) -> str:
+        return ""  # what each channel was trained is known from the plans, and the step from the round
+
     def averaging(self, server: ServerState) -> Aggregation:
         return _CoverAndStep(server, self)
 

@@ -115,6 +115,10 @@ class FedFA(Method[FedFAParams]):
             layer.generator = generator
         return model
 
+    @property
+    def beyond_sums(self) -> str:
+        return "how much feature statistics vary between clients"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return AverageAndCompare(server, self.problem)
 

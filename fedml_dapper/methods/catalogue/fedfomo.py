@@ -140,6 +140,10 @@ class FedFomo(Method[FedFomoParams]):
         """All but those it validates on."""
         return profile.num_samples - self._num_validation(profile.num_samples)
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's latest model, and how useful others' are to it"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return KeepAndPrefer(server)
 

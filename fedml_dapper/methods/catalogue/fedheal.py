@@ -44,6 +44,10 @@ class FedHEAL(Method[FedHEALParams]):
         " their models together, and a round's uploads until it closes."
     )
 
+    @property
+    def beyond_sums(self) -> str:
+        return "which coordinates of each client's update are consistent, and how far it moved"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return ConsistentMean(server, self.problem, self.params)
 

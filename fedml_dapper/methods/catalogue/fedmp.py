@@ -101,6 +101,10 @@ class FedMP(Method[FedMPParams]):
     def takes_robust_means(self) -> bool:
         return self.params.ratio == "fixed"  # bandits compare clients' times and losses
 
+    @property
+    def beyond_sums(self) -> str:
+        return "" if self.params.ratio == "fixed" else "each client's loss, by which it chooses ratios (ratio: eucb)"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """R2SP, with the bandits' lesson where there are any."""
         return (

@@ -117,6 +117,10 @@ class FPL(Method[FPLParams]):
     def check_extras(self, server: ServerState, upload: Upload) -> None:
         check_prototypes(upload.extras, *self.problem.backbone.predictor.weight.shape)
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's class prototypes"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         """FedAvg's weighted mean, and FINCH over the prototypes of each class."""
         return AverageAndCluster(server, self.problem)

@@ -193,6 +193,10 @@ class NeFL(Method[NeFLParams]):
                 shallow.set_submodule(block, nn.Identity())
         return slim_model(shallow, self.problem.layout, plan)
 
+    @property
+    def beyond_sums(self) -> str:
+        return "sums of each sub-model's own tensors, apart from the sum that all share"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return NestedAggregation(server, self)
 

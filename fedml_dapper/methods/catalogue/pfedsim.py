@@ -62,6 +62,10 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
         return dict(enumerate(weights_of(_similarities(server)[client_id]).tolist()))
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's latest model"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         if server.round < self.first_rounds:
             return super().aggregation(server)

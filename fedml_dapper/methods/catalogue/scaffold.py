@@ -98,6 +98,10 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
     def check_extras(self, server: ServerState, upload: Upload) -> None:
         check_like(upload.extras, self.control(server))
 
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's control variates"
+
     def aggregation(self, server: ServerState) -> Aggregation:
         return ControlledMean(server, self.control(server), self.params.eta_g)
 

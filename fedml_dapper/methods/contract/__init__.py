@@ -14,6 +14,7 @@ from fedml_dapper.methods.contract.base import (
 from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss, Terms
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
+from fedml_dapper.methods.contract.privacy import Privacy
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "P",
     "Pass",
     "Phase",
+    "Privacy",
     "Problem",
     "RecoverAndAverage",
     "ServerState",

@@ -19,6 +19,7 @@ from fedml_dapper.methods.contract.batchnorm import renew_statistics, running_st
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
+from fedml_dapper.methods.contract.privacy import Privacy
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
@@ -27,6 +28,7 @@ from fedml_dapper.pruning import (
     ClippedMean,
     Footprint,
     PartialSum,
+    PrivateMean,
     PruningPlan,
     RecoveringMean,
     Recovery,
@@ -75,6 +77,8 @@ class Problem:
     """By what models are trained and judged."""
     at_home: AtHome = "none"
     """Which of their norms clients keep to themselves."""
+    privacy: Privacy | None = None
+    """What hides a client's part in the model; nothing when None."""
 
     def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
         """The plain local objective: the task's mean loss over the batch."""
@@ -276,6 +280,28 @@ class Method(Generic[P]):
         everybody has to have the same ``comm_round``.
         """
         return ""
+
+    @property
+    def fixed_comm_round(self) -> str:
+        """Why a run cannot be extended, in words: what of the method, or of its noise, depends on the number of rounds;
+        empty where nothing does."""
+        privacy = self.problem.privacy
+        is_chosen = privacy is not None and privacy.is_for_target
+        return self.depends_on_comm_round or (
+            "noise is chosen for dapper_args.privacy.target_epsilon" if is_chosen else ""
+        )
+
+    @property
+    def beyond_sums(self) -> str:
+        """What the server learns of clients besides sums over what their plans name, in words that go on after
+        "learns"; empty where nothing, so that noise on the sums is all that ``dapper_args.privacy`` takes.
+
+        A method that aggregates in its own way, but by :class:`RecoverAndAverage` alone, says so itself; so does one
+        whose clients send extras.
+        """
+        if type(self).check_plan is not Method.check_plan:
+            return "which channels each client keeps, which follows from the client's data"
+        return "" if self.takes_robust_means else "more of every upload than its part in a mean"
 
     @property
     def takes_robust_means(self) -> bool:
@@ -487,14 +513,14 @@ class Method(Generic[P]):
 
 class RecoverAndAverage:
     """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
-    ``dapper_args.defence.aggregation`` asks for in place of the mean."""
+    ``dapper_args.defence.aggregation`` or ``dapper_args.privacy`` ask for in place of the mean."""
 
     def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
         self._server = server
         self._layout = problem.layout
         self._uniform = problem.uniform_weights
         sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
-        self._mean = mean_of_uploads(sent, problem, recovery)
+        self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
@@ -508,12 +534,20 @@ class RecoverAndAverage:
         self._plain_mean.merge(partial)
 
     @property
-    def _plain_mean(self) -> RecoveringMean:
-        assert isinstance(self._mean, RecoveringMean), "Method.takes_edges sees to that"
+    def _plain_mean(self) -> RecoveringMean | PrivateMean:
+        assert isinstance(self._mean, RecoveringMean | PrivateMean), "Method.takes_edges sees to that"
         return self._mean
 
     def close(self) -> None:
         self._server.weights = {**self._server.weights, **self._mean.result()}
+
+
+def _mean_of_round(previous: Tensors, problem: Problem, recovery: Recovery, round_: int) -> UploadsMean | PrivateMean:
+    privacy = problem.privacy
+    if privacy is None or privacy.where == "client":
+        return mean_of_uploads(previous, problem, recovery)
+    noise = privacy.noise(problem.seed, round_)
+    return PrivateMean(previous, problem.layout, recovery, privacy.clip, privacy.std, noise)
 
 
 UploadsMean = RecoveringMean | ClippedMean | RobustMean

@@ -118,6 +118,10 @@ class WindowMethod(StaticBatchNorm[WindowParams]):
         return True
 
     @property
+    def beyond_sums(self) -> str:
+        return "of which classes each client has images (masked_loss)" if self.params.masked_loss else ""
+
+    @property
     def takes_edges(self) -> bool:
         return super().takes_edges and not self.params.masked_loss  # rows of classes have sums of their own
 

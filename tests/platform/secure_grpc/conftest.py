@@ -6,6 +6,7 @@ import queue
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles
-from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations import AuditLog, allowance
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
@@ -66,7 +67,7 @@ class Running:
     def receive_message(self, msg_type: Any, msg_params: Message) -> None:
         self.told.put(msg_params)
 
-    def next(self, seconds: float = 10) -> Message:
+    def next(self, seconds: float = 60) -> Message:
         return self.told.get(timeout=seconds)
 
     def nothing_else(self, seconds: float = 0.5) -> bool:
@@ -78,7 +79,7 @@ class Running:
 
     def stop(self) -> None:
         self.transport.stop_receive_message()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -86,6 +87,24 @@ class Running:
             self.transport.handle_receive_message()
         except Exception as error:  # noqa: BLE001  # for the test to look at
             self.failures.put(error)
+
+
+@dataclass
+class Clock:
+    """Seconds that have passed, as a test has it."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By which allowances fill up: it stands still, so that none lasts longer where the machine is slow."""
+    made = Clock()
+    monkeypatch.setattr(allowance, "time", made)
+    return made
 
 
 Starter = Callable[..., Running]

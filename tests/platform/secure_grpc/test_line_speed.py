@@ -30,6 +30,7 @@ def through(line: Line, config: SecureGrpcConfig) -> SecureGrpcConfig:
     return config.model_copy(update={"server_address": f"localhost:{line.port}"})
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mbps", [8, 60])
 def test_a_slow_line_is_as_fast_as_it_is(start: Starter, config: SecureGrpcConfig, mbps: float) -> None:
     start(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from fedml_dapper import __version__
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.federation import LEDGER_NAME, build_experiment, read_ledger, simulate
 
@@ -13,6 +14,7 @@ from ..test_parity import without_seconds
 from .experiment_file import experiment_file
 
 SettingsFactory = Callable[..., Settings]
+MAJOR, MINOR = (int(part) for part in __version__.split(".")[:2])
 OF_VERSION = """
 import fedml_dapper
 
@@ -51,19 +53,20 @@ def test_silos_of_the_version_before_take_part_and_others_are_told_who_is_to_upg
         "client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", "image_size=16", "width=4"
     )
     _, rounds = simulate(build_experiment(settings))
-    programs = {0: program(tmp_path, "0.2.0", knows_more=True), 4: program(tmp_path, "0.4.0")}
+    later, far = f"{MAJOR}.{MINOR + 1}.0", f"{MAJOR}.{MINOR + 3}.0"
+    programs = {0: program(tmp_path, later, knows_more=True), 4: program(tmp_path, far)}
     silos = Silos(tmp_path, experiment_file(tmp_path, settings, config), 4, cold=(0, 4), programs=programs)
     try:
         silos.start_all()
         assert silos.wait(4, 120) == 2
         assert (
-            "the server refuses this silo: versions 0.4.0 and 0.2.0 of fedml_dapper are too far apart to take part in"
-            " one run: upgrade the process of version 0.2.0"
+            f"the server refuses this silo: versions {far} and {later} of fedml_dapper are too far apart to take part"
+            f" in one run: upgrade the process of version {later}"
         ) in silos.output(4)
-        silos.start(4, program=program(tmp_path, "0.1.9"))
+        silos.start(4, program=program(tmp_path, f"{MAJOR}.{MINOR}.9"))
         assert [silos.wait(rank, 120) for rank in range(5)] == [0] * 5, silos.output(0)
     finally:
         silos.stop()
     record, found = read_ledger(silos.run_dir / LEDGER_NAME)
     assert without_seconds(found) == without_seconds(rounds)
-    assert (record.version, record.settings["dapper_args"]["novelty"]) == ("0.2.0", 3)
+    assert (record.version, record.settings["dapper_args"]["novelty"]) == (later, 3)

@@ -1,0 +1,1 @@
+"""The pictures of the pages, drawn by code: one module a picture; ``python -m docs.pictures`` writes all of them."""

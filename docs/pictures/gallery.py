@@ -1,0 +1,23 @@
+"""Which pictures there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from docs.pictures import a_round, dependency_group, federation, levels, memory, partitions, recovery, rooms
+from docs.pictures.canvas import Picture
+
+FOLDER = Path(__file__).parent
+
+PICTURES: Mapping[str, Callable[[], Picture]] = {
+    "round": a_round.picture,
+    "dependency_group": dependency_group.picture,
+    "recovery": recovery.picture,
+    "partitions": partitions.picture,
+    "federation": federation.picture,
+    "rooms": rooms.picture,
+    "memory": memory.picture,
+    "levels": levels.picture,
+}
+"""Name of the file without its suffix, and what draws it."""

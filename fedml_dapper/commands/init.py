@@ -1,0 +1,56 @@
+"""``fedml-dapper init``: an experiment file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedml_dapper.config import Settings, check, parse_yaml
+from fedml_dapper.config.beginning import Beginning, experiment_text
+from fedml_dapper.durable import written_whole
+from fedml_dapper.errors import ConfigError
+
+DEFAULT = Beginning()
+QUESTIONS = {
+    "data": "Your data: a folder of pictures, FILE.py:FUNCTION, or a suite",
+    "model": "Your network: FILE.py:NAME, torchvision:NAME, or a built-in one",
+    "clients": "How many clients?",
+    "weakest": "What the weakest device can hold, in percent of the full model",
+    "rounds": "How many rounds?",
+}
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="experiment.yaml")
+@click.option("--data", help=f"{QUESTIONS['data']}.")
+@click.option("--model", help=f"{QUESTIONS['model']}.")
+@click.option("--clients", type=click.IntRange(min=1), help="How many.")
+@click.option("--weakest", type=click.IntRange(1, 100), help=f"{QUESTIONS['weakest']}.")
+@click.option("--rounds", type=click.IntRange(min=1), help="How many.")
+@click.option("--yes", is_flag=True, help="Ask nothing: what is not given has its default.")
+def init(file: Path, yes: bool, **given: Any) -> None:
+    """Write FILE, a commented experiment for data and a network of your own. Asks five questions, or takes flags."""
+    if file.exists():
+        raise ConfigError(f"{file} is there already; name another file")
+    if not file.parent.is_dir():
+        raise ConfigError(f"no folder {file.parent}; make it, or name another file")
+    answers = {key: _answer(key, value, yes) for key, value in given.items()}
+    text = experiment_text(Beginning(**answers), file.parent)
+    check(Settings, parse_yaml(text, str(file)), where=str(file))  # what is wrong is said before anything is there
+    with written_whole(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+    click.echo(f"{file} is written. Next:")
+    click.echo(f"  fedml-dapper data check -c {file}    # what would be used")
+    click.echo(f"  fedml-dapper run -c {file}")
+
+
+def _answer(key: str, given: Any, yes: bool) -> Any:
+    if given is not None:
+        return given
+    default = getattr(DEFAULT, key)
+    if yes:
+        return default
+    kind = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), "rounds": click.IntRange(min=1)}
+    return click.prompt(QUESTIONS[key], default=default, type=kind.get(key))

@@ -1,0 +1,74 @@
+"""Which experiments ``dapper_args.privacy`` goes with, and what it comes to there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedml_dapper.config import Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.accountant import epsilon, with_noise_for
+from fedml_dapper.methods import Method, Privacy, running_statistics
+
+_PLACE = "dapper_args.privacy"
+
+
+def settled_privacy(settings: Settings) -> Privacy | None:
+    """The mechanism that ``settings`` ask for; raises :class:`ConfigError` where no noise reaches the epsilon."""
+    args = settings.dapper_args.privacy
+    if args is None:
+        return None
+    by_default = "run" if settings.common_args.training_type == "simulation" else "secret"
+    is_secret = (args.noise_seed or by_default) == "secret"
+    privacy = Privacy(args.where, args.clip, args.noise_multiplier or 0.0, args.delta, is_secret)
+    if args.target_epsilon is None:
+        return privacy
+    found = with_noise_for(privacy, args.target_epsilon, settings.train_args.comm_round)
+    if found is None:
+        raise ConfigError(
+            f"{_PLACE}.target_epsilon: no noise is enough for {args.target_epsilon:g} with delta {args.delta:g} after"
+            f" {settings.train_args.comm_round} rounds; choose a larger one"
+        )
+    return found
+
+
+def check_privacy(method: Method[Any]) -> None:
+    """Raises :class:`ConfigError` where the server learns more of a client than noise on sums hides."""
+    if method.problem.privacy is None:
+        return
+    if learns := method.beyond_sums:
+        raise ConfigError(
+            f"{_PLACE}: with these settings `{method.name}` learns {learns}, which no noise on a sum hides; choose"
+            " another method (docs/privacy.md)"
+        )
+    backbone = method.problem.backbone
+    if running_statistics(backbone, copy=False).keys() - method.personal:
+        raise ConfigError(
+            f"{_PLACE}: {backbone.label} sends BatchNorm's statistics, whose changes leave nothing of the clip to"
+            " weights, and which noise makes negative; set model_args.norm to group or standardised where the network"
+            " has it, or dapper_args.at_home to statistics"
+        )
+    _check_counters(method)
+
+
+def _check_counters(method: Method[Any]) -> None:
+    """Raises :class:`ConfigError` where an upload has integers that count for something; BatchNorm's do not."""
+    tensors = method.problem.layout.tensors
+    whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
+    odd = [name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked")]
+    if odd:
+        raise ConfigError(
+            f"{_PLACE}: {method.problem.backbone.label} has the integer tensor `{odd[0]}`, to which no noise is added;"
+            " make it a buffer with persistent=False"
+        )
+
+
+def privacy_note(privacy: Privacy, comm_round: int) -> str:
+    """What the run's ledger says of its privacy before the first round."""
+    after = epsilon(privacy, comm_round)
+    promise = f"epsilon {after:.3g} with delta {privacy.delta:g}" if privacy.delta and after < float("inf") else "none"
+    seed = "secret noise" if privacy.is_secret else "noise that follows from the run's seed, which is for experiments"
+    clip = "no clip" if privacy.clip is None else f"clip {privacy.clip:g}"
+    return (
+        f"differential privacy of a client in all {comm_round} rounds: {promise} (noise multiplier"
+        f" {privacy.noise_multiplier:.4g}, {clip}, added by the {privacy.where}; {seed})"
+    )

@@ -1,0 +1,76 @@
+"""An experiment file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedml_dapper.cli import main
+from fedml_dapper.config import load_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def init(*arguments: str | Path | int, answers: str | None = None) -> Result:
+    return CliRunner().invoke(main, ["init", *map(str, arguments)], input=answers, prog_name="fedml-dapper")
+
+
+def test_five_questions_make_an_experiment_that_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for domain in ("ink", "chalk"):
+        (tmp_path / "pictures" / domain / "circle").mkdir(parents=True)
+    (tmp_path / "my_model.py").write_text("")
+    said = init(answers="pictures\nmy_model.py:Net\n4\n50\n3\n")
+    assert said.exit_code == 0, said.output
+    assert "fedml-dapper run -c experiment.yaml" in said.output
+    settings = load_settings(["experiment.yaml"])
+    assert (settings.data_args.dataset, settings.data_args.data_cache_dir) == ("folder", tmp_path / "pictures")
+    assert settings.model_args.model == f"{tmp_path}/my_model.py:Net"
+    assert settings.model_args.norm is None
+    assert (settings.train_args.client_num_in_total, settings.train_args.comm_round) == (4, 3)
+    assert settings.dapper_args.levels.ratios == (0.0, 0.125, 0.25, 0.375, 0.5)
+    assert settings.dapper_args.method == "dapperfl"
+
+
+def test_flags_and_defaults_ask_nothing_and_the_file_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    assert init(file, "--yes", "--rounds", 1, "--clients", 4).exit_code == 0
+    settings = load_settings([file])
+    assert (settings.dapper_args.method, settings.model_args.norm) == ("dapperfl_slim", "standardised")
+    assert settings.dapper_args.levels.ratios == (0.0, 0.2, 0.4, 0.6, 0.8)
+    small = ["--set", "epochs=1", "--set", "width=4", "--set", "client_share=0.05", "--output", str(tmp_path / "run")]
+    ran = CliRunner().invoke(main, ["run", "-c", str(file), "--json", *small], prog_name="fedml-dapper")
+    assert ran.exit_code == 0, ran.output
+
+
+def test_paths_are_right_from_where_the_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my pictures: all").mkdir()
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "my_model.py").touch()
+    assert init("trials/one.yaml", "--data", "my pictures: all", "--model", "my_model.py:Net", "--yes").exit_code == 0
+    settings = load_settings(["trials/one.yaml"])
+    assert settings.data_args.data_cache_dir == tmp_path / "my pictures: all"
+    assert settings.model_args.model == f"{tmp_path}/my_model.py:Net"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("there.yaml",), "there.yaml is there already"),
+        (("nowhere/one.yaml",), "no folder nowhere"),
+        (("one.yaml", "--weakest", "0"), "0 is not in the range"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text("mine")
+    result = init(*arguments, "--yes")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["there.yaml"]
+    assert Path("there.yaml").read_text() == "mine"
