@@ -111,8 +111,8 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         ([f"dapper_args.privacy={GOOD}", UNIFORM, "dapper_args.defence.aggregation=median"], "set it to mean"),
         ([f"dapper_args.privacy={GOOD}", UNIFORM, "dapper_args.defence.strikes=3"], "defence.strikes what a client"),
         (
-            ["dapper_args.privacy={target_epsilon: 1.0e-12, delta: 1.0e-5}", UNIFORM, "method=fedavg"],
-            "no noise is enough for 1e-12 with delta 1e-05",
+            ["dapper_args.privacy={target_epsilon: 1.0e-12, delta: 1.0e-30}", UNIFORM, "method=fedavg"],
+            "no noise is enough for 1e-12 with delta 1e-30",
         ),
         (
             ["dapper_args.privacy={noise_multiplier: 1, delta: 1.0e-5, where: client}", UNIFORM, "personal=true"],

@@ -71,4 +71,4 @@ def test_the_smallest_noise_for_a_target_reaches_it_and_hardly_less_does(target:
 
 
 def test_a_target_out_of_reach_is_none() -> None:
-    assert with_noise_for(CENTRAL, 1e-12, 1000) is None
+    assert with_noise_for(replace(CENTRAL, delta=1e-30), 1e-12, 1000) is None
