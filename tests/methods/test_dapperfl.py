@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import Upload, payload_bytes
-from fedml_dapper.pruning import DENSE, slim_tensors
+from fedml_dapper.methods.catalogue import dapperfl
+from fedml_dapper.methods.contract import LocalTraining
+from fedml_dapper.pruning import DENSE, slim_model, slim_tensors
 
 SettingsFactory = Callable[..., Settings]
 OFF = "dapper_args.params.dapperfl={alpha_0: 0, alpha_min: 0, gamma: 0}"
@@ -71,6 +74,29 @@ def test_upload_is_slim_and_costs_what_the_footprint_says(tiny_settings: Setting
         trainable = sum(tensor.numel() for name, tensor in upload.weights.items() if layout.tensors[name].trainable)
         assert trainable == cost.parameters
         assert payload_bytes(upload, layout) == cost.bytes_up
+
+
+def test_the_dense_model_is_not_held_while_the_slim_one_trains(
+    tiny_settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dense: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+
+    def cut(model: nn.Module, *rest: Any) -> nn.Module:
+        dense.extend(weakref.ref(parameter) for parameter in model.parameters())
+        return slim_model(model, *rest)
+
+    def epoch(training: LocalTraining, *rest: Any) -> None:
+        train(training, *rest)
+        alive.append(sum(parameter() is not None for parameter in dense))
+
+    train = LocalTraining.epoch
+    monkeypatch.setattr(dapperfl, "slim_model", cut)
+    monkeypatch.setattr(LocalTraining, "epoch", epoch)
+    experiment = build_experiment(tiny_settings("epochs=3"))
+    one_upload(experiment, client_of_level(experiment, 5))
+    assert dense
+    assert alive == [0, 0, 0]
 
 
 def test_importance_is_taken_on_the_fused_weights(tiny_settings: SettingsFactory) -> None:

@@ -152,6 +152,7 @@ class DapperFL(Method[DapperFLParams]):
             optimizer = training.optimizer(model)
             if params.carry_momentum:
                 carry_optimizer_state(dense_optimizer, dense, optimizer, model, layout, plan)
+            del dense, dense_optimizer  # their weights, gradients and momentum, beside those of the slim model
         for _ in range(self.problem.training.epochs - 1):
             training.epoch(model, optimizer, loss, after_step)
         if plan is not DENSE:
