@@ -108,21 +108,21 @@ def test_in_order_and_repeated_signals_do_not_disturb(number: signal.Signals, tm
     for _ in range(3):
         process.send_signal(number)
         time.sleep(0.05)
-    stdout, stderr = process.communicate(timeout=10)
+    stdout, stderr = process.communicate(timeout=50)
     assert (process.returncode, stdout, stderr) == (INTERRUPTED, "tidy\n", f"it: {GOING_ON}\n")
 
 
 def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
     process = started(IN_CODE_MADE_ON_THE_WAY, tmp_path)
     process.terminate()
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
 def test_of_imports_at_once(tmp_path: Path) -> None:
     process = started(AN_IMPORT_MAKES_ANOTHER_ERROR_OF_IT, tmp_path)
     process.terminate()
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
@@ -134,7 +134,7 @@ def test_of_imports_at_once(tmp_path: Path) -> None:
 def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
     process = started(body, tmp_path)
     process.terminate()
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=50)
     assert process.returncode == INTERRUPTED
     assert set(stderr.splitlines()) == {f"it: {GOING_ON}"}
 
@@ -144,19 +144,19 @@ def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -
     process.terminate()
     heard(process)
     process.terminate()
-    _, stderr = process.communicate(timeout=10)
+    _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
 def test_after_it_the_end_may_not(tmp_path: Path) -> None:
     process = started(REPORTED, tmp_path)
     process.terminate()
-    stdout, _ = process.communicate(timeout=10)
+    stdout, _ = process.communicate(timeout=50)
     assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")
 
 
 def test_an_interrupt_that_the_shell_had_ignored_stays_ignored(tmp_path: Path) -> None:
     process = started(ORDERLY.replace("60", "1"), tmp_path, "env", "--ignore-signal=INT")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=10) == ("tidy\n", "")
+    assert process.communicate(timeout=50) == ("tidy\n", "")
     assert process.returncode == 0

@@ -111,7 +111,10 @@ def test_nothing_else_is_there(monitor: Monitor, port: int) -> None:
         assert b"501" in raw.recv(100)
 
 
-def test_requests_that_never_come_take_no_more_than_their_places(monitor: Monitor, port: int) -> None:
+def test_requests_that_never_come_take_no_more_than_their_places(
+    monitor: Monitor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedml_dapper.operations.monitor._Handler.timeout", 600.0)  # nor leave them meanwhile
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MAX_REQUESTS)]
     for one in silent:
         one.setblocking(False)

@@ -6,6 +6,7 @@ It says whose coming and whose answers it has dealt with, so that a test knows w
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from subprocess import Popen
 
@@ -50,16 +51,18 @@ def let_time_pass(server: Fork | Popen[bytes]) -> None:
     server.send_signal(signal.SIGUSR1)
 
 
-def wait_for_all_but(silos: Silos, missing: int) -> bool:
-    """Until the open round waits for rank ``missing`` alone; False if the run ends before one does."""
-    others = [rank for rank in range(1, silos.num_clients + 1) if rank != missing]
-
-    def does_wait() -> bool:
-        said = silos.output(0)
-        return {said.count(f"rank {rank} was heard\n") for rank in others} == {len(silos.rounds()) + 1}  # read after it
+def wait_for_all_but(silos: Silos, *missing: int) -> bool:
+    """Until the open round waits for none but the ranks ``missing``; False if the run ends before one does."""
+    others = set(range(1, silos.num_clients + 1)) - set(missing)
 
     def has_ended() -> bool:
         return silos.processes[0].poll() is not None
 
-    wait_until(lambda: has_ended() or does_wait(), otherwise=lambda: silos.output(0))
+    wait_until(lambda: has_ended() or have_answered(silos, others), otherwise=lambda: silos.output(0))
     return not has_ended()
+
+
+def have_answered(silos: Silos, ranks: Collection[int], to: int = 0) -> bool:
+    """Whether these have answered the server or edge in every round and in the one that is open."""
+    said = silos.output(to)
+    return {said.count(f"rank {rank} was heard\n") for rank in ranks} == {len(silos.rounds()) + 1}  # read after it

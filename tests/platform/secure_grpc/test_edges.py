@@ -17,8 +17,9 @@ from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.operations.orders import Order, give_order
 
+from ...waiting import wait_until
 from ..processes import Silos, free_port
-from ..timeless_server import let_time_pass, timeless_program
+from ..timeless_server import have_answered, let_time_pass, timeless_program
 from .conftest import make_certificates
 from .experiment_file import experiment_file
 
@@ -118,22 +119,32 @@ def check_what_an_operator_sees(config: SecureGrpcConfig) -> None:
 
 @pytest.mark.long
 def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
-    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
     settings = of_six(
-        tiny_settings, "comm_round=8", "round_timeout_s=20", "min_clients_per_round=2", "checkpoint_every=1"
+        tiny_settings, "comm_round=8", "round_timeout_s=1000", "min_clients_per_round=2", "checkpoint_every=1"
     )
     silos = tree(settings)
-    start(silos)
+    silos.start(7, program=timeless_program(tmp_path))
+    for rank in (8, *range(7)):
+        silos.start(rank)
     silos.wait_for_round(1)
     check_what_an_operator_sees(config)
     silos.kill(2)
-    silos.wait_for_round(2)
+    closed = len(silos.rounds())
+
+    def closes_without_it() -> bool:
+        if have_answered(silos, (1, 3), to=7):
+            let_time_pass(silos.processes[7])
+        return len(silos.rounds()) > closed
+
+    wait_until(closes_without_it)
     silos.kill(8)
     silos.start(8)
     silos.start(2)
     silos.wait_for_round(4)
     silos.kill(0)
+    wait_until(lambda: silos.output(2).count("connected to the server at") >= 2)
     silos.start(0)
     check_the_end(silos)
     rounds = silos.rounds()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
 from ..processes import Silos
+from ..timeless_server import let_time_pass, timeless_program, wait_for_all_but
 from .test_federation import federation
 
 __all__ = ["federation"]
@@ -20,23 +22,32 @@ SettingsFactory = Callable[..., Settings]
 
 @pytest.mark.long
 def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
-) -> None:
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     settings = tiny_settings(
         "client_num_in_total=4", "client_num_per_round=4", "epochs=1", "threads=1", "comm_round=2000",
-        "round_timeout_s=15", "min_clients_per_round=1",
+        "min_clients_per_round=1",
     )  # fmt: skip
     silos = federation(settings, config)
-    for rank in (0, 1, 2):
-        silos.start(rank)
+    impatient = tmp_path / "impatient.yaml"
+    impatient.write_text("dapper_args: {round_timeout_s: 10}\n")
+    silos.start(0, program=timeless_program(tmp_path))
+    silos.wait_for_words("waiting for ranks")
+    silos.start(1, above=impatient)
+    silos.start(2)
+    silos.wait_for_words("rank 1 is there", "rank 2 is there")
+    let_time_pass(silos.processes[0])
     silos.wait_for_round(1)
     interrupted(silos, 2, signal.SIGTERM)
     without_it = len(silos.rounds()) + 2
+    assert wait_for_all_but(silos, 2, 3, 4)
+    let_time_pass(silos.processes[0])
     silos.wait_for_round(without_it)
     assert [client.client for client in silos.rounds()[-1].clients] == [0]
     interrupted(silos, 0, signal.SIGINT)
     assert "Stopped after" in silos.output(0)
-    assert silos.wait(1, 40) == 2
+    assert silos.wait(1) == 2
     last = silos.output(1).splitlines()[-1]  # of a silo that was waiting, or had an upload to send
     assert "no server at" in last or "rank 1 cannot reach the server" in last
 
@@ -44,7 +55,7 @@ def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
 def interrupted(silos: Silos, rank: int, number: signal.Signals) -> None:
     """Tell one process to stop, and see it do so."""
     silos.processes[rank].send_signal(number)
-    assert silos.wait(rank, 10) == INTERRUPTED, silos.output(rank)
+    assert silos.wait(rank, 60) == INTERRUPTED, silos.output(rank)
     output = silos.output(rank)
     assert "Traceback" not in output, output
     assert (GOING_ON in output) + ("Stopped after" in output) == 1, output
