@@ -128,6 +128,14 @@ class ClientRecord(Record):
     begun: int | None = None
     """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
     ``fleet.clock.late``)."""
+    agreement: float | None = None
+    """Cosine of its change with those of most others (:class:`fedml_dapper.pruning.Verdict`, as what follows); None
+    where uploads are not screened."""
+    length: float | None = None
+    """How many times as far as most others it moved."""
+    counted: float | None = None
+    """The share of its change that went into the global model: 0 where it was left out, less than 1 where it was
+    shortened."""
 
 
 class RoundSeconds(Record):
@@ -262,7 +270,8 @@ class RoundRecord(Record):
     validation_scores: Scores | None = None
     """The same on validation samples, by which a round is chosen; None where the partition keeps none."""
     clients: tuple[ClientRecord, ...]
-    """Those whose upload went into the new global model, or would have but for ``rolled_back``."""
+    """Those whose upload went into the new global model, or would have but for ``rolled_back`` or what ``counted``
+    says."""
     personal: PersonalScores | None = None
     """On the clients' test samples; None where it is not measured."""
     validation: PersonalScores | None = None
