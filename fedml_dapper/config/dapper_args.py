@@ -97,9 +97,10 @@ class DefenceArgs(Section):
     aggregation: Literal["mean", "screened_mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
     """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
     far. All but ``mean`` go with methods that recover and average only."""
-    least_agreement: float = Field(default=0.0, ge=-1, le=1)
-    """For ``screened_mean``: an upload is left out whose change has a cosine below this with those of most others, over
-    the coordinates that both hold."""
+    least_agreement: float = Field(default=-0.2, le=1)
+    """For ``screened_mean``: an upload's agreement is the mean cosine of its change and those of the others, over the
+    coordinates that both hold, without the quarter of smallest and of largest. One whose agreement is less than so many
+    times the median of all is left out."""
     most_length: float = Field(default=3.0, ge=1)
     """For ``screened_mean``: a change is shortened that is more than so many times as long as those of most others,
     over the coordinates that both hold."""

@@ -129,7 +129,7 @@ class ClientRecord(Record):
     """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
     ``fleet.clock.late``)."""
     agreement: float | None = None
-    """Cosine of its change with those of most others (:class:`fedml_dapper.pruning.Verdict`, as what follows); None
+    """Mean cosine of its change with those of the others (:class:`fedml_dapper.pruning.Verdict`, as what follows); None
     where uploads are not screened."""
     length: float | None = None
     """How many times as far as most others it moved."""

@@ -6,20 +6,23 @@ with others, and what such a client alone holds falls with it. It is FLAME (Nguy
 to slim models, in which pairs overlap in part. Deviations: a fixed bound for cosines takes the place of clustering, and
 no noise is added.
 
-* agreement: the upper median of an upload's cosines with the others. While the lowest is below ``least_agreement``, its
-  upload is left out, as if it had not come, and the others are asked again without it. Fewer than half are left out.
+* agreement: the mean of an upload's cosines with the others, without the quarter of smallest and of largest. What is
+  typical is the median agreement, or 0 where that is negative. While the lowest is below ``least_agreement`` times what
+  is typical, its upload is left out, as if it had not come, and the others are asked again without it. Fewer than half
+  are left out. The bound is a little below 0: where training is short, honest clients may have nothing in common.
 * length: the median of how many times as far as the others that stay an upload moved. Beyond ``most_length`` its change
   is shortened to that. Statistics (BatchNorm's) are measured and not learnt: they have no direction of descent, and are
   shortened by lengths of their own.
 
-While fewer than half of the others are hostile, both medians lie among what honest pairs give. What is not finite is
-left out unasked. Where nothing is left out or shortened, the result is :class:`RecoveringMean`'s bit for bit.
+While no more than a quarter of the others are hostile, agreement lies among what honest pairs give. What is not finite
+is left out unasked. Where nothing is left out or shortened, the result is :class:`RecoveringMean`'s bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from torch import Tensor
 
@@ -39,7 +42,8 @@ class Verdict:
     """On one upload of a round."""
 
     agreement: float | None
-    """Upper median of its cosines with the others; None where there are no others."""
+    """Mean of its cosines with the others, without the quarter of smallest and of largest; None where there are no
+    others."""
     length: float | None
     """Median of how many times as far as the others it moved; None where there are none that moved."""
     counted: float
@@ -129,11 +133,11 @@ def _screened(cosines: Tensor, rows: Sequence[int], least: float) -> tuple[list[
     """Who of ``rows`` stays, and the agreement of each among those that were left when it was judged last."""
     stay, agreements = list(rows), dict[int, float | None]()
     for spare in range((len(rows) - 1) // 2, -1, -1):
-        now = {row: _upper_median(cosines[row, _others(row, stay)]) for row in stay}
+        now = {row: _midmean(cosines[row, _others(row, stay)]) for row in stay}
         agreements.update(now)
         known = {row: agreement for row, agreement in now.items() if agreement is not None}
         odd = min(known, key=known.__getitem__, default=None)
-        if spare == 0 or odd is None or known[odd] >= least:
+        if spare == 0 or odd is None or known[odd] >= least * max(0.0, median(known.values())):
             break
         stay.remove(odd)
     return stay, agreements
@@ -147,6 +151,12 @@ def _lengths(changes: Overlaps, stay: Sequence[int]) -> list[float | None]:
 
 def _others(row: int, rows: Sequence[int]) -> list[int]:
     return [other for other in rows if other != row]
+
+
+def _midmean(values: Tensor) -> float | None:
+    """The mean without the quarter, rounded down, at either end; None where there are no values."""
+    cut = len(values) // 4
+    return float(values.sort().values[cut : len(values) - cut].mean()) if len(values) else None
 
 
 def _upper_median(values: Tensor) -> float | None:
