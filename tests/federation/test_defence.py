@@ -226,12 +226,15 @@ def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[...,
     assert distances["screened_mean"] < 0.3  # left out, or shortened to three times what is usual
 
 
-@pytest.mark.parametrize("method", ["dapperfl", "dapperfl_slim"])
+AS_IN_THE_QUICKSTART = ("method=dapperfl_slim", "norm=standardised", "learning_rate=0.05", "max_grad_norm=2")
+
+
+@pytest.mark.parametrize("method", [("method=dapperfl",), AS_IN_THE_QUICKSTART], ids=["dapperfl", "quickstart"])
 def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
-    federation: Callable[..., Federation], caplog: pytest.LogCaptureFixture, method: str
+    federation: Callable[..., Federation], caplog: pytest.LogCaptureFixture, method: tuple[str, ...]
 ) -> None:
     """Wherever it sits, and with all that only clients of its level hold; where nobody does, nothing is different."""
-    chosen = (f"method={method}", "client_num_in_total=10", "client_num_per_round=10", "client_share=0.2", "epochs=3")
+    chosen = (*method, "client_num_in_total=10", "client_num_per_round=10", "client_share=0.2", "epochs=2")
     screening = (*chosen, "dapper_args.defence.aggregation=screened_mean")
     honest = federation(*screening)
     uploads = [honest.update(honest.server.downlink(client_id)) for client_id in honest.server.round_clients()]
