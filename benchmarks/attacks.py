@@ -29,6 +29,7 @@ from torch import Tensor
 from benchmarks.paired import say_progress
 from fedml_dapper.config import load_settings
 from fedml_dapper.datasets import ClientData, ClientSamples, ImageSet, TestSamples, images_of
+from fedml_dapper.durable import written_whole
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, RunObserver, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
 from fedml_dapper.methods import Downlink, Upload
@@ -193,9 +194,8 @@ def _cell_of(figures: Mapping[str, Any]) -> Cell:
 
 
 def read(output: Path) -> list[dict[str, Any]]:
-    """The cells of a file, those cut short by an end of the machine left out."""
-    lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    """The cells of a file; none of one that is not there."""
+    return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] if output.exists() else []
 
 
 @click.command()
@@ -216,15 +216,17 @@ def main(
     grid = list(
         cells(networks.split(","), rounds, numbers, attacks.split(","), places.split(","), defences.split(), overrides)
     )
-    known = {_cell_of(figures) for figures in read(output)}
+    found = read(output)
+    known = {_cell_of(figures) for figures in found}
     missing = [cell for cell in grid if cell not in known]
     output.parent.mkdir(parents=True, exist_ok=True)
     begun, made_by = time.perf_counter(), commit()
     for number, cell in enumerate(missing, start=1):
-        with output.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(run(cell, made_by)) + "\n")
+        found.append(run(cell, made_by))
+        with written_whole(output) as whole:
+            whole.write_text("".join(json.dumps(figures) + "\n" for figures in found), encoding="utf-8")
         say_progress(number, len(missing), begun)
-    click.echo("\n".join(table(read(output))))
+    click.echo("\n".join(table(found)))
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
