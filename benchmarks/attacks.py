@@ -163,7 +163,7 @@ def run(cell: Cell, made_by: str | None) -> dict[str, Any]:
         "accuracy": [round(score.global_accuracy, 2) for score in scores],
         "validation": [round(score.global_accuracy, 2) for score in validation],
         "backdoor": round(backdoor_success(experiment, server), 1) if cell.attack in (BACKDOOR, NONE) else None,
-        "left_out": [[one.client for one in record.clients if one.counted == 0] for record in seen.records],
+        "left_out": [record.left_out for record in seen.records],
         "shortened": [
             {one.client: round(one.counted, 3) for one in record.clients if one.counted and one.counted < 1}
             for record in seen.records

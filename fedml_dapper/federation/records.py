@@ -296,3 +296,8 @@ class RoundRecord(Record):
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Clients whose upload was screened out: it is among ``clients``, and nothing of it counted."""
+        return tuple(client.client for client in self.clients if client.counted == 0)
