@@ -6,6 +6,7 @@ is that in which cells are run, seeds first.
 
 * ``sign_flip``, ``times_-4``, ``times_4``: of the change w - W that was trained, -1, -4 or 4 times is sent. BatchNorm's
   statistics are changed alike, variances not below 0, which the server would refuse.
+* ``silent``: nothing is sent at all. A defence that knew who is hostile could do no better than this.
 * ``label_flip``: trained on labels y that became (classes - 1 - y).
 * ``backdoor``: half of the client's images bear a white square and are said to be of class 0. Besides accuracy, the
   share of test images of other classes is measured that the square turns into class 0.
@@ -38,8 +39,8 @@ from fedml_dapper.pruning import slim_tensors
 
 CONFIGS = Path(__file__).parents[1] / "config"
 FACTORS = {"sign_flip": -1.0, "times_-4": -4.0, "times_4": 4.0}
-NONE, LABEL_FLIP, BACKDOOR = "none", "label_flip", "backdoor"
-ATTACKS = (*FACTORS, LABEL_FLIP, BACKDOOR)
+NONE, SILENT, LABEL_FLIP, BACKDOOR = "none", "silent", "label_flip", "backdoor"
+ATTACKS = (SILENT, *FACTORS, LABEL_FLIP, BACKDOOR)
 TARGET = 0
 """The class that a backdoor leads to."""
 
@@ -82,6 +83,8 @@ class Attackers:
             raise click.ClickException(f"level {cell.level} has {len(of_level)} clients, not {cell.attackers}")
         self._experiment, self._server, self._attack = experiment, server, cell.attack
         self.clients = ClientSide(experiment, server.memories)
+        for client_id in self.hostile if cell.attack == SILENT else ():
+            server.evict(client_id)
 
     def update(self, downlink: Downlink) -> Upload:
         data = self._experiment.clients[downlink.client_id]

@@ -52,6 +52,14 @@ def test_hostile_clients_send_so_many_times_their_change_cut_as_they_are() -> No
     server.receive(sent)  # in form: what cannot be told by a look
 
 
+def test_the_silent_are_as_if_they_were_not_there() -> None:
+    experiment = build_experiment(load_settings([attacks.CONFIGS / "digits_offline.yaml"], CELL.settings))
+    server = Server(experiment)
+    silent = Attackers(experiment, server, replace(CELL, attack="silent"))
+    assert len(silent.hostile) == 2
+    assert set(server.round_clients()) == set(range(10)) - set(silent.hostile)
+
+
 def test_labels_are_flipped_and_a_trigger_is_a_white_square_of_class_0() -> None:
     data = ClientSamples(0, "digits", images(), batch_size=2, seed=1)
     flipped = attacks.poisoned(data, "label_flip", classes=5)
