@@ -95,9 +95,16 @@ class DefenceArgs(Section):
     """After so many refused uploads a client is put in quarantine; never when absent."""
     quarantine_rounds: int = Field(default=10, ge=1, le=MAX_ROUNDS)
     """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
-    aggregation: Literal["mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
+    aggregation: Literal["mean", "screened_mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
     """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
     far. All but ``mean`` go with methods that recover and average only."""
+    least_agreement: float = Field(default=-0.2, le=1)
+    """For ``screened_mean``: an upload's agreement is the mean cosine of its change and those of the others, over the
+    coordinates that both hold, without the quarter of smallest and of largest. One whose agreement is less than so many
+    times the median of all is left out."""
+    most_length: float = Field(default=3.0, ge=1)
+    """For ``screened_mean``: a change is shortened that is more than so many times as long as those of most others,
+    over the coordinates that both hold."""
     trimmed_share: float = Field(default=0.2, gt=0, lt=0.5)
     """For ``trimmed_mean``: share of a coordinate's holders that is left out at either end, rounded up."""
     min_holders: int = Field(default=3, ge=1)

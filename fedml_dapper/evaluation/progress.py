@@ -68,6 +68,7 @@ class LogProgress(RunObserver):
         earlier = sum(client.begun is not None for client in record.clients)
         text += f"  {earlier} of {len(record.clients)} uploads from earlier rounds" if earlier else ""
         text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
+        text += f"  left out clients {', '.join(map(str, record.left_out))}" if record.left_out else ""
         return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
 
     def _to_go(self, finished_rounds: float) -> timedelta:

@@ -128,6 +128,14 @@ class ClientRecord(Record):
     begun: int | None = None
     """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
     ``fleet.clock.late``)."""
+    agreement: float | None = None
+    """Mean cosine of its change with those of the others (:class:`fedml_dapper.pruning.Verdict`, as what follows); None
+    where uploads are not screened."""
+    length: float | None = None
+    """How many times as far as most others it moved."""
+    counted: float | None = None
+    """The share of its change that went into the global model: 0 where it was left out, less than 1 where it was
+    shortened."""
 
 
 class RoundSeconds(Record):
@@ -272,7 +280,8 @@ class RoundRecord(Record):
     validation_scores: Scores | None = None
     """The same on validation samples, by which a round is chosen; None where the partition keeps none."""
     clients: tuple[ClientRecord, ...]
-    """Those whose upload went into the new global model, or would have but for ``rolled_back``."""
+    """Those whose upload went into the new global model, or would have but for ``rolled_back`` or what ``counted``
+    says."""
     personal: PersonalScores | None = None
     """On the clients' test samples; None where it is not measured."""
     validation: PersonalScores | None = None
@@ -299,3 +308,8 @@ class RoundRecord(Record):
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """Clients whose upload was screened out: it is among ``clients``, and nothing of it counted."""
+        return tuple(client.client for client in self.clients if client.counted == 0)

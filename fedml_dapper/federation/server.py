@@ -279,7 +279,7 @@ class Server(Collector):
             personal=measured.personal,
             validation=measured.validation,
             devices=measured.devices,
-            clients=tuple(sorted(self._records, key=lambda record: record.client)),
+            clients=tuple(self._judged(record) for record in sorted(self._records, key=lambda record: record.client)),
             edges=edges,
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={one: reason for one, reason in sorted(self._refused.items()) if not self.is_edge(one)},
@@ -339,6 +339,19 @@ class Server(Collector):
         self.state.weights, self.state.memory = weights, memory
         senders = sorted(record.client for record in self._records)
         return self._rolled_back(f"the model made of what clients {senders} sent is not finite")
+
+    def _judged(self, record: ClientRecord) -> ClientRecord:
+        """With what the defence made of the upload, where it judges them."""
+        verdict = self.state.verdicts.get(record.client)
+        if verdict is None:
+            return record
+        if verdict.counted == 0:
+            LOGGER.warning(
+                "round %d: upload of client %d left out: it agrees by %.3g with the others", self.state.round,
+                record.client, verdict.agreement,
+            )  # fmt: skip
+        said = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
+        return record.model_copy(update=said)
 
     def _outliers(self, times: float) -> dict[int, str]:
         """Clients whose folded upload is no better than one that would have been refused, had it been known when it

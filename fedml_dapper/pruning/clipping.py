@@ -51,7 +51,7 @@ class ClippedMean:
         change = relative_change(weights, before)
         if change > self._limit:
             share = self._limit / change
-            weights = {name: _towards(tensor, before[name], share) for name, tensor in weights.items()}
+            weights = {name: towards(tensor, before[name], share) for name, tensor in weights.items()}
         self._mean.add(weights, plan, weight, unsliced)
 
     def result(self) -> dict[str, Tensor]:
@@ -60,7 +60,7 @@ class ClippedMean:
 
 
 @torch.no_grad()
-def _towards(tensor: Tensor, before: Tensor, share: float) -> Tensor:
+def towards(tensor: Tensor, before: Tensor, share: float) -> Tensor:
     """W + share (w - W); counters are left as they are."""
     if not tensor.is_floating_point():
         return tensor

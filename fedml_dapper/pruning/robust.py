@@ -16,15 +16,14 @@ and tensors are then treated one after another: besides, a copy per client of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Collection
 from math import ceil, prod
 
 import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.pruning.held import HeldUpload, mask, spread
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import check_fits
@@ -33,14 +32,6 @@ from fedml_dapper.pruning.slim import KeptIndices
 
 _BLOCK_ENTRIES = 2**22
 """Values sorted at a time; sorting takes about four times their memory."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Held:
-    weights: Tensors
-    kept: KeptIndices
-    unsliced: Collection[str]
-    weight: float
 
 
 class RobustMean:
@@ -59,7 +50,7 @@ class RobustMean:
         self._recovery = recovery
         self._share = trimmed_share
         self._min_holders = min_holders
-        self._uploads: list[_Held] = []
+        self._uploads: list[HeldUpload] = []
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Take in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
@@ -67,7 +58,7 @@ class RobustMean:
         Raises :class:`ProtocolError`, with nothing changed, when names or shapes do not fit the plan.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        self._uploads.append(_Held(weights, KeptIndices(plan), unsliced, weight))
+        self._uploads.append(HeldUpload(weights, KeptIndices(plan), unsliced, weight))
 
     def result(self) -> dict[str, Tensor]:
         """The new global tensors, in the previous ones' dtypes; raises :class:`ProtocolError` if nothing was added."""
@@ -82,11 +73,11 @@ class RobustMean:
         if not previous.is_floating_point():
             sent = torch.stack([upload.weights[name].to(previous.device) for upload in holders])
             return sent.sort(dim=0).values[len(sent) // 2]
-        cuts = [self._cuts(upload, name) for upload in holders]
+        cuts = [upload.cuts(name, self._layout) for upload in holders]
         values = torch.stack(
-            [_spread(upload.weights[name], cut, previous) for upload, cut in zip(holders, cuts, strict=True)]
+            [spread(upload.weights[name], cut, previous, torch.nan) for upload, cut in zip(holders, cuts, strict=True)]
         )
-        masks = [_mask(cut, previous) for cut in cuts]
+        masks = [mask(cut, previous) for cut in cuts]
         full = [max(sizes) for sizes in zip(*(mask.shape for mask in masks), strict=True)]
         held = torch.stack([mask.expand(full) for mask in masks])
         weights = torch.tensor([upload.weight for upload in holders], dtype=torch.float64, device=previous.device)
@@ -95,9 +86,6 @@ class RobustMean:
         weight = (held * weights.view(-1, *[1] * previous.dim())).sum(dim=0) * enough
         statistic = torch.where(enough, self._middle(values, count), 0)
         return self._recovered(previous, statistic, weight)
-
-    def _cuts(self, upload: _Held, name: str) -> Mapping[int, Tensor]:
-        return {} if name in upload.unsliced else upload.kept.of(self._layout.tensors[name])
 
     def _middle(self, values: Tensor, count: Tensor) -> Tensor:
         """The statistic of (clients, ...) ``values``, NaN where not held; ``count`` holders, broadcast: float64."""
@@ -137,26 +125,3 @@ class RobustMean:
             case "holders":
                 recovered = torch.where(weight > 0, statistic, before)
         return recovered.to(previous.dtype)
-
-
-def _spread(values: Tensor, cuts: Mapping[int, Tensor], like: Tensor) -> Tensor:
-    """``values`` at their places in a tensor of the shape of ``like``, NaN elsewhere."""
-    values = values.detach().to(like)
-    for dim, indices in cuts.items():
-        shape = list(values.shape)
-        shape[dim] = like.shape[dim]
-        values = values.new_full(shape, torch.nan).index_copy_(dim, indices.to(like.device), values)
-    return values
-
-
-def _mask(cuts: Mapping[int, Tensor], like: Tensor) -> Tensor:
-    """Which coordinates are held: bool, of the full size along the axes that are cut, 1 along the others."""
-    axes = [_along(dim, indices, like) for dim, indices in cuts.items()]
-    start = torch.ones([1] * like.dim(), dtype=torch.bool, device=like.device)
-    return reduce(torch.logical_and, axes, start)
-
-
-def _along(dim: int, indices: Tensor, like: Tensor) -> Tensor:
-    kept = torch.zeros(like.shape[dim], dtype=torch.bool, device=like.device)
-    kept[indices.to(like.device)] = True
-    return kept.view([-1 if axis == dim else 1 for axis in range(like.dim())])

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedml_dapper.config import Settings
 from fedml_dapper.evaluation import progress as shown
 from fedml_dapper.evaluation.progress import LiveProgress, LogProgress
-from fedml_dapper.federation import RoundRecord, build_experiment
+from fedml_dapper.federation import ClientRecord, RoundRecord, build_experiment
 from fedml_dapper.federation.records import PrivacySpent, RoundSeconds
 
 
@@ -41,6 +41,21 @@ def test_refused_clients_are_named(tiny_settings: Callable[..., Settings]) -> No
         RoundRecord(round=1, scores=None, clients=(), absent=(3, 5, 7), refused=refused, seconds=seconds)
     )
     assert "refused clients 3, 7" in lines.getvalue()
+
+
+def test_who_was_screened_out_is_named(tiny_settings: Callable[..., Settings]) -> None:
+    lines = StringIO()
+    progress = LogProgress(Console(file=lines, width=200), build_experiment(tiny_settings("method=fedavg")))
+    seconds = RoundSeconds(total=1.0, evaluation=0.0)
+    clients = [
+        ClientRecord(
+            client=number, domain="scans", level=1, ratio=0, num_samples=1, params=1, macs=1, bytes_up=1, bytes_down=1,
+            loss=1, steps=1, seconds=1, counted=counted,
+        )
+        for number, counted in enumerate((1.0, 0.0, None, 0.3, 0.0))
+    ]  # fmt: skip
+    progress.round_finished(RoundRecord(round=1, scores=None, clients=tuple(clients), seconds=seconds))
+    assert "left out clients 1, 4" in lines.getvalue()
 
 
 @pytest.mark.parametrize("kind", [LogProgress, LiveProgress])

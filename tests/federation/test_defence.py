@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fedml_dapper.federation.checkpoint import load_checkpoint, save_checkpoint
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.methods import METHODS, Aggregation, Downlink, FedAvg, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.methods.parts.server_momentum import WithMomentum
-from fedml_dapper.pruning import Tensors, relative_change
+from fedml_dapper.pruning import Tensors, relative_change, slim_tensors
 
 from ..across_silos import across_silos
 
@@ -55,6 +55,21 @@ class Federation:
                 upload = self.update(self.server.downlink(client_id))
                 self.server.receive(garbage(upload) if client_id == bad else upload)
         return self.server.close_round()
+
+    def close_with(self, uploads: Collection[Upload]) -> RoundRecord:
+        """A round of these and no others."""
+        for client_id in self.server.round_clients():
+            self.server.downlink(client_id)
+        for upload in uploads:
+            self.server.receive(upload)
+        return self.server.close_round()
+
+    def opposite(self, upload: Upload) -> Upload:
+        """Of what is learnt, the opposite of the change; what is measured as it is."""
+        layout = self.experiment.method.problem.layout
+        before = slim_tensors({name: self.weights[name] for name in layout.trainable}, layout, upload.plan)
+        moved = {name: 2 * tensor - upload.weights[name] for name, tensor in before.items()}
+        return replace(upload, weights={**upload.weights, **moved})
 
     @property
     def weights(self) -> Tensors:
@@ -200,7 +215,7 @@ def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[...,
     bad = next(p.client_id for p in honest.experiment.profiles if p.level == level)
     honest.round()
     distances = {}
-    for aggregation in ("mean", "median", "trimmed_mean", "norm_clipping"):
+    for aggregation in ("mean", "median", "trimmed_mean", "norm_clipping", "screened_mean"):
         attacked = federation(*wide, f"dapper_args.defence.aggregation={aggregation}")
         attacked.round(bad=bad)
         distances[aggregation] = relative_change(attacked.weights, honest.weights)
@@ -208,6 +223,40 @@ def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[...,
     assert distances["median"] < 0.1
     assert distances["trimmed_mean"] < 0.1
     assert distances["norm_clipping"] < 0.6  # shortened to 1, not thrown out, and one of ten
+    assert distances["screened_mean"] < 0.3  # left out, or shortened to three times what is usual
+
+
+AS_IN_THE_QUICKSTART = ("method=dapperfl_slim", "norm=standardised", "learning_rate=0.05", "max_grad_norm=2")
+
+
+@pytest.mark.parametrize("method", [("method=dapperfl",), AS_IN_THE_QUICKSTART], ids=["dapperfl", "quickstart"])
+def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
+    federation: Callable[..., Federation], caplog: pytest.LogCaptureFixture, method: tuple[str, ...]
+) -> None:
+    """Wherever it sits, and with all that only clients of its level hold; where nobody does, nothing is different."""
+    chosen = (*method, "client_num_in_total=10", "client_num_per_round=10", "client_share=0.2", "epochs=2")
+    screening = (*chosen, "dapper_args.defence.aggregation=screened_mean")
+    honest = federation(*screening)
+    uploads = [honest.update(honest.server.downlink(client_id)) for client_id in honest.server.round_clients()]
+    unharmed, plain = federation(*screening), federation(*chosen)
+    record = unharmed.close_with(uploads)
+    assert [client.counted for client in record.clients] == [1] * 10
+    assert {client.counted for client in plain.close_with(uploads).clients} == {None}
+    assert all(torch.equal(tensor, plain.weights[name]) for name, tensor in unharmed.weights.items())
+    for level in (1, 3, 5):
+        bad = [profile.client_id for profile in honest.experiment.profiles if profile.level == level]
+        hostile = [honest.opposite(one) if one.client_id in bad else one for one in uploads]
+        attacked, exposed, without = federation(*screening), federation(*chosen), federation(*chosen)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            record = attacked.close_with(hostile)
+        assert record.left_out == tuple(bad)
+        assert f"round 1: upload of client {bad[0]} left out: it agrees by -" in caplog.text
+        without.close_with([one for one in uploads if one.client_id not in bad])
+        assert all(torch.equal(tensor, without.weights[name]) for name, tensor in attacked.weights.items())
+        exposed.close_with(hostile)
+        assert relative_change(exposed.weights, without.weights) > 1e-3
+        assert RoundRecord.model_validate_json(record.model_dump_json()) == record
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

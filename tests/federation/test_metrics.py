@@ -24,7 +24,11 @@ def test_names_and_values_of_a_round() -> None:
     record = RoundRecord(
         round=3,
         scores=SCORES,
-        clients=(client(0, 1, 30, 1.0), client(1, 2, 10, 4.0), client(2, 1, 10, 5.0)),
+        clients=(
+            client(0, 1, 30, 1.0),
+            client(1, 2, 10, 4.0),
+            client(2, 1, 10, 5.0).model_copy(update={"counted": 0.0}),
+        ),
         absent=(7,),
         seconds=RoundSeconds(total=9.0, evaluation=2.0),
     )
@@ -44,6 +48,7 @@ def test_names_and_values_of_a_round() -> None:
         "clients/answered": 3,
         "clients/absent": 1,
         "clients/refused": 0,
+        "clients/left_out": 1,
         "clients/from_earlier_rounds": 0,
         "seconds/round": 9.0,
         "seconds/evaluation": 2.0,
@@ -53,6 +58,6 @@ def test_names_and_values_of_a_round() -> None:
 def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losses() -> None:
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     assert set(metrics_of(record)) == {
-        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused",
+        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused", "clients/left_out",
         "clients/from_earlier_rounds", "seconds/round", "seconds/evaluation",
     }  # fmt: skip

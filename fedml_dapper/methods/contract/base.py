@@ -33,6 +33,7 @@ from fedml_dapper.pruning import (
     RecoveringMean,
     Recovery,
     RobustMean,
+    ScreenedMean,
     Tensors,
     Widths,
     footprint,
@@ -521,10 +522,12 @@ class RecoverAndAverage:
         self._uniform = problem.uniform_weights
         sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
         self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
+        self._added: list[int] = []
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
         self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
+        self._added.append(upload.client_id)
 
     def partial(self) -> PartialSum:
         """What was added so far, for somebody else's :meth:`merge`."""
@@ -540,6 +543,8 @@ class RecoverAndAverage:
 
     def close(self) -> None:
         self._server.weights = {**self._server.weights, **self._mean.result()}
+        verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
+        self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
 
 
 def _mean_of_round(previous: Tensors, problem: Problem, recovery: Recovery, round_: int) -> UploadsMean | PrivateMean:
@@ -550,7 +555,7 @@ def _mean_of_round(previous: Tensors, problem: Problem, recovery: Recovery, roun
     return PrivateMean(previous, problem.layout, recovery, privacy.clip, privacy.std, noise)
 
 
-UploadsMean = RecoveringMean | ClippedMean | RobustMean
+UploadsMean = RecoveringMean | ScreenedMean | ClippedMean | RobustMean
 
 
 def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
@@ -559,6 +564,8 @@ def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> 
     match defence.aggregation:
         case "mean":
             return RecoveringMean(previous, layout, recovery)
+        case "screened_mean":
+            return ScreenedMean(previous, layout, recovery, defence.least_agreement, defence.most_length)
         case "norm_clipping":
             return ClippedMean(previous, layout, recovery, defence.clip_change)
         case "trimmed_mean":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning import Tensors, Verdict
 
 Value = int | float | str | bool | None | list["Value"] | dict[str, "Value"]
 """Anything JSON can hold."""
@@ -58,3 +59,5 @@ class ServerState:
     memory: Memory = field(default_factory=Memory)
     clients: tuple[int, ...] = ()
     """Who trains in the open round, ascending; nobody between two rounds."""
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)
+    """On the uploads of the round just closed, by client id, where ``dapper_args.defence`` judges them."""
