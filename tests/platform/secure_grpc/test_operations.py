@@ -40,7 +40,7 @@ def federation(tmp_path: Path, tiny_settings: SettingsFactory, own: SecureGrpcCo
     running: list[Silos] = []
 
     def build(*overrides: str) -> Silos:
-        four = ("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", "round_timeout_s=600")
+        four = ("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1")
         settings = tiny_settings(*four, *overrides)
         running.append(Silos(tmp_path, experiment_file(tmp_path, settings, own), 4))
         running[-1].start_all()
@@ -51,30 +51,20 @@ def federation(tmp_path: Path, tiny_settings: SettingsFactory, own: SecureGrpcCo
         silos.stop()
 
 
-def said(silos: Silos, text: str, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while text not in silos.output(0):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_a_silo_that_is_revoked_at_work_is_cut_off_and_the_run_ends_without_it(
     federation: Callable[..., Silos], own: SecureGrpcConfig
 ) -> None:
     silos = federation("comm_round=6")
     silos.wait_for_round(1)
-    silos.processes[4].send_signal(signal.SIGSTOP)  # so that a round waits for it, for ten minutes if it has to
-    time.sleep(2)
-    done = len(silos.rounds())
+    silos.processes[4].send_signal(signal.SIGSTOP)  # so that a round waits for it, for an hour if it has to
+    done = silos.wait_for_answers_of_all_but(4)
     assert own.members_file is not None
     revoke_members(own.members_file, "silo-4")
-    assert said(silos, "silo-4 is cut off", 1), silos.output(0)
-    silos.wait_for_round(done + 1, 30)
+    silos.wait_for_words("silo-4 is cut off")
+    silos.wait_for_round(done + 1)
     silos.processes[4].send_signal(signal.SIGCONT)
-    assert silos.wait(0, 60) == 0, silos.output(0)
-    assert [silos.wait(rank, 30) for rank in range(1, 5)] == [0, 0, 0, 2], silos.output(4)
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [silos.wait(rank) for rank in range(1, 5)] == [0, 0, 0, 2], silos.output(4)
     assert "of silo-4 was revoked on" in silos.output(4).splitlines()[-1]
     assert [record.absent for record in silos.rounds()] == [() for _ in range(done)] + [(3,) for _ in range(6 - done)]
 
@@ -88,11 +78,11 @@ def test_an_operator_pauses_evicts_resumes_and_ends_a_run(
     def order(act: Act, silo: int | None = None) -> Answer:
         return give_order(own.server_address, admin, Order(act=act, silo=silo))
 
-    def reaches(is_so: Callable[[ServerStatus], bool], seconds: float = 30) -> ServerStatus:
-        deadline = time.monotonic() + seconds
+    def reaches(is_so: Callable[[ServerStatus], bool]) -> ServerStatus:
+        deadline = time.monotonic() + 120
         while not is_so(status := order("status").status):
             assert time.monotonic() < deadline, status
-            time.sleep(0.1)
+            time.sleep(0.1)  # or it would call too often
         return status
 
     silos.wait_for_round(1)
@@ -100,28 +90,28 @@ def test_an_operator_pauses_evicts_resumes_and_ends_a_run(
     paused = reaches(lambda status: status.state == "paused")
     assert [one.standing for one in paused.callers] == ["idle"] * 4
     assert min(one.bytes_in for one in paused.callers) > 1000
-    time.sleep(2)
+    time.sleep(1)
     assert len(silos.rounds()) == paused.round
     with pytest.raises(DapperError, match="paused, or about to be, already"):
         order("pause")
-    with urllib.request.urlopen(f"http://127.0.0.1:{own.monitor_port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{own.monitor_port}/metrics", timeout=60) as answer:
         assert 'dapper_state{state="paused"} 1.0' in answer.read().decode()
 
     order("evict", 4)
-    assert silos.wait(4, 30) == 2
+    assert silos.wait(4) == 2
     assert "the operator has evicted this silo" in silos.output(4).splitlines()[-1]
     order("resume")
     reaches(lambda status: status.round >= paused.round + 2)
     assert order("status").status.out == {"silo-4": "evicted"}
     silos.start(4)
-    assert silos.wait(4, 60) == 2  # turned away, as long as that is not lifted
+    assert silos.wait(4) == 2  # turned away, as long as that is not lifted
     order("lift", 4)
     silos.start(4)
-    back = reaches(lambda status: status.callers[3].standing in ("at work", "answered"), 60)
+    back = reaches(lambda status: status.callers[3].standing in ("at work", "answered"))
     assert back.out == {}
     order("end")
-    assert silos.wait(0, 60) == 0, silos.output(0)
-    assert [silos.wait(rank, 30) for rank in range(1, 5)] == [0, 0, 0, 0]
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [silos.wait(rank) for rank in range(1, 5)] == [0, 0, 0, 0]
     rounds = silos.rounds()
     assert back.round <= len(rounds) < 500
     assert {record.quarantined for record in rounds[: paused.round]} == {()}
