@@ -55,8 +55,10 @@ EVENTS = {
     "revoked": 2, "server killed": 1, "server halted": 1, "strangers call": 1,
 }  # fmt: skip
 """What happens, and how often relative to the rest."""
+LONGEST_PAUSE = 5.0
+"""Between two events there are so many seconds at most, or as many as a round took, which a fast machine makes few."""
 FLOOD_SECONDS = 3.0
-CUT_OFF_SECONDS = 60.0
+CUT_OFF_SECONDS = 300.0
 """How long a silo's process may take to end once nobody takes its certificate: it may be training."""
 
 
@@ -118,9 +120,9 @@ class Chaos:
             self._silos.start_all()
             self._silos.wait_for_round(1)
             self._disturb()
-            codes: dict[int, int | None] = {0: self._silos.wait(0, 4 * ROUND_SECONDS)}
+            codes: dict[int, int | None] = {0: self._silos.wait(0, 10 * ROUND_SECONDS)}
             for client in self._silos.rounds()[-1].clients:
-                codes[1 + client.client] = self._silos.wait(1 + client.client, 60)
+                codes[1 + client.client] = self._silos.wait(1 + client.client, 5 * ROUND_SECONDS)
         except BaseException:
             self._say(self._silos.output(0)[-5000:])
             raise
@@ -135,7 +137,7 @@ class Chaos:
 
     def _disturb(self) -> None:
         """Until the last round but one has closed."""
-        deadline = time.monotonic() + 60 + self._rounds * ROUND_SECONDS
+        deadline = time.monotonic() + (5 + 3 * self._rounds) * ROUND_SECONDS
         while len(self._silos.rounds()) < self._rounds - 1:
             assert time.monotonic() < deadline, "the run does not come to its end"
             assert self._silos.processes[0].poll() is None, f"the server left with {self._silos.processes[0].poll()}"
@@ -161,7 +163,7 @@ class Chaos:
             elif len(self._impaired) < NUM_IMPAIRED:
                 self._note(f"rank {rank}", event)
                 self._impair(event, rank, missed)
-            time.sleep(self._chance.uniform(1, 5))
+            time.sleep(self._chance.uniform(0.2, 1) * min(LONGEST_PAUSE, self._silos.rounds()[-1].seconds.total))
         for rank in list(self._impaired):
             self._restore(rank)
 
@@ -227,7 +229,7 @@ class Chaos:
         """The newer of a silo's processes takes its place."""
         first = self._silos.processes[rank]
         self._silos.start(rank)
-        code = first.wait(2 * ROUND_SECONDS)
+        code = first.wait(5 * ROUND_SECONDS)
         assert code != 0, f"the first process of rank {rank} ended with {code}"
 
     def _let_strangers_call(self) -> None:

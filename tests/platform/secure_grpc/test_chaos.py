@@ -1,4 +1,4 @@
-"""Five rounds of what ``chaos`` does for as many as one likes; no silo misses a round."""
+"""A few rounds of what ``chaos`` does for as many as one likes; no silo misses a round."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from .chaos import Chaos, problems
 
 
 @pytest.mark.long
-def test_a_disturbed_run_ends_with_what_its_ledger_says(tmp_path: Path) -> None:
-    report = Chaos(tmp_path, seed=4, rounds=5, say=print, rounds_missed=[0]).run()
-    assert problems(report, rounds=5) == []
-    assert report.events.total() > 2
+@pytest.mark.parametrize("rounds", [3, pytest.param(10, marks=pytest.mark.nightly)])
+def test_a_disturbed_run_ends_with_what_its_ledger_says(tmp_path: Path, rounds: int) -> None:
+    report = Chaos(tmp_path, seed=4, rounds=rounds, say=print, rounds_missed=[0]).run()
+    assert problems(report, rounds) == []
+    assert report.events.total() >= rounds // 3
 
 
 @pytest.mark.long
-def test_so_does_one_whose_rounds_do_not_wait_for_a_slow_silo(tmp_path: Path) -> None:
-    report = Chaos(tmp_path, seed=1, rounds=10, say=print, rounds_missed=[0], buffer_size=3).run()
-    assert problems(report, rounds=10) == []
+@pytest.mark.parametrize("rounds", [6, pytest.param(20, marks=pytest.mark.nightly)])
+def test_so_does_one_whose_rounds_do_not_wait_for_a_slow_silo(tmp_path: Path, rounds: int) -> None:
+    report = Chaos(tmp_path, seed=1, rounds=rounds, say=print, rounds_missed=[0], buffer_size=3).run()
+    assert problems(report, rounds) == []
     assert any(one.begun is not None for record in report.rounds for one in record.clients)
