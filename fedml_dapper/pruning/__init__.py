@@ -15,7 +15,7 @@ from fedml_dapper.pruning.plan import (
     plan_window,
     ranked,
 )
-from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
+from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, Together, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import carry_optimizer_state, slim_layout, slim_model, slim_tensors, write_back
@@ -41,6 +41,7 @@ __all__ = [
     "RobustMean",
     "TensorSpec",
     "Tensors",
+    "Together",
     "Widths",
     "bitmap_bytes",
     "carry_optimizer_state",
