@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from statistics import median
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import Fleet, fleet
 from fedml_dapper.models import BACKBONES
-from fedml_dapper.pruning import DENSE, RecoveringMean
+from fedml_dapper.pruning import DENSE, RecoveringMean, Together
 from fedml_dapper.resident import peak_extra_bytes
 
 
@@ -38,47 +39,51 @@ def main(model: str, clients: int, runs: int, threads: int, as_json: bool) -> No
 
     work = {
         "FedML, dense": dense,
-        "ours, slim": lambda: aggregate(group),
-        "ours, dense": lambda: aggregate_dense(group),
+        "ours, slim, all wait": lambda: aggregate(group, wait=True),
+        "ours, slim, one by one": lambda: aggregate(group),
+        "ours, dense, all wait": lambda: aggregate_dense(group),
     }
     seconds = time_in_turns(work, runs)
     size = sum(tensor.nbytes for tensor in group.weights.values())
-    sent = {
-        "FedML, dense": clients * size,
-        "ours, slim": sum(tensor.nbytes for upload in group.uploads for tensor in upload.weights.values()),
-        "ours, dense": clients * size,
-    }
+    slim_size = sum(tensor.nbytes for upload in group.uploads for tensor in upload.weights.values())
     rows: list[dict[str, Figure]] = [
         {
             "aggregation": name,
             "seconds": median(times),
             "of FedML's": median_ratio(times, seconds["FedML, dense"]),
-            "MB in": sent[name] / 1e6,
-            "GB/s": sent[name] / 1e9 / median(times),
+            "MB in": sent / 1e6,
+            "GB/s": sent / 1e9 / median(times),
         }
-        for name, times in seconds.items()
+        for (name, times), sent in zip(
+            seconds.items(), (clients * size, slim_size, slim_size, clients * size), strict=True
+        )
     ]
     figures = {
-        "peak extra memory, in model sizes": peak_extra_bytes(lambda: aggregate(group)) / size,
+        "peak memory beyond what waits, all wait, in model sizes": peak_extra_bytes(lambda: aggregate(group, wait=True))
+        / size,
+        "the same, one by one": peak_extra_bytes(lambda: aggregate(group)) / size,
         "the same, ten times as many clients": peak_extra_bytes(lambda: aggregate(group, times=10)) / size,
     }
     Findings(f"Aggregating {clients} uploads of {model}", runs, rows, figures).show(as_json)
 
 
-def aggregate(group: Fleet, times: int = 1) -> dict[str, Tensor]:
-    """The new global model from the slim uploads, each folded in ``times`` times."""
+def aggregate(group: Fleet, times: int = 1, wait: bool = False) -> dict[str, Tensor]:
+    """The new global model from the slim uploads, each folded in ``times`` times; each when it comes, or when all have
+    come."""
     mean = RecoveringMean(group.weights, group.layout)
-    for _ in range(times):
-        for upload in group.uploads:
-            mean.add(upload.weights, upload.plan, upload.num_samples)
+    with Together().waiting() if wait else nullcontext():
+        for _ in range(times):
+            for upload in group.uploads:
+                mean.add(upload.weights, upload.plan, upload.num_samples)
     return mean.result()
 
 
 def aggregate_dense(group: Fleet) -> dict[str, Tensor]:
-    """The same from full models."""
+    """The same from full models that wait for one another."""
     mean = RecoveringMean(group.weights, group.layout)
-    for upload, full in zip(group.uploads, group.full, strict=True):
-        mean.add(full, DENSE, upload.num_samples)
+    with Together().waiting():
+        for upload, full in zip(group.uploads, group.full, strict=True):
+            mean.add(full, DENSE, upload.num_samples)
     return mean.result()
 
 

@@ -13,6 +13,7 @@ from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.federation.validation import UploadCheck
 from fedml_dapper.methods import Aggregation, ClientProfile, Downlink, Memory, ServerState, Upload, payload_bytes
 from fedml_dapper.profiling import part
+from fedml_dapper.pruning import Together
 
 LOGGER = logging.getLogger(__name__)
 _REASON_LENGTH = 200
@@ -22,7 +23,8 @@ class Collector:
     """What a server and an edge do alike in an open round: ``downlink`` and ``receive`` per client.
 
     Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
-    that arrives early waits for its turn, the others are dropped as soon as they are folded.
+    that arrives early waits for its turn. Those whose turn has come are folded together and dropped; the last ones of a
+    round when it closes, as the new model is made of the sums in the same pass.
 
     An upload that does not fit raises :class:`ProtocolError` before anything has changed. In simulation, where clients
     run our own code, that is a bug and ends the run. Where clients are other people's, whoever carries messages calls
@@ -40,6 +42,7 @@ class Collector:
         self.memories: dict[int, Memory] = {}
         """What each client remembers, by client id."""
         self._aggregation: Aggregation | None = None
+        self._together = Together()
         self._awaited: list[int] = []
         self._early: dict[int, Upload] = {}
         self._folded: set[int] = set()
@@ -55,7 +58,7 @@ class Collector:
 
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: Magnitude) -> None:
         """Begin a round that these clients' uploads, about as large as ``usual``, are to be folded in."""
-        self._aggregation, self._awaited = aggregation, sorted(awaited)
+        self._aggregation, self._together, self._awaited = aggregation, Together(), sorted(awaited)
         self._usual, self._magnitudes, self._num_downlinks = usual, {}, {}
         self._early, self._folded, self._refused, self._records, self._bytes_down = {}, set(), {}, [], {}
 
@@ -134,6 +137,9 @@ class Collector:
     def _fold_in_turn(self) -> None:
         while self._awaited and self._awaited[0] in self._early:
             self._fold(self._early.pop(self._awaited.pop(0)))
+        if self._awaited:
+            with part("aggregation"):
+                self._together.fold()
 
     def _fold_the_rest(self) -> list[int]:
         """Fold whatever has come; who has not answered is returned."""
@@ -143,9 +149,10 @@ class Collector:
         return unfinished
 
     def _fold(self, upload: Upload) -> None:
+        """Together with others whose turn it is."""
         assert self._aggregation is not None, "no round is open"
         try:
-            with part("aggregation"):
+            with part("aggregation"), self._together.waiting():
                 self._aggregation.add(upload)
         except ProtocolError as error:
             if self.holds_memories:

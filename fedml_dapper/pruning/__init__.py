@@ -16,7 +16,7 @@ from fedml_dapper.pruning.plan import (
     ranked,
 )
 from fedml_dapper.pruning.private import PrivateMean, clipped, disturbed
-from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
+from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, Together, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.screening import ScreenedMean, Verdict
@@ -45,6 +45,7 @@ __all__ = [
     "ScreenedMean",
     "TensorSpec",
     "Tensors",
+    "Together",
     "Verdict",
     "Widths",
     "bitmap_bytes",

@@ -53,6 +53,8 @@ class ClippedMean:
             share = self._limit / change
             weights = {name: towards(tensor, before[name], share) for name, tensor in weights.items()}
         self._mean.add(weights, plan, weight, unsliced)
+        if change > self._limit:
+            self._mean.fold()  # a copy was made, which is not to wait
 
     def result(self) -> dict[str, Tensor]:
         """As :meth:`RecoveringMean.result`."""

@@ -58,7 +58,7 @@ class PrivateMean:
         assert weight == 1, "Settings see to that"
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
-        self._mean.fold(clipped(weights, before, self._clip), plan, weight, unsliced)
+        self._mean.take(clipped(weights, before, self._clip), plan, weight, unsliced)
 
     def partial(self) -> PartialSum:
         """As :meth:`RecoveringMean.partial`: clipped, without noise."""

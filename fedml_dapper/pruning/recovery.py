@@ -1,7 +1,8 @@
 """Heterogeneous aggregation: refill what was pruned, then average (DapperFL Eq. 6-7).
 
-Uploads are folded one at a time into running sums (``running_sum``) and can be dropped at once, so memory does not grow
-with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and the previous global model W:
+Uploads are folded into running sums (``running_sum``), one by one or those that wait together in one pass. Then they
+can be dropped, so memory does not grow with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i
+and the previous global model W:
 
 * ``global``  (Eq. 6-7): sum_i p_i (M_i w_i + (1 - M_i) W), computed as (sum_i n_i M_i w_i + (N - sum_i n_i M_i) W) / N
 * ``zero``    (what the authors' public code does by accident): sum_i p_i M_i w_i
@@ -15,7 +16,9 @@ product is exact in float64; only the order of the sums matters, so callers fold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -25,8 +28,12 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.running_sum import Recovery, RunningSum, shapes_of_sums
+from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, shapes_of_sums
+from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
 from fedml_dapper.pruning.slim import KeptIndices
+
+_WORTH_THREADS = 2**20
+"""Entries of a model on the CPU for which starting threads is worth it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +46,40 @@ class PartialSum:
     """Weighted sum and weight that held it, of each tensor of floats (see :class:`RunningSum`)."""
     largest: Tensors = field(default_factory=dict)
     """Of the others."""
+
+
+class Together:
+    """Uploads that wait for one another, to be folded together.
+
+    What is added to a :class:`RecoveringMean` within :meth:`waiting` is checked at once and folded when :meth:`fold`
+    says so, or before: when that mean is asked for what it comes to. A result is the same bit for bit, whatever waited.
+    """
+
+    def __init__(self) -> None:
+        self._means: list[RecoveringMean] = []
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """In here, in this thread, uploads wait."""
+        token = _together.set(self)
+        try:
+            yield
+        finally:
+            _together.reset(token)
+
+    def fold(self) -> None:
+        """Wait no longer."""
+        means, self._means = self._means, []
+        for mean in means:
+            mean.fold()
+
+    def join(self, mean: RecoveringMean) -> None:
+        """Something of that mean waits."""
+        if mean not in self._means:
+            self._means.append(mean)
+
+
+_together: ContextVar[Together | None] = ContextVar("together", default=None)
 
 
 class RecoveringMean:
@@ -56,36 +97,57 @@ class RecoveringMean:
             for name, tensor in previous.items()
             if tensor.is_floating_point()
         }
+        self._waiting: dict[str, list[Sent]] = {name: [] for name in self._sums}
         self._largest = {name: torch.zeros_like(tensor) for name, tensor in previous.items() if name not in self._sums}
         self._total = 0.0
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """Fold in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
+        """Fold in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``; now, or with
+        those that come :class:`Together`.
 
         Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        self.fold(weights, plan, weight, unsliced)
+        self.take(weights, plan, weight, unsliced)
 
-    def fold(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
+    def take(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """As :meth:`add`, of what is known to fit but for the dtype of its floats."""
         kept = KeptIndices(plan)
         for name, sent in weights.items():
             if name in self._sums:
                 cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
-                self._sums[name].add(sent, cuts, weight)
+                self._waiting[name].append(Sent(sent, cuts, weight))
             else:
                 self._largest[name] = torch.maximum(self._largest[name], sent.to(self._largest[name].device))
         self._total += weight
+        together = _together.get()
+        if together is None:
+            self.fold()
+        else:
+            together.join(self)
+
+    def fold(self) -> None:
+        """What waits goes into the sums."""
+        waiting, self._waiting = self._waiting, {name: [] for name in self._sums}
+        self._do(piece for name, sent in waiting.items() if sent for piece in self._sums[name].adding(sent))
+
+    def _do(self, pieces: Iterator[Piece]) -> None:
+        if sum(tensor.numel() for tensor in self._previous.values() if tensor.device.type == "cpu") < _WORTH_THREADS:
+            for piece in pieces:
+                piece()
+        else:
+            do_side_by_side(pieces)
 
     def partial(self) -> PartialSum:
         """What was added so far, for :meth:`merge`; tensors are shared."""
+        self.fold()
         return PartialSum(self._total, {name: each.so_far for name, each in self._sums.items()}, self._largest)
 
     def merge(self, partial: PartialSum) -> None:
         """Add the clients that another mean of the same tensors has summed. Differs from adding them here by the order
         of float64 sums alone. Raises :class:`ProtocolError`, with nothing changed, where it does not fit."""
         check_partial(partial, self._layout, self._previous.keys())
+        self.fold()
         for name, (sums, held) in partial.sums.items():
             self._sums[name].merge(sums, held)
         for name, tensor in partial.largest.items():
@@ -94,6 +156,7 @@ class RecoveringMean:
 
     def disturb(self, noise: Noise, std: float) -> None:
         """Add normal numbers of standard deviation ``std`` to every weighted sum, where somebody holds it."""
+        self.fold()
         for each in self._sums.values():
             each.disturb(noise, std)
 
@@ -104,10 +167,17 @@ class RecoveringMean:
         """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
-        # smallest first and popped: what the sums before gave back is more than the next mean takes
-        names = sorted(self._sums, key=lambda name: self._previous[name].numel())
-        means = {name: self._sums.pop(name).mean(self._previous[name], self._total, self._recovery) for name in names}
+        means: dict[str, Tensor] = {}
+        self._do(self._averaging(means))
         return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}
+
+    def _averaging(self, means: dict[str, Tensor]) -> Iterator[Piece]:
+        """The pieces of work that fold what waits and make the ``means`` of it, in one pass over each tensor."""
+        # smallest first and popped: what the sums before gave back is more than the next mean takes
+        for name in sorted(self._sums, key=lambda name: self._previous[name].numel()):
+            sums, waiting = self._sums.pop(name), self._waiting.pop(name)
+            means[name], pieces = sums.averaging(waiting, self._previous[name], self._total, self._recovery)
+            yield from pieces
 
 
 def check_fits(

@@ -1,16 +1,23 @@
 """The weighted sum over clients of one tensor, of which each kept some entries; in one pass over what was sent.
 
-Three things make it fast on a CPU. Numbers are widened to float64 a block of rows at a time, in memory that stays in
-the processor's cache. Sums lie in memory as uploads do, whichever axis was cut, so both are walked through in order.
-And how much weight held a coordinate is counted per channel, not per coordinate.
+Four things make it fast on a CPU. Clients that are added together are added block by block, so that a sum passes
+through memory once for all of them; numbers are widened to float64 in memory that stays in the processor's cache.
+Blocks are pieces of work that threads can do side by side. Sums lie in memory as uploads do, whichever axis was cut, so
+both are walked through in order. And how much weight held a coordinate is counted per channel, not per coordinate.
+
+Every coordinate's summands are added in the order in which they are given: blocks and threads change no bit.
 """
 
 from __future__ import annotations
 
 import mmap
 import sys
+import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Literal
 
@@ -19,11 +26,12 @@ from torch import Tensor
 
 from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import TensorSpec
+from fedml_dapper.pruning.side_by_side import Piece
 
 Recovery = Literal["global", "zero", "holders"]
 
-_BLOCK_ENTRIES = 2**17
-"""Entries widened at a time on a CPU, 1 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
+_BLOCK_ENTRIES = 2**18
+"""Entries in a block on a CPU, 2 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
 
 _HUGE_PAGE = 2**21
 """Bytes of the pages that large sums ask the kernel for."""
@@ -35,76 +43,191 @@ def shapes_of_sums(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return shape, tuple(size if dim in cut else 1 for dim, size in enumerate(shape))
 
 
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """What a client of weight ``weight`` sent of a tensor: along axis ``dim`` the entries ``kept[dim]`` alone, which
+    are in ascending order."""
+
+    values: Tensor
+    kept: Mapping[int, Tensor]
+    weight: float
+
+
 class RunningSum:
-    """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64."""
+    """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64.
+
+    What takes time is at hand in two ways: done at once, or as pieces of work, all of which have to be done, side by
+    side if need be, before the sum is asked for anything else.
+    """
 
     def __init__(self, spec: TensorSpec, device: torch.device) -> None:
-        shape, channels = shapes_of_sums(spec)
-        self._sum = _zeros(shape, device)
+        self._shape, channels = shapes_of_sums(spec)
+        self._device = device
+        self._sum: Tensor | None = None
+        """None while it is zero."""
         self._held_whole = 0.0
         """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
         self._held = torch.zeros(channels, dtype=torch.float64, device=device)
 
-    def add(self, values: Tensor, kept: Mapping[int, Tensor], weight: float) -> None:
-        """Add ``weight`` times ``values``, which along axis ``dim`` holds the entries ``kept[dim]`` alone."""
-        values = values.detach().to(self._sum.device)
-        if not kept:
-            self._held_whole += weight
-            for sums, sent in _blocks(self._sum, values.view_as(self._sum)):
-                sums.add_(sent, alpha=weight)
-            return
-        kept = {dim: entries.to(self._sum.device) for dim, entries in kept.items()}
-        held = _positions(self._held, kept)
-        self._held.view(-1).index_add_(0, held, self._held.new_full(held.shape, weight))
-        # the weight is multiplied in first: given it as a factor, index_add_ would run in one thread
-        if kept.keys() == {0}:
-            for rows, sent in _blocks(kept[0], values):
-                self._sum.index_add_(0, rows, sent.to(torch.float64, copy=True).mul_(weight))
-            return
-        columns = _positions(self._sum[:1], {dim: entries for dim, entries in kept.items() if dim > 0})
-        if 0 not in kept:
-            for sums, sent in _blocks(self._sum, values):
-                sums.flatten(1).index_add_(1, columns, sent.to(torch.float64, copy=True).mul_(weight).flatten(1))
-            return
-        for rows, sent in _blocks(kept[0], values):
-            sums = self._sum[rows]
-            sums.flatten(1).index_add_(1, columns, sent.to(torch.float64, copy=True).mul_(weight).flatten(1))
-            self._sum[rows] = sums
+    def add(self, *sent: Sent) -> None:
+        """Add what clients sent, in this order."""
+        for piece in self.adding(sent):
+            piece()
+
+    def adding(self, sent: Sequence[Sent]) -> Iterator[Piece]:
+        """The pieces of :meth:`add`."""
+        summands = [self._counted(one) for one in sent]
+        sums = self._allocated()
+        for rows in self._blocks(max((one.entries for one in summands), default=0)):
+            yield partial(_add, sums[rows], rows, summands)
 
     @property
     def so_far(self) -> tuple[Tensor, Tensor]:
         """The sum, in the tensor's shape (a scalar's: one entry), and the weight that held each channel, in a shape
         that broadcasts to it; both float64, not copied."""
-        return self._sum, self._held + self._held_whole
+        return self._allocated(), self._held + self._held_whole
 
     def merge(self, sums: Tensor, held: Tensor) -> None:
         """Add what another of the same tensor has summed :attr:`so_far`."""
-        self._sum.add_(sums.to(self._sum.device))
-        self._held.add_(held.to(self._held.device))
+        self._allocated().add_(sums.to(self._device))
+        self._held.add_(held.to(self._device))
 
     def disturb(self, noise: Noise, std: float) -> None:
         """Add normal numbers of standard deviation ``std`` to the sum, where some weight holds it."""
         held = self._held + self._held_whole > 0
-        self._sum.addcmul_(noise.normal(self._sum.shape, self._sum.device), held.double(), value=std)
+        self._allocated().addcmul_(noise.normal(self._shape, self._device), held.double(), value=std)
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
         """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut.
 
         The sum is used up.
         """
-        result = torch.empty_like(previous, memory_format=torch.contiguous_format)
-        held = (self._held + self._held_whole).expand(len(self._sum), *self._held.shape[1:])
-        views = (self._sum, held, previous.view_as(self._sum), result.view_as(self._sum))
-        for sums, here, before, after in _blocks(*views):
-            match recovery:
-                case "zero":
-                    mean = sums.div_(total)
-                case "global":
-                    mean = sums.addcmul_(before.double(), total - here).div_(total)
-                case "holders":
-                    mean = torch.where(here > 0, sums / here, before.double())
-            after.copy_(mean)
+        result, pieces = self.averaging((), previous, total, recovery)
+        for piece in pieces:
+            piece()
         return result
+
+    def averaging(
+        self, sent: Sequence[Sent], previous: Tensor, total: float, recovery: Recovery
+    ) -> tuple[Tensor, Iterator[Piece]]:
+        """:meth:`mean` with the last clients' part added just before, and the pieces after which it is one."""
+        result = torch.empty_like(previous, memory_format=torch.contiguous_format)
+        return result, self._averaging(sent, previous, total, recovery, result)
+
+    def _averaging(
+        self, sent: Sequence[Sent], previous: Tensor, total: float, recovery: Recovery, result: Tensor
+    ) -> Iterator[Piece]:
+        summands = [self._counted(one) for one in sent]
+        sums, self._sum = self._sum, None
+        held = (self._held + self._held_whole).expand(self._shape[0], *self._held.shape[1:])
+        before, after = previous.view(self._shape), result.view(self._shape)
+        for rows in self._blocks(prod(self._shape)):
+            block = None if sums is None else sums[rows]
+            yield partial(_average, block, rows, summands, held[rows], before[rows], total, recovery, after[rows])
+
+    def _allocated(self) -> Tensor:
+        if self._sum is None:
+            self._sum = _zeros(self._shape, self._device)
+        return self._sum
+
+    def _counted(self, sent: Sent) -> _Summand:
+        """As part of the sum; from now on it counts as held."""
+        kept = {dim: entries.to(self._device) for dim, entries in sent.kept.items()}
+        if kept:
+            held = _positions(self._held.shape, kept, self._device)
+            self._held.view(-1).index_add_(0, held, self._held.new_full(held.shape, sent.weight))
+        else:
+            self._held_whole += sent.weight
+        return _Summand(sent.values.detach().to(self._device), kept, sent.weight, self._shape)
+
+    def _blocks(self, entries: int) -> Iterator[slice]:
+        """So many rows at a time as fit one block, where all have that many entries."""
+        rows = self._shape[0]
+        step = rows
+        if entries > _BLOCK_ENTRIES and self._device.type == "cpu":
+            step = max(1, _BLOCK_ENTRIES * rows // entries)
+        for start in range(0, rows, step):
+            yield slice(start, min(start + step, rows))
+
+
+class _Summand:
+    """What a client sent of a tensor, and where in the sum it belongs."""
+
+    def __init__(self, values: Tensor, kept: Mapping[int, Tensor], weight: float, shape: Sequence[int]) -> None:
+        self._values = values if kept else values.view(shape)
+        self.entries = values.numel()
+        self._weight = weight
+        self._rows = kept.get(0)
+        self._row_numbers = [] if self._rows is None else self._rows.tolist()
+        within = {dim: entries for dim, entries in kept.items() if dim > 0}
+        self._columns = _positions((1, *shape[1:]), within, values.device) if within else None
+
+    def add_to(self, sums: Tensor, rows: slice, wide: Tensor) -> None:
+        """Add it to these ``rows`` of the sum; ``wide`` is memory for as many numbers."""
+        first, last = rows.start, rows.stop
+        if self._rows is not None:
+            first, last = bisect_left(self._row_numbers, first), bisect_left(self._row_numbers, last)
+        values = self._values if last - first == self._values.shape[0] else self._values[first:last]
+        values = wide[: values.numel()].view(values.shape).copy_(values)
+        if self._rows is None and self._columns is None:
+            sums.add_(values, alpha=self._weight)
+            return
+        values.mul_(self._weight)  # given it as a factor, index_add_ takes ten times as long
+        if self._rows is None:
+            assert self._columns is not None
+            sums.flatten(1).index_add_(1, self._columns, values.flatten(1))
+            return
+        places = self._rows[first:last] - rows.start if rows.start else self._rows[first:last]
+        if self._columns is None:
+            sums.index_add_(0, places, values)
+        else:
+            found = sums[places]
+            found.flatten(1).index_add_(1, self._columns, values.flatten(1))
+            sums[places] = found
+
+
+class _Scratch(threading.local):
+    """A thread's memory for a block in float64, kept: the C library finds none of what was freed for the next one."""
+
+    def __init__(self) -> None:
+        self._wide = torch.empty(0, dtype=torch.float64)
+
+    def of(self, entries: int, device: torch.device) -> Tensor:
+        """So many numbers, whatever they are."""
+        if device.type != "cpu":
+            return torch.empty(entries, dtype=torch.float64, device=device)
+        if len(self._wide) < entries:
+            self._wide = torch.empty(entries, dtype=torch.float64)
+        return self._wide
+
+
+_scratch = _Scratch()
+
+
+def _add(sums: Tensor, rows: slice, summands: Sequence[_Summand]) -> None:
+    """Add the summands' part of ``rows`` to ``sums``, which are these rows of a sum."""
+    largest = max((summand.entries for summand in summands), default=0)
+    wide = _scratch.of(min(largest, sums.numel()), sums.device)
+    for summand in summands:
+        summand.add_to(sums, rows, wide)
+
+
+def _average(
+    sums: Tensor | None, rows: slice, summands: Sequence[_Summand], held: Tensor, before: Tensor, total: float,
+    recovery: Recovery, after: Tensor,
+) -> None:  # fmt: skip
+    """The same, and the mean of these rows ``after``; without ``sums`` nothing was added earlier."""
+    if sums is None:
+        sums = torch.zeros(before.shape, dtype=torch.float64, device=before.device)
+    _add(sums, rows, summands)
+    match recovery:
+        case "zero":
+            mean = sums.div_(total)
+        case "global":
+            mean = sums.addcmul_(before.double(), total - held).div_(total)
+        case "holders":
+            mean = torch.where(held > 0, sums / held, before.double())
+    after.copy_(mean)
 
 
 def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
@@ -122,20 +245,13 @@ def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
     return torch.frombuffer(pages, dtype=torch.float64).view(shape)
 
 
-def _positions(tensor: Tensor, kept: Mapping[int, Tensor]) -> Tensor:
-    """Where in a flat view of ``tensor`` the entries lie that are ``kept``."""
-    places = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape)
+def _positions(shape: Sequence[int], kept: Mapping[int, Tensor], device: torch.device) -> Tensor:
+    """Where in a flat view of a tensor of that ``shape`` the entries lie that are ``kept``."""
+    if len(kept) == 1:
+        [(dim, entries)] = kept.items()
+        if shape[dim] == prod(shape):
+            return entries
+    places = torch.arange(prod(shape), device=device).view(tuple(shape))
     for dim, entries in kept.items():
         places = places.index_select(dim, entries)
     return places.flatten()
-
-
-def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """So many of the tensors' rows at a time as fit one block in the last of them."""
-    largest = tensors[-1]
-    if largest.numel() <= _BLOCK_ENTRIES or largest.device.type != "cpu":
-        yield tensors
-    else:
-        rows = max(1, _BLOCK_ENTRIES * len(largest) // largest.numel())
-        for start in range(0, len(largest), rows):
-            yield tuple(tensor[start : start + rows] for tensor in tensors)

@@ -16,11 +16,15 @@ from fedml_dapper.pruning import (
     RecoveringMean,
     Recovery,
     TensorSpec,
+    Together,
     plan_by_importance,
+    running_sum,
     slim_tensors,
     solve_widths,
     trace_layout,
 )
+from fedml_dapper.pruning import recovery as recovering
+from fedml_dapper.pruning.side_by_side import do_side_by_side
 
 VECTOR = ChannelLayout(
     {"g": ChannelGroup("g", 4, ("w",))}, {"w": TensorSpec((4,), torch.float32, True, 0, (Axis(0, "g"),))}
@@ -126,3 +130,65 @@ def test_uploads_that_do_not_fit_change_nothing(bad: dict[str, Tensor]) -> None:
 def test_a_round_without_answers_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="no client answered"):
         RecoveringMean(vector(1, 2, 3, 4), VECTOR).result()
+
+
+@pytest.mark.parametrize("recovery", ["global", "zero", "holders"])
+@pytest.mark.parametrize("waits", ["all", "two and three", "the last"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_waits_together_comes_to_the_same_bit_for_bit(
+    recovery: Recovery, waits: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed=1)
+    layout = trace_layout(model, example_image(16), "grouped")
+    weights = model.state_dict()
+    one_by_one, together = (RecoveringMean(weights, layout, recovery) for _ in range(2))
+    uploads = []
+    for seed, ratio in enumerate((0.0, 0.3, 0.6, 0.8, 0.1), start=2):
+        trained = build_backbone(ModelArgs(model="resnet10", width=8), 10, seed).state_dict()
+        widths = solve_widths(layout, ratio, "channels")
+        plan = plan_by_importance(layout, trained, widths) if widths else DENSE
+        uploads.append((slim_tensors(trained, layout, plan), plan, 17 * seed))
+        one_by_one.add(*uploads[-1])
+    expected = one_by_one.result()
+    monkeypatch.setattr(running_sum, "_BLOCK_ENTRIES", 1000)  # so that a tensor is many blocks
+    monkeypatch.setattr(recovering, "_WORTH_THREADS", 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        batches = {"all": [5], "two and three": [2, 3], "the last": [1, 1, 1, 1, 1]}[waits]
+        for size in batches:
+            batch = Together()
+            with batch.waiting():
+                for upload in uploads[:size]:
+                    together.add(*upload)
+            del uploads[:size]
+            if uploads:
+                batch.fold()
+        found = together.result()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+def test_one_that_does_not_fit_is_found_before_it_waits() -> None:
+    mean, together = RecoveringMean(vector(1, 2, 3, 4), VECTOR), Together()
+    with together.waiting():
+        mean.add(vector(5, 6, 7, 8), DENSE, 1)
+        with pytest.raises(ProtocolError):
+            mean.add(vector(1, 2, 3), FIRST_TWO, 1)
+    assert mean.result()["w"].tolist() == [5.0, 6.0, 7.0, 8.0]
+
+
+def test_an_error_in_one_thread_is_raised() -> None:
+    def fail() -> None:
+        raise ProtocolError("this piece")
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ProtocolError, match="this piece"):
+            do_side_by_side([fail, *[lambda: None] * 20])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

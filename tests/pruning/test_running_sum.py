@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedml_dapper.pruning import Axis, Recovery, TensorSpec, running_sum
-from fedml_dapper.pruning.running_sum import RunningSum
+from fedml_dapper.pruning.running_sum import RunningSum, Sent
 
 SHAPES = [(7,), (6, 5), (4, 6, 3, 3), (4, 0), ()]
 
@@ -46,7 +46,7 @@ def test_the_mean_is_that_of_dense_masks_bit_for_bit(
                 values = values.index_select(dim, entries)
                 axis = torch.zeros(spec.shape[dim], dtype=torch.bool).index_fill_(0, entries, True)
                 mask &= axis.view([-1 if other == dim else 1 for other in range(len(spec.shape))])
-            running.add(values, kept, weight)
+            running.add(Sent(values, kept, weight))
             sums[mask] += weight * values.flatten().double()
             held[mask] += weight
         total = sum(weight for _, weight in uploads)
@@ -63,7 +63,7 @@ def test_the_mean_is_that_of_dense_masks_bit_for_bit(
 def test_a_previous_tensor_may_lie_in_memory_as_it_likes() -> None:
     transposed = torch.arange(12.0).view(3, 4).t()
     running = RunningSum(TensorSpec((4, 3), torch.float32, True, 0), torch.device("cpu"))
-    running.add(torch.ones(4, 3), {}, 2)
+    running.add(Sent(torch.ones(4, 3), {}, 2))
     assert torch.equal(running.mean(transposed, 2, "global"), torch.ones(4, 3))
 
 
@@ -81,7 +81,7 @@ def test_large_tensors_are_summed_as_small_ones_are(cut: tuple[int, ...]) -> Non
         axis = torch.zeros(shape[dim], dtype=torch.bool).index_fill_(0, entries, True)
         mask &= axis[:, None] if dim == 0 else axis
     for _ in range(2):
-        running.add(sent, kept, 3)
+        running.add(Sent(sent, kept, 3))
     assert torch.equal(running.mean(torch.full(shape, 7.0), 6, "holders"), torch.where(mask, values, 7.0))
 
 
@@ -98,8 +98,8 @@ def test_sums_made_apart_and_merged_give_the_same_mean(
         values = torch.randn(spec.shape, generator=generator, dtype=torch.float64)
         for dim, entries in kept.items():
             values = values.index_select(dim, entries)
-        flat.add(values, kept, weight)
-        edges[parts[number] if number < len(parts) else 0].add(values, kept, weight)
+        flat.add(Sent(values, kept, weight))
+        edges[parts[number] if number < len(parts) else 0].add(Sent(values, kept, weight))
     merged = RunningSum(spec, torch.device("cpu"))
     for edge in edges:
         merged.merge(*edge.so_far)
@@ -112,5 +112,23 @@ def test_what_was_sent_stays_as_it_is() -> None:
     running = RunningSum(TensorSpec((3, 2), torch.float64, True, 0, (Axis(0, "g"), Axis(1, "h"))), torch.device("cpu"))
     for kept in ({}, {0: torch.tensor([0])}, {1: torch.tensor([1])}, {0: torch.tensor([2]), 1: torch.tensor([0])}):
         sent = torch.ones([len(kept[dim]) if dim in kept else size for dim, size in enumerate((3, 2))]).double()
-        running.add(sent, kept, 5)
+        running.add(Sent(sent, kept, 5))
         assert torch.equal(sent, torch.ones_like(sent))
+
+
+@pytest.mark.parametrize("cut", [(), (0,), (1,), (0, 1)])
+def test_summands_are_added_in_their_order(cut: tuple[int, ...]) -> None:
+    kept = {dim: torch.arange(dim, (60, 50)[dim], 3) for dim in cut}
+    spec = TensorSpec((60, 50), torch.float32, True, 0, tuple(Axis(dim, f"g{dim}") for dim in cut))
+    generator = torch.Generator().manual_seed(1)
+    shape = [len(kept[dim]) if dim in kept else size for dim, size in enumerate((60, 50))]
+    # numbers so unlike that float64 rounds their sum otherwise in another order
+    sent = [Sent(torch.randn(shape, generator=generator) * 10.0**size, kept, 3) for size in (12, -4, 5, 12, -6)]
+    together, one_by_one, reverse = (RunningSum(spec, torch.device("cpu")) for _ in range(3))
+    with mock.patch.object(running_sum, "_BLOCK_ENTRIES", 100):
+        together.add(*sent)
+    for one in sent:
+        one_by_one.add(one)
+    reverse.add(*sent[::-1])
+    assert torch.equal(together.so_far[0], one_by_one.so_far[0])
+    assert not torch.equal(reverse.so_far[0], one_by_one.so_far[0])

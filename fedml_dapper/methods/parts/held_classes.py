@@ -17,7 +17,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.methods.contract import Problem, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning.layout import Axis
-from fedml_dapper.pruning.running_sum import RunningSum
+from fedml_dapper.pruning.running_sum import RunningSum, Sent
 from fedml_dapper.pruning.slim import KeptIndices
 
 
@@ -51,7 +51,7 @@ class AverageHeldClasses(RecoverAndAverage):
         for name, rows in self._rows.items():
             sent = upload.weights[name].index_select(0, held.to(upload.weights[name].device))
             cuts = {**kept.of(self._layout.tensors[name]), 0: held}
-            rows.add(sent, cuts, 1 if self._uniform else upload.num_samples)
+            rows.add(Sent(sent, cuts, 1 if self._uniform else upload.num_samples))
 
     def close(self) -> None:
         before = self._server.weights
