@@ -38,7 +38,7 @@ def rounds_of(run_dir: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "method",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long, pytest.mark.nightly]) for name in METHODS],
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in METHODS],
 )
 def test_an_extended_run_is_the_longer_one_or_is_refused(
     tiny_settings: SettingsFactory, tmp_path: Path, method: str
