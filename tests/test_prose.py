@@ -127,10 +127,6 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
-def test_pages_not_yet_rewritten_exist() -> None:
-    assert {page.name for page in PAGES} >= NOT_YET
-
-
 def test_what_counts_as_a_word_and_where_a_sentence_ends() -> None:
     page = (
         "# A heading of many words. Two of them\n\n"
