@@ -114,12 +114,11 @@ def test_an_admin_that_is_not_listed_or_revoked_gives_none(
     def is_turned_away() -> bool:
         try:
             give_order(own.server_address, admin, Order(act="status"))
-        except DapperError as error:
+        except DapperError as error:  # a call that is open while the list is read again is ended: cancelled
             answers.append(str(error))
-        return bool(answers)
+        return any("of admin was revoked on" in answer for answer in answers)
 
-    wait_until(is_turned_away)
-    assert "of admin was revoked on" in answers[0]
+    wait_until(is_turned_away, otherwise=lambda: answers)
     with pytest.raises(DapperError, match="of admin was revoked on"):
         give_order(own.server_address, admin, Order(act="pause"))
     assert [order.act for order, _ in manager.asked] == ["pause"]
