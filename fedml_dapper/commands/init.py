@@ -20,15 +20,17 @@ QUESTIONS = {
     "weakest": "What the weakest device can hold, in percent of the full model",
     "rounds": "How many rounds?",
 }
+NUMBERS = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), "rounds": click.IntRange(min=1)}
+"""Answers that are no text, and what they may be."""
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="experiment.yaml")
 @click.option("--data", help=f"{QUESTIONS['data']}.")
 @click.option("--model", help=f"{QUESTIONS['model']}.")
-@click.option("--clients", type=click.IntRange(min=1), help="How many.")
-@click.option("--weakest", type=click.IntRange(1, 100), help=f"{QUESTIONS['weakest']}.")
-@click.option("--rounds", type=click.IntRange(min=1), help="How many.")
+@click.option("--clients", type=NUMBERS["clients"], help="How many.")
+@click.option("--weakest", type=NUMBERS["weakest"], help=f"{QUESTIONS['weakest']}.")
+@click.option("--rounds", type=NUMBERS["rounds"], help="How many.")
 @click.option("--yes", is_flag=True, help="Ask nothing: what is not given has its default.")
 def init(file: Path, yes: bool, **given: Any) -> None:
     """Write FILE, a commented experiment for data and a network of your own. Asks five questions, or takes flags."""
@@ -52,5 +54,4 @@ def _answer(key: str, given: Any, yes: bool) -> Any:
     default = getattr(DEFAULT, key)
     if yes:
         return default
-    kind = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), "rounds": click.IntRange(min=1)}
-    return click.prompt(QUESTIONS[key], default=default, type=kind.get(key))
+    return click.prompt(QUESTIONS[key], default=default, type=NUMBERS.get(key))

@@ -38,7 +38,8 @@ class Turns:
             self._due += 1
         near = self._clients[self._due : self._due + self._window]
         chosen = max((client for client in near if client in self._left), key=self._cost, default=None)
-        self._left.discard(-1 if chosen is None else chosen)
+        if chosen is not None:
+            self._left.remove(chosen)
         return chosen
 
     def give_back(self, client: int) -> None:

@@ -40,9 +40,7 @@ class Overlaps:
         return torch.where(self.squares.T > 0, self.squares / self.squares.T, torch.nan).sqrt()
 
 
-def overlaps(
-    uploads: Sequence[HeldUpload], previous: Tensors, layout: ChannelLayout, names: Iterable[str]
-) -> Overlaps:  # fmt: skip
+def overlaps(uploads: Sequence[HeldUpload], previous: Tensors, layout: ChannelLayout, names: Iterable[str]) -> Overlaps:
     """Of the tensors of ``names``, which all ``uploads`` changed from ``previous``. Tensors are treated one after
     another, so that it takes a copy per client of the largest one."""
     shape = (len(uploads), len(uploads))
