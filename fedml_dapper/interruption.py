@@ -35,7 +35,8 @@ def ending_in_order(program: str) -> Iterator[None]:
 
     One that leaves the block becomes a line on stderr that begins with ``program``, and :data:`INTERRUPTED`. So does
     one after which the process is still there :data:`PATIENCE_S` later: because a library swallowed it, or a thread
-    hangs. For the main thread.
+    hangs. One that comes during an import ends the process on the spot: an import leaves nothing behind to tidy up,
+    and compiled modules make an error of their own, or an abort, of what is raised in them. For the main thread.
     """
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
@@ -50,21 +51,6 @@ def ending_in_order(program: str) -> Iterator[None]:
         if not signal.getitimer(signal.ITIMER_REAL)[0]:  # else the process is on its way out
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-@contextmanager
-def leaving_at_once(program: str) -> Iterator[None]:
-    """As :func:`ending_in_order`, but the first signal ends the process on the spot: for imports.
-
-    They leave nothing behind to tidy up, and compiled modules make an error of their own of what they are raised.
-    """
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    _answer_with(_leave_as(program))
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def take_time() -> None:
@@ -89,9 +75,20 @@ def _leave_at_once() -> None:
         os._exit(INTERRUPTED)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    if _importing(frame):
+        signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
     hurry()
     raise Interruption
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether this frame belongs to an import statement, however deep."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _leave_as(program: str) -> Callable[[int, FrameType | None], None]:

@@ -55,13 +55,17 @@ A_LIBRARY_HANGS_IN_THE_END = """
     ready()
     time.sleep(60)
 """
-AN_IMPORT_MAKES_ANOTHER_ERROR_OF_IT = """
-    with interruption.leaving_at_once("it"):
-        try:
-            ready()
-            time.sleep(60)
-        except BaseException as error:
-            raise ImportError from error
+AN_IMPORT = """
+    sys.modules["asker"] = sys.modules["__main__"]
+    import imported
+"""
+AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT = """
+import asker, time
+try:
+    asker.ready()
+    time.sleep(60)
+except BaseException as error:
+    raise ImportError from error
 """
 REPORTING = """
     try:
@@ -120,7 +124,8 @@ def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
 
 
 def test_of_imports_at_once(tmp_path: Path) -> None:
-    process = started(AN_IMPORT_MAKES_ANOTHER_ERROR_OF_IT, tmp_path)
+    (tmp_path / "imported.py").write_text(AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT)
+    process = started(AN_IMPORT, tmp_path)
     process.terminate()
     _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
