@@ -79,6 +79,17 @@ def test_compare_loads_what_draws_where_it_draws(run_folder: Path) -> None:
     assert page == DRAWING
 
 
+def test_a_run_loads_what_draws_after_it_has_trained() -> None:
+    code = (
+        "import json, sys; from pathlib import Path; from fedml_dapper.commands.experiment import build_experiment;"
+        "from fedml_dapper.config import experiment_file, load_settings;"
+        "build_experiment(load_settings([experiment_file(Path('quickstart.yaml'))])); print(json.dumps([*sys.modules]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # scipy: of one method's quadratic programme; fedml comes after the checks
+    assert HEAVY & set(json.loads(answer.stdout.splitlines()[-1])) == {"torch", "numpy", "PIL", "scipy"}
+
+
 @pytest.mark.parametrize("name", ["--version", "--help"])
 def test_version_and_overview_do_without_settings(name: str) -> None:
     code = f"import sys; from fedml_dapper.cli import main; main(['{name}'], standalone_mode=False)"
