@@ -9,7 +9,17 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
-    {"__version__", "errors", "seeding", "profiling", "provenance", "interruption", "freed_memory"},
+    {
+        "__version__",
+        "errors",
+        "seeding",
+        "profiling",
+        "provenance",
+        "interruption",
+        "freed_memory",
+        "front_door",
+        "metric",
+    },
     {"durable", "run_lock", "resident", "noise"},
     {"config"},
     {"registry"},

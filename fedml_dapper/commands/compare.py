@@ -19,7 +19,6 @@ from rich.console import Console
 def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Lay runs side by side: what each reached over rounds, bytes and virtual time, and which settings differ."""
     from fedml_dapper.evaluation.comparison import compare as compared
-    from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
 
     if len(folders) < 2:
         raise click.UsageError("give at least two runs' folders")
@@ -27,6 +26,8 @@ def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(comparison.document(), indent=2))
         return
+    from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
+
     console = Console()
     console.print(comparison_table(comparison))
     if comparison.differences:

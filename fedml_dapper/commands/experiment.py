@@ -24,7 +24,6 @@ from fedml_dapper.evaluation import (
     progress_for,
     result_table,
     summarise,
-    write_run_report,
 )
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.federation import (
@@ -143,6 +142,8 @@ def _mpi_rank() -> int:
 
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
+    from fedml_dapper.evaluation import write_run_report  # draws, which nobody waits for before the first step
+
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
     if begun is None or not begun[1]:  # interrupted, or ended by its operator

@@ -1,12 +1,19 @@
 """Results of a run: summary, terminal tables, figures, HTML report."""
 
-from fedml_dapper.evaluation.experiment_tables import experiment_tables
-from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
-from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
-from fedml_dapper.evaluation.progress import progress_for
-from fedml_dapper.evaluation.report import write_report, write_run_report
-from fedml_dapper.evaluation.result_table import device_table, footprint_table, personal_table, result_table
-from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
+from typing import TYPE_CHECKING
+
+from fedml_dapper.front_door import loaded_when_asked
+
+if TYPE_CHECKING:
+    from fedml_dapper.evaluation.experiment_overview import experiment_tables
+    from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
+    from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
+    from fedml_dapper.evaluation.progress import progress_for
+    from fedml_dapper.evaluation.report import write_report, write_run_report
+    from fedml_dapper.evaluation.run_tables import device_table, footprint_table, personal_table, result_table
+    from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
+else:
+    __getattr__ = loaded_when_asked(__name__, __file__)
 
 __all__ = [
     "Accuracy",

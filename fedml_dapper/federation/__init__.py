@@ -1,53 +1,59 @@
 """What happens in a round: server, client, records, ledger, checkpoints."""
 
-from fedml_dapper.federation.announcement import (
-    Announcement,
-    Measurement,
-    read_announcement,
-    read_measurement,
-    read_measurements,
-)
-from fedml_dapper.federation.client import ClientSide
-from fedml_dapper.federation.collector import Collector
-from fedml_dapper.federation.edge_wire import EdgeCodec
-from fedml_dapper.federation.edges import Edge, EdgeSum, Order
-from fedml_dapper.federation.experiment import (
-    Experiment,
-    build_experiment,
-    build_untrained,
-    device_of,
-    level_footprints,
-    slow_precision,
-)
-from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
-from fedml_dapper.federation.identity import Agreement
-from fedml_dapper.federation.journal import RunJournal
-from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
-from fedml_dapper.federation.metrics import metrics_of
-from fedml_dapper.federation.observer import RunObserver
-from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.rewind import Rewind
-from fedml_dapper.federation.rounds import run_rounds, simulate
-from fedml_dapper.federation.run_dir import (
-    CHECKPOINTS_NAME,
-    LEDGER_NAME,
-    MODEL_NAME,
-    REPORT_NAME,
-    SETTINGS_NAME,
-    is_finished,
-    open_run_dir,
-)
-from fedml_dapper.federation.server import Server
-from fedml_dapper.federation.shared_settings import (
-    SharedSettings,
-    changed_params,
-    settings_difference,
-    shared_settings,
-)
-from fedml_dapper.federation.turns import Turns, cost_of_rounds
-from fedml_dapper.federation.validation import UploadCheck
-from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
-from fedml_dapper.federation.wire import Codec, framed
+from typing import TYPE_CHECKING
+
+from fedml_dapper.front_door import loaded_when_asked
+
+if TYPE_CHECKING:
+    from fedml_dapper.federation.announcement import (
+        Announcement,
+        Measurement,
+        read_announcement,
+        read_measurement,
+        read_measurements,
+    )
+    from fedml_dapper.federation.client import ClientSide
+    from fedml_dapper.federation.collector import Collector
+    from fedml_dapper.federation.edge_wire import EdgeCodec
+    from fedml_dapper.federation.edges import Edge, EdgeSum, Order
+    from fedml_dapper.federation.experiment import (
+        Experiment,
+        build_experiment,
+        build_untrained,
+        device_of,
+        level_footprints,
+        slow_precision,
+    )
+    from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
+    from fedml_dapper.federation.file_names import (
+        CHECKPOINTS_NAME,
+        LEDGER_NAME,
+        MODEL_NAME,
+        REPORT_NAME,
+        SETTINGS_NAME,
+    )
+    from fedml_dapper.federation.identity import Agreement
+    from fedml_dapper.federation.journal import RunJournal
+    from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
+    from fedml_dapper.federation.metrics import metrics_of
+    from fedml_dapper.federation.observer import RunObserver
+    from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
+    from fedml_dapper.federation.rewind import Rewind
+    from fedml_dapper.federation.rounds import run_rounds, simulate
+    from fedml_dapper.federation.run_dir import is_finished, open_run_dir
+    from fedml_dapper.federation.server import Server
+    from fedml_dapper.federation.settings_shared import (
+        SharedSettings,
+        changed_params,
+        settings_difference,
+        shared_settings,
+    )
+    from fedml_dapper.federation.turns import Turns, cost_of_rounds
+    from fedml_dapper.federation.validation import UploadCheck
+    from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
+    from fedml_dapper.federation.wire import Codec, framed
+else:
+    __getattr__ = loaded_when_asked(__name__, __file__)
 
 __all__ = [
     "CHECKPOINTS_NAME",

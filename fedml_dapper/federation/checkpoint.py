@@ -22,7 +22,7 @@ from fedml_dapper.federation.late_uploads import LateUpload
 from fedml_dapper.federation.quarantine import Standing
 from fedml_dapper.federation.records import Record, RoundRecord
 from fedml_dapper.federation.scoring import Best
-from fedml_dapper.federation.shared_settings import SharedSettings
+from fedml_dapper.federation.settings_shared import SharedSettings
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, storable, write_tensors
 from fedml_dapper.methods import Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import PruningPlan, Tensors

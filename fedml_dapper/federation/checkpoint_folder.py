@@ -11,7 +11,7 @@ import torch
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.checkpoint import Checkpoint, accuracy_of, load_checkpoint, save_checkpoint
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.shared_settings import SharedSettings
+from fedml_dapper.federation.settings_shared import SharedSettings
 
 LOGGER = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from fedml_dapper.config import DeviceArgs, Settings, check, sources
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.checkpoint_folder import checkpoint_of_round
 from fedml_dapper.federation.experiment import Experiment, build_experiment
+from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
 from fedml_dapper.federation.ledger import read_ledger
 from fedml_dapper.federation.model_file import ModelOrigin, check_code, origin_of, read_model, rebuild_method
 from fedml_dapper.federation.records import RunRecord
-from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
-from fedml_dapper.federation.shared_settings import SharedSettings
+from fedml_dapper.federation.settings_shared import SharedSettings
 from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
 
 

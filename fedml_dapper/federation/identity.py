@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedml_dapper import __version__
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.shared_settings import SharedSettings, digest_of_sections, shared_settings
+from fedml_dapper.federation.settings_shared import SharedSettings, digest_of_sections, shared_settings
 from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, WIRE_SCHEMA_BEFORE, check_understood
 
 

@@ -22,7 +22,7 @@ from fedml_dapper.datasets import Preprocessing
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment import Experiment, build_problem
 from fedml_dapper.federation.records import Record
-from fedml_dapper.federation.shared_settings import shared_settings
+from fedml_dapper.federation.settings_shared import shared_settings
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, write_tensors
 from fedml_dapper.methods import Method, build_method
 from fedml_dapper.models import Backbone, build_backbone

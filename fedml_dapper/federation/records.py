@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from fedml_dapper.tasks import TOP_1, Metric
+from fedml_dapper.metric import TOP_1, Metric
 
 
 class Record(BaseModel):

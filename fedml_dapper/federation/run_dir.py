@@ -10,17 +10,12 @@ from fedml_dapper.config import short_name
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, REPORT_NAME, SETTINGS_NAME
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.records import RunRecord
-from fedml_dapper.federation.shared_settings import SharedSettings
+from fedml_dapper.federation.settings_shared import SharedSettings
 from fedml_dapper.run_lock import lock_folder, unlock_folder
-
-LEDGER_NAME = "ledger.jsonl"
-MODEL_NAME = "global_model.safetensors"
-CHECKPOINTS_NAME = "checkpoints"
-SETTINGS_NAME = "settings.yaml"
-REPORT_NAME = "report.html"
 
 
 def open_run_dir(

@@ -9,11 +9,11 @@ from pathlib import Path
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
 from fedml_dapper.federation.ledger import LedgerWriter, read_unfinished
 from fedml_dapper.federation.model_file import origin_of, save_model
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import RoundRecord, RunRecord
-from fedml_dapper.federation.run_dir import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
 from fedml_dapper.federation.server import Server
 from fedml_dapper.run_lock import unlock_folder
 

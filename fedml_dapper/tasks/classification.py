@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedml_dapper.tasks.contract import Metric, Task
-
-TOP_1 = Metric("Top-1 accuracy", "%")
+from fedml_dapper.metric import TOP_1
+from fedml_dapper.tasks.contract import Task
 
 
 class Classification(Task):

@@ -1,10 +1,12 @@
-"""What a command shows of itself comes at once: nothing heavy is loaded for it."""
+"""What a command shows of itself, and what it reads from files, comes at once: nothing heavy is loaded for it."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,6 +19,9 @@ from fedml_dapper.commands.export import FORMATS as OFFERED
 from fedml_dapper.export import FORMATS
 
 HEAVY = {"torch", "fedml", "sklearn", "scipy", "optuna", "matplotlib", "pandas", "numpy", "onnx", "PIL"}
+DRAWING = {"matplotlib", "numpy", "PIL"}
+"""What a page with pictures needs."""
+[LEDGER] = Path(__file__).parents[2].glob("results/small/cells/office_caltech10-fedavg-76ceaab6d6-seed1/ledger.*")
 NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "log_lines", "options", "server_options"}
 LOADED = """
 import json, sys
@@ -42,15 +47,47 @@ def test_alone_it_shows_five_commands_that_fit_a_terminal() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_help_and_version_load_nothing_heavy() -> None:
-    asked = [[], ["--version"], ["--help"], *([name, "--help"] for name in SUMMARIES), ["data", "check", "--help"]]
+def heavy_after(asked: Sequence[Sequence[str]]) -> dict[str, set[str]]:
+    """Which heavy packages are loaded after each of the commands ``asked``, one after another in one process."""
     answer = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(asked), json.dumps(sorted(HEAVY))],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     loaded = [json.loads(line) for line in answer.stderr.splitlines()]
     assert [arguments for arguments, _ in loaded] == asked
-    assert {" ".join(arguments): found for arguments, found in loaded if found} == {}
+    return {" ".join(arguments): set(found) for arguments, found in loaded}
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A finished run of which there is the ledger alone."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(LEDGER, folder)
+    return folder
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    asked = [[], ["--version"], ["--help"], *([name, "--help"] for name in SUMMARIES), ["data", "check", "--help"]]
+    assert {name: found for name, found in heavy_after(asked).items() if found} == {}
+
+
+def test_compare_loads_what_draws_where_it_draws(run_folder: Path) -> None:
+    runs = ["compare", str(run_folder), str(run_folder)]
+    figures, page = heavy_after([[*runs, "--json"], [*runs, "-o", str(run_folder / "page.html")]]).values()
+    assert figures == set()
+    assert page == DRAWING
+
+
+def test_a_run_loads_what_draws_after_it_has_trained() -> None:
+    code = (
+        "import json, sys; from pathlib import Path; from fedml_dapper.commands.experiment import build_experiment;"
+        "from fedml_dapper.config import experiment_file, load_settings;"
+        "build_experiment(load_settings([experiment_file(Path('quickstart.yaml'))])); print(json.dumps([*sys.modules]))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # scipy: of one method's quadratic programme; fedml comes after the checks
+    assert HEAVY & set(json.loads(answer.stdout.splitlines()[-1])) == {"torch", "numpy", "PIL", "scipy"}
 
 
 @pytest.mark.parametrize("name", ["--version", "--help"])

@@ -1,8 +1,12 @@
 import hashlib
 from pathlib import Path
 
+import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_images
 from torch import mean, std
 
 from fedml_dapper.datasets import ImageSet, Suite
@@ -10,6 +14,8 @@ from fedml_dapper.datasets.digits_offline import DIGITS_OFFLINE
 from fedml_dapper.datasets.digits_offline.canvas import place
 from fedml_dapper.datasets.digits_offline.fonts import TEST_FONTS, TRAIN_FONTS
 from fedml_dapper.datasets.digits_offline.scans import scans
+from fedml_dapper.datasets.digits_offline.shipped_files import DIGITS, FONTS, PHOTOGRAPHS, shipped
+from fedml_dapper.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +86,17 @@ def test_place_scales_and_shifts_in_pixels() -> None:
     assert (columns @ pixels / placed.sum()).item() == pytest.approx(20, abs=0.05)
     assert (rows @ pixels / placed.sum()).item() == pytest.approx(10, abs=0.05)
     assert placed.sum().item() == pytest.approx(16, abs=1)
+
+
+def test_the_files_are_those_that_the_packages_themselves_give() -> None:
+    images, labels = load_digits(return_X_y=True)
+    assert np.array_equal(np.loadtxt(shipped("sklearn", DIGITS), delimiter=","), np.column_stack([images, labels]))
+    for name, photograph in zip(PHOTOGRAPHS, load_sample_images().images, strict=True):
+        assert np.array_equal(np.asarray(Image.open(shipped("sklearn", name))), photograph)
+    assert shipped("matplotlib", FONTS) == Path(mpl.get_data_path(), "fonts", "ttf")
+
+
+@pytest.mark.parametrize("package", ["sklearn", "no_such_package"])
+def test_a_file_that_a_package_no_longer_ships_is_named(package: str) -> None:
+    with pytest.raises(DataError, match=f"drawn from gone.csv of {package}"):
+        shipped(package, "gone.csv")

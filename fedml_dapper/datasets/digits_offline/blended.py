@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from fedml_dapper.datasets.digits_offline.canvas import SIZE, balanced_labels, generator, image_set, uniform
 from fedml_dapper.datasets.digits_offline.scans import scans, strokes
+from fedml_dapper.datasets.digits_offline.shipped_files import PHOTOGRAPHS, shipped
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.datasets.sources import Splits
@@ -21,9 +23,8 @@ _TRAIN_COLUMNS = 160
 
 def render() -> Splits:
     """The domain, from the scans that ``scans`` leaves."""
-    from sklearn.datasets import load_sample_images  # noqa: PLC0415  # slow, and other suites do without
-
-    photos = torch.from_numpy(np.stack(load_sample_images().images)).permute(0, 3, 1, 2)
+    pixels = np.stack([np.asarray(Image.open(shipped("sklearn", name))) for name in PHOTOGRAPHS])
+    photos = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     left, right = torch.tensor_split(resize(photos, _PHOTO_SIZE), [_TRAIN_COLUMNS], dim=3)
     train, test = scans(remainder=1)
     return Splits(_render(train, left, generator(3)), _render(test, right, generator(4)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -22,6 +21,7 @@ from fedml_dapper.datasets.digits_offline.canvas import (
     place,
     uniform,
 )
+from fedml_dapper.datasets.digits_offline.shipped_files import FONTS, shipped
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.sources import Splits
 
@@ -66,7 +66,7 @@ def _render(fonts: tuple[str, ...], labels: Tensor, rng: torch.Generator) -> Ima
 
 def _glyphs(font_name: str) -> Tensor:
     """Masks (10, 96, 96) of the digits, centred and equally tall in every typeface."""
-    file = Path(mpl.get_data_path()) / "fonts" / "ttf" / f"{font_name}.ttf"
+    file = shipped("matplotlib", FONTS) / f"{font_name}.ttf"
     _, top, _, bottom = _font(file, 100).getbbox("8")
     font = _font(file, round(100 * _DIGIT_HEIGHT / (bottom - top)))
     return torch.stack([_glyph(str(digit), font) for digit in range(10)])

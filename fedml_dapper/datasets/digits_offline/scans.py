@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +19,7 @@ from fedml_dapper.datasets.digits_offline.canvas import (
     place,
     uniform,
 )
+from fedml_dapper.datasets.digits_offline.shipped_files import DIGITS, shipped
 from fedml_dapper.datasets.image_set import ImageSet
 from fedml_dapper.datasets.sources import Splits
 
@@ -30,10 +32,8 @@ def render() -> Splits:
 
 def scans(remainder: int) -> tuple[Tensor, Tensor]:
     """Training and test masks (N, 1, 8, 8), ordered by digit: of each digit, the scans ``remainder`` modulo 2."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  # slow, and other suites do without
-
-    data = load_digits()
-    masks, labels = torch.from_numpy(data.images).float() / 16, torch.from_numpy(data.target)
+    table = np.loadtxt(shipped("sklearn", DIGITS), np.float32, delimiter=",")
+    masks, labels = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)) / 16, torch.from_numpy(table[:, -1])
     of_digit = [masks[labels == digit][remainder::2].unsqueeze(1) for digit in range(10)]
     train = torch.cat([mine[:TRAIN_PER_CLASS] for mine in of_digit])
     return train, torch.cat([mine[-TEST_PER_CLASS:] for mine in of_digit])

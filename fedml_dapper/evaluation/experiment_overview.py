@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.config import Settings, short_name
-from fedml_dapper.evaluation.result_table import footprint_table
+from fedml_dapper.evaluation.run_tables import footprint_table
 from fedml_dapper.federation import Experiment, level_footprints
 from fedml_dapper.methods import ClientProfile
 

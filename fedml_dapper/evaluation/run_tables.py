@@ -11,7 +11,7 @@ from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.summary import Accuracy, DeviceSummary, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
-from fedml_dapper.tasks import Metric
+from fedml_dapper.metric import Metric
 
 
 def result_table(summary: RunSummary, run: RunRecord) -> Table:

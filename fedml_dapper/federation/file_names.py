@@ -1,0 +1,7 @@
+"""What the files in a run's folder are called."""
+
+LEDGER_NAME = "ledger.jsonl"
+MODEL_NAME = "global_model.safetensors"
+CHECKPOINTS_NAME = "checkpoints"
+SETTINGS_NAME = "settings.yaml"
+REPORT_NAME = "report.html"
