@@ -22,7 +22,7 @@ setup(
     package_data={
         "fedml_dapper": ["py.typed"],
         "fedml_dapper.shipped": ["*.yaml", "*.csv", "*/*.yaml"],
-        "fedml_dapper.evaluation": ["*.html"],
+        "fedml_dapper.evaluation": ["*.css", "*.html"],
         "fedml_dapper.benches": ["*.html"],
     },
     install_requires=[

@@ -16,6 +16,7 @@ from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
+from fedml_dapper.evaluation.confusion import Counts, confusion
 from fedml_dapper.federation import ClientSide, Experiment, Server
 from fedml_dapper.federation.records import Record
 from fedml_dapper.federation.testing import evaluate
@@ -54,8 +55,8 @@ class Embedding(Record):
 class Diagnosis(Record):
     """A finished cell's final model, looked at more closely."""
 
-    confusion: dict[str, tuple[tuple[int, ...], ...]]
-    """Domain -> numbers of test images, a row per true class and a column per predicted one."""
+    confusion: dict[str, Counts]
+    """By domain."""
     levels: tuple[LevelScore, ...]
     embedding: Embedding
 
@@ -78,7 +79,10 @@ def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
     models = _models(experiment, server)
     device = experiment.device
     return Diagnosis(
-        confusion={test.domain: _confusion(models[test.domain], test, experiment) for test in experiment.tests},
+        confusion={
+            test.domain: confusion(models[test.domain], test, experiment.num_classes, device)
+            for test in experiment.tests
+        },
         levels=_levels(experiment, server),
         embedding=_embedding(models, experiment.tests, experiment.settings.common_args.random_seed, device),
     )
@@ -100,17 +104,6 @@ def _own_model(experiment: Experiment, server: Server, client_id: int) -> Backbo
     memory = copy.deepcopy(server.memories.get(client_id, Memory()))
     context = ClientContext(experiment.profiles[client_id], experiment.clients[client_id], memory, experiment.device)
     return experiment.method.personal_model(context, experiment.method.downlink(server.state, client_id))
-
-
-@torch.no_grad()
-def _confusion(model: Backbone, test: TestData, experiment: Experiment) -> tuple[tuple[int, ...], ...]:
-    classes, device = experiment.num_classes, experiment.device
-    counts = torch.zeros(classes * classes, dtype=torch.int64)
-    model.to(device).eval()
-    for batch in test.batches(device):
-        predicted = model(batch.inputs).argmax(dim=1)
-        counts += torch.bincount((batch.targets * classes + predicted).cpu(), minlength=classes * classes)
-    return tuple(tuple(row) for row in counts.view(classes, classes).tolist())
 
 
 def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:

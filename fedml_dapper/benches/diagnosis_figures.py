@@ -18,7 +18,7 @@ from fedml_dapper.benches.figures import ACCURACY, subtitle
 from fedml_dapper.benches.looks import line_name, looks
 from fedml_dapper.benches.results import BenchResults, VariantResults
 from fedml_dapper.benches.tables import Tables
-from fedml_dapper.evaluation.style import MARKERS, below_legend, multiples
+from fedml_dapper.evaluation.style import MARKERS, SHARES, below_legend, multiples
 
 _LEGEND_CLASSES = 20
 
@@ -67,7 +67,7 @@ def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure
     for axes, domain in zip(grid, domains, strict=True):
         counts = np.sum([diagnosis.confusion[domain] for diagnosis in diagnoses], axis=0)
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        mesh = axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=100, edgecolors="0.9", linewidth=0.2)
+        mesh = axes.pcolormesh(shares, cmap=SHARES, vmin=0, vmax=100, edgecolors="0.9", linewidth=0.2)
         axes.set_aspect("equal")
         axes.invert_yaxis()
         ticks = range(0, len(shares), max(1, len(shares) // 10))

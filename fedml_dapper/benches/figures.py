@@ -20,7 +20,7 @@ from fedml_dapper.benches.measures import Column, columns, headline, honest, in_
 from fedml_dapper.benches.results import BenchResults, VariantResults
 from fedml_dapper.benches.statistics import Estimate
 from fedml_dapper.benches.tables import AccuracyTable, CostRow, Tables
-from fedml_dapper.evaluation.clock_figures import time_unit
+from fedml_dapper.evaluation.spending import time_unit
 from fedml_dapper.evaluation.style import below_legend, canvas, label_once, label_rounds, markers, multiples
 
 ACCURACY = "Top-1 accuracy (%)"

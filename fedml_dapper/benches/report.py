@@ -18,7 +18,8 @@ from fedml_dapper.benches.claims import claims
 from fedml_dapper.benches.measures import honest
 from fedml_dapper.benches.results import BenchResults, OpenCell, load_results
 from fedml_dapper.benches.tables import Tables, build_tables, cost_base, write_csv
-from fedml_dapper.evaluation.page import environment, svg_uri, write_page
+from fedml_dapper.evaluation.chart import inline_svg
+from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import REPORT_NAME
 
 FIGURES_NAME = "figures"
@@ -43,7 +44,7 @@ class Picture:
 class _Shown:
     """A picture as the page needs it."""
 
-    source: str
+    chart: Markup
     alt: str
     caption: str
 
@@ -70,7 +71,7 @@ def write_bench_report(folder: Path) -> Path:
             reading=honest(results),
             base=cost_base(tables, results),
             analysis=_analysis(folder / ANALYSIS_NAME),
-            pictures=[_Shown(svg_uri(p.figure), p.alt, p.caption) for p in pictures],
+            pictures=[_Shown(inline_svg(p.figure), p.alt, p.caption) for p in pictures],
             missing=_grouped(results.open),
             undiagnosed=_grouped(results.undiagnosed),
             settings=_settings(results),
@@ -177,6 +178,8 @@ def _analysis(path: Path) -> Markup | None:
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1:]) + 2, 6)}"
+        elif token.attrs.pop("style", "") == "text-align:right":  # the page lets no styles through
+            token.attrs["class"] = "n"
     return Markup(parser.renderer.render(tokens, parser.options, {}))  # the parser escapes
 
 

@@ -2,7 +2,7 @@
 
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
-from fedml_dapper.datasets.contact_sheet import contact_sheet
+from fedml_dapper.datasets.contact_sheet import ContactSheet, contact_sheet
 from fedml_dapper.datasets.division import PARTITIONS, Division, divide
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.datasets.forking import tied_to_this_process
@@ -26,6 +26,7 @@ __all__ = [
     "ClientData",
     "ClientSamples",
     "ClientTests",
+    "ContactSheet",
     "Division",
     "Domain",
     "DomainRecipe",

@@ -1,23 +1,34 @@
-"""A picture of a suite: domains down, classes across, a few training images of each."""
+"""A few training images of every domain and class of a suite."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from fedml_dapper.datasets.domain import Domain, Suite
 
 _MAX_CLASSES = 20
 _TILE = 56
 _GAP = 2
-_BLOCK_GAP = 12
-_LEFT = 96
-_TOP = 32
+_MOST_CELLS = 40
+"""Where there are more domains and classes, one image of each has to do."""
 
 
-def contact_sheet(suite: Suite, per_class: int = 3) -> Image.Image | None:
-    """The first ``per_class`` training images of the first 20 classes of every domain, labelled, as an RGB picture.
+@dataclass(frozen=True)
+class ContactSheet:
+    """Pictures by domain and class."""
+
+    classes: tuple[str, ...]
+    rows: Mapping[str, tuple[Image.Image | None, ...]]
+    """By domain: of each class some images, one below the other; None where there are none."""
+
+
+def contact_sheet(suite: Suite, per_class: int = 3) -> ContactSheet | None:
+    """The first ``per_class`` training images, or one, of the first 20 classes of every domain, as RGB pictures.
 
     None where the data are no pictures, or have no classes.
     """
@@ -25,27 +36,20 @@ def contact_sheet(suite: Suite, per_class: int = 3) -> Image.Image | None:
     if train.labels is None or train.pictures(torch.tensor([0])) is None:
         return None
     classes = suite.classes[:_MAX_CLASSES]
-    block = per_class * (_TILE + _GAP) + _BLOCK_GAP
-    width = _LEFT + len(classes) * (_TILE + _GAP)
-    sheet = Image.new("RGB", (width, _TOP + len(suite.domains) * block), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=10)
-    for label, name in enumerate(classes):
-        centre = (_LEFT + label * (_TILE + _GAP) + _TILE // 2, _TOP // 2)
-        draw.text(centre, name.replace("_", "\n"), "black", font, anchor="mm", align="center")
-    for row, domain in enumerate(suite.domains):
-        top = _TOP + row * block
-        draw.text((_LEFT - 8, top + (block - _BLOCK_GAP) // 2), domain.name, "black", font, anchor="rm")
-        for label in range(len(classes)):
-            for place, tile in enumerate(_examples(domain, label, per_class)):
-                sheet.paste(tile, (_LEFT + label * (_TILE + _GAP), top + place * (_TILE + _GAP)))
-    return sheet
+    count = per_class if len(classes) * len(suite.domains) <= _MOST_CELLS else 1
+    return ContactSheet(
+        classes, {d.name: tuple(_examples(d, label, count) for label in range(len(classes))) for d in suite.domains}
+    )
 
 
-def _examples(domain: Domain, label: int, count: int) -> list[Image.Image]:
+def _examples(domain: Domain, label: int, count: int) -> Image.Image | None:
     if domain.train.labels is None:
-        return []
+        return None
     pictures = domain.train.pictures(torch.nonzero(domain.train.labels == label).flatten()[:count])
-    if pictures is None:
-        return []
+    if pictures is None or not len(pictures):
+        return None
     pixels = pictures.permute(0, 2, 3, 1).cpu().numpy()
-    return [Image.fromarray(np.ascontiguousarray(image)).resize((_TILE, _TILE)) for image in pixels]
+    column = Image.new("RGB", (_TILE, len(pixels) * (_TILE + _GAP) - _GAP), "grey")
+    for place, image in enumerate(pixels):
+        column.paste(Image.fromarray(np.ascontiguousarray(image)).resize((_TILE, _TILE)), (0, place * (_TILE + _GAP)))
+    return column

@@ -7,7 +7,7 @@ from fedml_dapper.front_door import loaded_when_asked
 if TYPE_CHECKING:
     from fedml_dapper.evaluation.experiment_overview import experiment_tables
     from fedml_dapper.evaluation.figures import footprint_bars, learning_curves, loss_per_level, seconds_per_level
-    from fedml_dapper.evaluation.predictions import draw_predictions, predicted_samples
+    from fedml_dapper.evaluation.predictions import draw_predictions
     from fedml_dapper.evaluation.progress import progress_for
     from fedml_dapper.evaluation.report import write_report, write_run_report
     from fedml_dapper.evaluation.run_tables import device_table, footprint_table, personal_table, result_table
@@ -27,7 +27,6 @@ __all__ = [
     "learning_curves",
     "loss_per_level",
     "personal_table",
-    "predicted_samples",
     "progress_for",
     "result_table",
     "seconds_per_level",

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fedml_dapper.evaluation.style import PALETTE, canvas, markers, multiples
+from fedml_dapper.evaluation.spending import time_unit
+from fedml_dapper.evaluation.style import PALETTE, panel
 from fedml_dapper.federation import RoundRecord, RunRecord
 
 _EARLIER = "since an earlier round"
 _COLOURS = {
     "download": PALETTE[0], "training": PALETTE[1], "upload": PALETTE[2], _EARLIER: PALETTE[3], "waiting": "0.88"
 }  # fmt: skip
-_UNITS = ((48 * 3600, 3600, "h"), (600, 60, "min"), (0, 1, "s"))
-
-
-def accuracy_over_time(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of the global model over virtual time."""
-    tested = [(record.clock.elapsed_s, record.scores) for record in rounds if record.clock and record.scores]
-    scale, unit = time_unit(tested[-1][0])
-    name = run.metric.name
-    figure, axes = canvas(f"{name[:1].upper()}{name[1:]} over the fleet's time", _subtitle(run))
-    times = [elapsed_s / scale for elapsed_s, _ in tested]
-    axes.plot(times, [scores.global_accuracy for _, scores in tested], color="black", **markers(0, len(times)))
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.set_xlabel(f"virtual time ({unit})")
-    axes.set_ylabel(replace(run.metric, name=f"{name} on test data").title)
-    return figure
 
 
 def timeline(run: RunRecord, record: RoundRecord) -> Figure:
@@ -45,8 +27,7 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
         left_s = max(0.0, earlier.arrives_s - (clock.elapsed_s - clock.round_s))
         rows.setdefault(earlier.client, (f", since round {earlier.begun}", {_EARLIER: left_s}))
     scale, unit = time_unit(max([clock.round_s, *(sum(spans.values()) for _, spans in rows.values())]))
-    heading = f"Round {record.round} on the fleet's devices"
-    figure, (axes,) = multiples(heading, _subtitle(run), 1, height=1.1 + 0.3 * len(rows))
+    figure, axes = panel(2.2 + 0.3 * len(rows))
     names = []
     for place, (client_id, (outcome, spans)) in enumerate(sorted(rows.items())):
         begins = 0.0
@@ -54,21 +35,13 @@ def timeline(run: RunRecord, record: RoundRecord) -> Figure:
             axes.barh(place, span / scale, left=begins / scale, height=0.7, color=_COLOURS[part])
             begins += span
         client = levels[client_id]
-        names.append(f"{client_id} ({client.domain}, level {client.level}{outcome})")
+        names.append(f"{client_id} ({client.domain}, {client.level}{outcome})")
     axes.axvline(clock.round_s / scale, color="black", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
+    axes.set_ylabel("client (domain, level)")
     axes.set_xlabel(f"virtual time since the round began ({unit})")
     drawn = {part for _, spans in rows.values() for part in spans} | {"waiting"}
     patches = [Patch(color=colour, label=part) for part, colour in _COLOURS.items() if part in drawn]
-    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
     return figure
-
-
-def _subtitle(run: RunRecord) -> str:
-    return f"{run.method} on {run.suite}, 1 seed"
-
-
-def time_unit(longest_s: float) -> tuple[int, str]:
-    """In how many seconds at a time, and under which name, times up to ``longest_s`` are drawn."""
-    return next((scale, unit) for least, scale, unit in _UNITS if longest_s >= least)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.evaluation.spending import Kind, is_of_silos, spent
 from fedml_dapper.evaluation.summary import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
 
@@ -25,26 +25,9 @@ class ComparedRun:
     rounds: tuple[RoundRecord, ...]
     summary: RunSummary
 
-    @property
-    def bytes_sent(self) -> list[int]:
-        """Bytes both ways until each round's end, of the clients whose uploads counted."""
-        each = (sum(client.bytes_up + client.bytes_down for client in record.clients) for record in self.rounds)
-        return list(accumulate(each))
-
-    @property
-    def is_of_silos(self) -> bool:
-        """Whether its clients were other machines, or stood for such, so that real time is what it cost."""
-        return bool(self.run.settings.get("common_args", {}).get("training_type") == "cross_silo")
-
-    @property
-    def wall_clock_s(self) -> list[float]:
-        """Real seconds until each round's end, since the first one began."""
-        return list(accumulate(record.seconds.total for record in self.rounds))
-
-    @property
-    def has_clock(self) -> bool:
-        """Whether its rounds took time on a fleet's devices."""
-        return bool(self.rounds) and all(record.clock is not None for record in self.rounds)
+    def spent(self, kind: Kind) -> list[float] | None:
+        """What the run had spent by the end of each round, where that says something: real time only across silos."""
+        return None if kind == "wall clock" and not is_of_silos(self.run) else spent(kind, self.rounds)
 
 
 @dataclass(frozen=True)
@@ -68,7 +51,7 @@ class Comparison:
                     "name": each.name,
                     "method": each.run.method,
                     "suite": each.run.suite,
-                    "bytes": each.bytes_sent[-1] if each.rounds else 0,
+                    "bytes": int(max(each.spent("bytes") or [0])),
                     **each.summary.model_dump(mode="json"),
                 }
                 for each in self.runs

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.evaluation.clock_figures import time_unit
+from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.comparison import ComparedRun, Comparison
-from fedml_dapper.evaluation.page import environment, svg_uri, write_page
-from fedml_dapper.evaluation.style import PALETTE, below_legend, canvas, markers
+from fedml_dapper.evaluation.figures import on_test_data
+from fedml_dapper.evaluation.page import environment, write_page
+from fedml_dapper.evaluation.spending import Kind, axis
+from fedml_dapper.evaluation.style import PALETTE, below_legend, markers, panel
 from fedml_dapper.evaluation.units import duration, quantity
 
 _NONE = "\N{EN DASH}"
@@ -44,11 +46,15 @@ def _row(each: ComparedRun) -> tuple[str, ...]:
         _NONE if overall is None else metric.number(overall.best),
         _NONE if chosen is None else metric.number(chosen.global_accuracy),
         _NONE if devices is None or devices.accuracy is None else metric.number(devices.accuracy.last),
-        quantity(each.bytes_sent[-1], "B") if each.rounds else _NONE,
-        duration(each.wall_clock_s[-1]) if each.is_of_silos and each.rounds else _NONE,
+        _last(each.spent("bytes"), lambda value: quantity(value, "B")),
+        _last(each.spent("wall clock"), duration),
         _NONE if clock is None else duration(clock.elapsed_s),
         _NONE if clock is None or clock.joules is None else quantity(clock.joules, "J"),
     )
+
+
+def _last(values: list[float] | None, written: Callable[[float], str]) -> str:
+    return written(values[-1]) if values else _NONE
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -88,10 +94,17 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
             headings=list(found),
             rows=list(zip(*found.values(), strict=True)),
             colours=[_colour(place) for place in range(len(comparison.runs))],
-            pictures=[(heading, svg_uri(figure)) for heading, figure in _figures(comparison)],
+            levels=_measured_levels(comparison),
+            pictures=[(heading, inline_svg(figure)) for heading, figure in _figures(comparison)],
         )
     )
     write_page(path, html)
+
+
+def _measured_levels(comparison: Comparison) -> list[int]:
+    """Levels whose models some run measured."""
+    measured = [each.summary.devices.last.sent for each in comparison.runs if each.summary.devices is not None]
+    return sorted({figures.level for sent in measured for figures in sent.levels})
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, Figure]]:
@@ -99,47 +112,30 @@ def _figures(comparison: Comparison) -> list[tuple[str, Figure]]:
     runs = comparison.runs
     if not all(any(record.scores for record in each.rounds) for each in runs):
         return []
-    figures = [
-        ("rounds", _curves(comparison, "round", 1, lambda each: [record.round for record in each.rounds])),
-        ("bytes", _curves(comparison, "megabytes both ways", 1e6, lambda each: each.bytes_sent)),
-    ]
-    if all(each.is_of_silos for each in runs):
-        scale, unit = time_unit(max(each.wall_clock_s[-1] for each in runs))
-        figures.append(
-            ("wall clock", _curves(comparison, f"wall clock ({unit})", scale, lambda each: each.wall_clock_s))
-        )
-    if all(each.has_clock for each in runs):
-        longest = max(each.summary.clock.elapsed_s for each in runs if each.summary.clock is not None)
-        scale, unit = time_unit(longest)
-        figures.append(("virtual time", _curves(comparison, f"virtual time ({unit})", scale, _elapsed)))
+    figures = [("rounds", _curves(comparison, "round", [[record.round for record in each.rounds] for each in runs]))]
+    for kind in get_args(Kind):
+        each_spent = [values for each in runs if (values := each.spent(kind))]
+        if len(each_spent) == len(runs):
+            scale, label = axis(kind, max(values[-1] for values in each_spent))
+            scaled = [[value / scale for value in values] for values in each_spent]
+            figures.append((kind, _curves(comparison, label, scaled)))
     return figures
 
 
-def _elapsed(each: ComparedRun) -> list[float]:
-    return [record.clock.elapsed_s for record in each.rounds if record.clock is not None]
-
-
-def _curves(
-    comparison: Comparison, label: str, scale: float, axis: Callable[[ComparedRun], list[int] | list[float]]
-) -> Figure:
-    metric = comparison.runs[0].run.metric
-    figure, axes = canvas(f"{metric.name[:1].upper()}{metric.name[1:]} of the global model", "one line a run")
+def _curves(comparison: Comparison, label: str, places: Sequence[Sequence[float]]) -> Figure:
+    figure, axes = panel()
     lines = []
-    for place, each in enumerate(comparison.runs):
-        tested = [
-            (x / scale, record.scores.global_accuracy)
-            for x, record in zip(axis(each), each.rounds, strict=True)
-            if record.scores is not None
-        ]
-        xs, ys = zip(*tested, strict=True)
-        lines += axes.plot(xs, ys, color=_colour(place), linewidth=1.6, **markers(place, len(xs)))
+    for number, (each, xs) in enumerate(zip(comparison.runs, places, strict=True)):
+        tested = [(x, r.scores.global_accuracy) for x, r in zip(xs, each.rounds, strict=True) if r.scores is not None]
+        look = markers(number, len(tested))
+        lines += axes.plot(*zip(*tested, strict=True), color=_colour(number), linewidth=1.6, **look)
     axes.set_xlim(left=0)
     if label == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(alpha=0.3)
     axes.set_xlabel(label)
-    axes.set_ylabel(replace(metric, name=f"{metric.name} on test data").title)
-    below_legend(figure, lines, [each.name for each in comparison.runs], note="")
+    axes.set_ylabel(on_test_data(comparison.runs[0].run.metric))
+    below_legend(figure, lines, [each.name for each in comparison.runs])
     return figure
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.style import HEIGHT, PALETTE, canvas, label_rounds, markers
+from fedml_dapper.evaluation.spending import Kind, axis, spent
+from fedml_dapper.evaluation.style import MARKERS, PALETTE, below_legend, label_rounds, markers, panel
 from fedml_dapper.evaluation.units import quantity, share
 from fedml_dapper.federation import ClientRecord, LevelFootprint, RoundRecord, RunRecord
+from fedml_dapper.metric import Metric
 
 
 def domain_colours(run: RunRecord) -> dict[str, str]:
@@ -30,18 +34,39 @@ def level_colours(run: RunRecord) -> dict[int, str]:
     return {footprint.level: to_hex(viridis(0.88 * place / steps)) for place, footprint in enumerate(run.footprints)}
 
 
+def on_test_data(metric: Metric) -> str:
+    """What an axis of the headline figure is called."""
+    return replace(metric, name=f"{metric.name} on test data").title
+
+
 def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Headline figure of the global model in the tested rounds: every domain, and their mean."""
     tested = [(record.round, record.scores) for record in rounds if record.scores is not None]
     numbers = [number for number, _ in tested]
-    figure, axes = _canvas(f"{_capitalised(run.metric.name)} of the global model", run)
+    figure, axes = panel()
     for place, (domain, colour) in enumerate(domain_colours(run).items()):
         values = [scores.domain_accuracy[domain] for _, scores in tested]
         axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **markers(place, len(numbers)))
     means = [scores.global_accuracy for _, scores in tested]
-    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **markers(0, len(numbers)))
-    _label_rounds(axes, rounds, replace(run.metric, name=f"{run.metric.name} on test data").title)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    axes.plot(numbers, means, color="black", label="global (mean)", linewidth=3, **markers(0, len(numbers)))
+    _label_rounds(axes, rounds, on_test_data(run.metric))
+    below_legend(figure, axes.get_lines(), [str(line.get_label()) for line in axes.get_lines()])
+    return figure
+
+
+def accuracy_against(kind: Kind, run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure | None:
+    """Headline figure of the global model over what the run had spent by then; None where that is not known."""
+    values = spent(kind, rounds)
+    if not values:
+        return None
+    scale, label = axis(kind, values[-1])
+    tested = [(x / scale, r.scores.global_accuracy) for x, r in zip(values, rounds, strict=True) if r.scores]
+    figure, axes = panel(2.8)
+    axes.plot(*zip(*tested, strict=True), color="black", linewidth=2, **markers(0, len(tested)))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.set_xlabel(label)
+    axes.set_ylabel(on_test_data(run.metric))
     return figure
 
 
@@ -49,26 +74,26 @@ def accuracy_and_epsilon(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figur
     """Headline figure of the global model in the tested rounds, and beside it what they have cost of privacy."""
     private = [(record.round, record.privacy.epsilon) for record in rounds if record.privacy is not None]
     tested = [(record.round, record.scores.global_accuracy) for record in rounds if record.scores is not None]
-    figure, axes = _canvas(f"{_capitalised(run.metric.name)} and epsilon", run)
+    figure, axes = panel()
     numbers, means = zip(*tested, strict=True)
-    axes.plot(numbers, means, color="black", label="global (mean of domains)", linewidth=3, **markers(0, len(numbers)))
+    axes.plot(numbers, means, color="black", label="global (mean)", linewidth=3, **markers(0, len(numbers)))
     costs = axes.twinx()
     costs.plot(*zip(*private, strict=True), color=PALETTE[0], label="epsilon (right)", **markers(1, len(private)))
     costs.set_ylabel("epsilon of a client")
     costs.set_ylim(bottom=0)
-    _label_rounds(axes, rounds, replace(run.metric, name=f"{run.metric.name} on test data").title)
+    _label_rounds(axes, rounds, on_test_data(run.metric))
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def loss_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Training loss of each capability level's clients, round by round."""
-    return _per_level("Training loss by capability level", "loss per sample", run, rounds, lambda c: c.loss)
+    return _per_level("loss per sample", run, rounds, lambda c: c.loss)
 
 
 def seconds_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """How long the clients of each capability level took, round by round."""
-    figure = _per_level("Time by capability level", "seconds per client", run, rounds, lambda c: c.seconds)
+    figure = _per_level("seconds per client", run, rounds, lambda c: c.seconds)
     figure.axes[0].set_ylim(bottom=0)
     return figure
 
@@ -76,7 +101,7 @@ def seconds_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
 def footprint_bars(run: RunRecord) -> Figure:
     """Parameters and uplink of each capability level's model, as shares of the dense model's."""
     reference = cost_reference(run.footprints)
-    figure, axes = _canvas("Cost of a client by capability level", run, height=1.7 + 0.62 * len(run.footprints))
+    figure, axes = panel(1.1 + 0.62 * len(run.footprints))
     colours = level_colours(run)
     bars = (("params", "", -0.19, 1.0), ("bytes_up", "B", 0.19, 0.45))
     for place, footprint in enumerate(run.footprints):
@@ -87,8 +112,8 @@ def footprint_bars(run: RunRecord) -> Figure:
             axes.text(length + 1.5, y, f"{quantity(part, unit)} ({share(part, whole)})", va="center")
     axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
     axes.invert_yaxis()
-    axes.set_xlim(0, 160)
-    axes.set_xticks(range(0, 101, 20))
+    axes.set_xlim(0, 190)
+    axes.set_xticks(range(0, 101, 25))
     axes.set_xlabel(f"share of the {reference.name} model (%)")
     axes.set_ylabel("capability level")
     patches = (Patch(color="0.25", label="parameters"), Patch(color="0.25", alpha=0.45, label="bytes up, per round"))
@@ -97,13 +122,14 @@ def footprint_bars(run: RunRecord) -> Figure:
 
 
 def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of each level's model in the last round in which it was measured, mean over the domains."""
+    """Headline figure of each level's model in the last round in which it was measured: a bar for the mean over the
+    domains, a mark for each domain."""
     devices = next(record.devices for record in reversed(rounds) if record.devices is not None)
-    figure, axes = _canvas("What each device gets", run, height=1.7 + 0.62 * len(run.footprints))
+    figure, axes = panel(1.1 + 0.62 * len(run.footprints))
     colours = level_colours(run)
-    kinds = [("as sent", devices.sent, 1.0)]
+    kinds = [("as sent", devices.sent, 0.75)]
     if devices.own_statistics is not None:
-        kinds.append(("own statistics", devices.own_statistics, 0.45))
+        kinds.append(("own statistics", devices.own_statistics, 0.35))
     height = 0.72 / len(kinds)
     for kind, (_, figures, opacity) in enumerate(kinds):
         for place, found in enumerate(figures.levels):
@@ -111,15 +137,46 @@ def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
             value = found.accuracy
             if value is not None:
                 axes.barh(y, value, height=height, color=colours[found.level], alpha=opacity)
-            axes.text(value or 0, y, " no model" if value is None else f" {run.metric.number(value)}", va="center")
+            text = "no model" if value is None else run.metric.number(value)
+            axes.text(1.02, y, text, va="center", transform=axes.get_yaxis_transform())
+            for number, (domain, colour) in enumerate(domain_colours(run).items()):
+                if domain in found.domain_accuracy:
+                    axes.plot(found.domain_accuracy[domain], y, color=colour, linestyle="", zorder=3, **_mark(number))
     axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
     axes.invert_yaxis()
-    axes.set_xlim(0, 112 if run.metric.unit == "%" else None)
-    axes.set_xlabel(f"{run.metric.title}, mean over domains")
+    axes.set_xlim(0, 100 if run.metric.unit == "%" else None)
+    axes.set_xlabel(run.metric.title)
     axes.set_ylabel("capability level")
-    patches = [Patch(color="0.25", alpha=opacity, label=name) for name, _, opacity in kinds]
-    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
+    handles: list[Patch | Line2D] = [
+        Patch(color="0.25", alpha=opacity, label=f"mean, {name}") for name, _, opacity in kinds
+    ]
+    handles += [
+        Line2D([], [], color=colour, linestyle="", label=domain, **_mark(number))
+        for number, (domain, colour) in enumerate(domain_colours(run).items())
+    ]
+    below_legend(figure, handles, [str(handle.get_label()) for handle in handles])
     return figure
+
+
+def level_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
+    """Headline figure of each level's model, as sent, in the rounds in which it was measured; mean over the domains."""
+    measured = [(record.round, record.devices.sent.levels) for record in rounds if record.devices is not None]
+    figure, axes = panel()
+    colours, lines = level_colours(run), []
+    for place, footprint in enumerate(run.footprints):
+        points = [(number, levels[place].accuracy) for number, levels in measured if levels[place].accuracy is not None]
+        if points:
+            look = markers(place, len(points))
+            lines += axes.plot(
+                *zip(*points, strict=True), color=colours[footprint.level], label=_level_name(footprint), **look
+            )
+    _label_rounds(axes, rounds, on_test_data(run.metric))
+    below_legend(figure, lines, [str(line.get_label()) for line in lines])
+    return figure
+
+
+def _mark(place: int) -> dict[str, Any]:
+    return {"marker": MARKERS[place % len(MARKERS)], "markersize": 5}
 
 
 @dataclass(frozen=True)
@@ -133,10 +190,10 @@ class _Spread:
 
 
 def _per_level(
-    heading: str, unit: str, run: RunRecord, rounds: Sequence[RoundRecord], value: Callable[[ClientRecord], float]
+    unit: str, run: RunRecord, rounds: Sequence[RoundRecord], value: Callable[[ClientRecord], float]
 ) -> Figure:
-    figure, axes = _canvas(heading, run)
-    colours = level_colours(run)
+    figure, axes = panel()
+    colours, lines = level_colours(run), []
     for place, footprint in enumerate(run.footprints):
         spreads = _spreads(rounds, footprint.level, value)
         if not spreads:
@@ -146,15 +203,9 @@ def _per_level(
         axes.fill_between(numbers, lows, highs, color=colour, alpha=0.12, linewidth=0)
         means = [spread.mean for spread in spreads]
         name, marked = _level_name(footprint), markers(place, len(numbers))
-        axes.plot(numbers, means, color=colour, label=name, linewidth=1.6, **marked)
+        lines += axes.plot(numbers, means, color=colour, label=name, linewidth=1.6, **marked)
     _label_rounds(axes, rounds, unit)
-    figure.legend(
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        title="line: mean of the level's clients; band: lowest to highest",
-        title_fontsize="small",
-    )
+    below_legend(figure, lines, [str(line.get_label()) for line in lines])
     return figure
 
 
@@ -167,16 +218,8 @@ def _spreads(rounds: Sequence[RoundRecord], level: int, value: Callable[[ClientR
     return spreads
 
 
-def _canvas(heading: str, run: RunRecord, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    return canvas(heading, f"{run.method} on {run.suite}, 1 seed", height)
-
-
 def _label_rounds(axes: Axes, rounds: Sequence[RoundRecord], unit: str) -> None:
     label_rounds(axes, max((record.round for record in rounds), default=1), unit)
-
-
-def _capitalised(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _level_name(footprint: LevelFootprint) -> str:

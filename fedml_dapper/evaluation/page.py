@@ -1,17 +1,17 @@
-"""HTML pages that need nothing but a browser: templates, pictures inlined, one file each."""
+"""HTML pages that need nothing but a browser: templates, pictures inlined, one file each, under a content policy."""
 
 from __future__ import annotations
 
 import base64
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
-import matplotlib as mpl
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
 from PIL import Image
 
 from fedml_dapper.durable import written_whole
+from fedml_dapper.evaluation.theme import colour_variables, themed
 from fedml_dapper.evaluation.units import decimal, duration, quantity, share, signed
 
 
@@ -24,8 +24,9 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (decimal, duration, quantity, share, signed)
+    filters = (decimal, duration, quantity, share, signed, themed)
     templates.filters |= {written.__name__: written for written in filters}
+    templates.globals |= {"colour_variables": colour_variables, "content_policy": content_policy}
     return templates
 
 
@@ -35,21 +36,14 @@ def write_page(path: Path, html: str) -> None:
         scratch.write_text(html, encoding="utf-8")
 
 
-def svg_uri(figure: Figure) -> str:
-    """A figure as the ``src`` of an ``img``."""
-    buffer = BytesIO()
-    # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return _data_uri("image/svg+xml", buffer)
+def content_policy(style: str) -> str:
+    """Of a page that loads nothing, runs nothing, and has this one ``style``; pictures are inside it."""
+    digest = base64.b64encode(sha256(style.encode("utf-8")).digest()).decode("ascii")
+    return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def jpeg_uri(picture: Image.Image) -> str:
     """A photograph as the ``src`` of an ``img``."""
     buffer = BytesIO()
     picture.convert("RGB").save(buffer, format="JPEG", quality=85, optimize=True)
-    return _data_uri("image/jpeg", buffer)
-
-
-def _data_uri(media_type: str, buffer: BytesIO) -> str:
-    return f"data:{media_type};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -5,40 +5,44 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
-from matplotlib.figure import Figure
-from PIL import Image
+from markupsafe import Markup
 
 from fedml_dapper.config import Settings, check, sources
-from fedml_dapper.datasets import contact_sheet, load_suite
+from fedml_dapper.datasets import ContactSheet, contact_sheet, load_suite
 from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import clock_figures, figures
+from fedml_dapper.evaluation.chart import inline_svg
+from fedml_dapper.evaluation.client_rows import client_rows
+from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
 from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.page import environment, jpeg_uri, svg_uri, write_page
-from fedml_dapper.evaluation.predictions import predicted_samples
+from fedml_dapper.evaluation.last_model import MOST_SAMPLES, LastModel, look_at_last_model
+from fedml_dapper.evaluation.page import environment, jpeg_uri, write_page
+from fedml_dapper.evaluation.spending import Kind, is_of_silos
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
 from fedml_dapper.federation.records import PrivacySpent
 
 LOGGER = logging.getLogger(__name__)
 _DATASET = "data_args.dataset"
+_MISTAKES = 10
 
 
 def write_run_report(run_dir: Path) -> Path:
     """Write the report of the run in ``run_dir`` from its ledger; returns its path.
 
-    The ledger is enough: where the data are not here, the report goes without sample images, with a warning that says
-    why; so it does without predictions. Raises :class:`DataError` where there is no ledger.
+    The ledger is enough: where data or model are not here, the report goes without what they would show, with a warning
+    that says why. Raises :class:`DataError` where there is no ledger.
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, _sample_images(record, run_dir), predicted_samples(record, run_dir))
+    write_report(path, record, rounds, _sample_images(record, run_dir), look_at_last_model(record, run_dir))
     return path
 
 
-def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
+def _sample_images(run: RunRecord, run_dir: Path) -> ContactSheet | None:
     try:
         settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
         if settings.data_args.partition == "own" or settings.data_args.dataset is None:
@@ -52,14 +56,15 @@ def _sample_images(run: RunRecord, run_dir: Path) -> Image.Image | None:
 
 
 def write_report(
-    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: Image.Image | None = None,
-    predictions: Figure | None = None,
+    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: ContactSheet | None = None,
+    last_model: LastModel | None = None,
 ) -> None:  # fmt: skip
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
-    ``contact_sheet`` is a picture of the data, ``predictions`` one of what the model makes of them, if there are any.
-    Pictures are inlined. A run without finished or tested rounds gets a report that says so.
+    ``contact_sheet`` shows the data, ``last_model`` what the model makes of them, if they are at hand. Pictures are
+    inlined. A run without finished or tested rounds gets a report that says so.
     """
+    last_model, summary = last_model or LastModel(), summarise(run, rounds)
     html = (
         environment(__package__)
         .get_template("report.html")
@@ -67,9 +72,10 @@ def write_report(
             run=run,
             metric=run.metric,
             extreme="maximum" if run.metric.higher_is_better else "minimum",
-            summary=summarise(run, rounds),
+            summary=summary,
             privacy=_spent(rounds),
             others=_other_figures(rounds),
+            clients=client_rows(run, summary),
             planned_rounds=_setting(run, "train_args", "comm_round"),
             seed=_setting(run, "common_args", "random_seed"),
             is_subset="(subset)" in run.suite,
@@ -77,12 +83,45 @@ def write_report(
             domain_colours=figures.domain_colours(run),
             level_colours=figures.level_colours(run),
             pictures=_pictures(run, rounds),
-            contact_sheet=jpeg_uri(contact_sheet) if contact_sheet is not None else None,
-            predictions=svg_uri(predictions) if predictions is not None else None,
+            peak_memory=last_model.peak_memory,
+            costs=_costs(run, rounds),
+            across_silos=is_of_silos(run),
+            confusions=_confusions(run, last_model),
+            mistakes=mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else [],
+            most_samples=MOST_SAMPLES,
+            contact_sheet=_inlined(contact_sheet),
+            predictions=None if last_model.predictions is None else inline_svg(last_model.predictions),
             settings=yaml.safe_dump(run.settings, sort_keys=False),
         )
     )
     write_page(path, html)
+
+
+def _costs(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup]:
+    """The global model over everything that the run is known to have spent."""
+    if not any(record.scores is not None for record in rounds):
+        return {}
+    drawn = {kind: figures.accuracy_against(kind, run, rounds) for kind in get_args(Kind)}
+    return {kind: inline_svg(figure) for kind, figure in drawn.items() if figure is not None}
+
+
+def _confusions(run: RunRecord, last_model: LastModel) -> dict[str, Markup]:
+    if not 0 < len(run.classes) <= MOST_DRAWN:
+        return {}
+    return {
+        domain: inline_svg(confusion_matrix(counts, run.classes)) for domain, counts in last_model.confusions.items()
+    }
+
+
+def _inlined(sheet: ContactSheet | None) -> dict[str, Any] | None:
+    """The same with pictures as they stand in a page."""
+    if sheet is None:
+        return None
+    rows = {
+        domain: [None if picture is None else jpeg_uri(picture) for picture in row]
+        for domain, row in sheet.rows.items()
+    }
+    return {"classes": sheet.classes, "rows": rows}
 
 
 def _spent(rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
@@ -97,23 +136,25 @@ def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, f
     return list(tested[-1].domain_figures.items()) if tested else []
 
 
-def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, str]:
-    pictures = {"footprints": svg_uri(figures.footprint_bars(run))}
-    if any(record.scores is not None for record in rounds):
-        pictures["curves"] = svg_uri(figures.learning_curves(run, rounds))
+def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup]:
+    drawn = {"footprints": figures.footprint_bars(run)}
+    is_tested = any(record.scores is not None for record in rounds)
+    if is_tested:
+        drawn["curves"] = figures.learning_curves(run, rounds)
     if rounds:
-        if any(record.devices is not None for record in rounds):
-            pictures["devices"] = svg_uri(figures.device_bars(run, rounds))
-        if any(record.scores is not None for record in rounds) and _spent(rounds) is not None:
-            pictures["epsilon"] = svg_uri(figures.accuracy_and_epsilon(run, rounds))
+        measured = sum(record.devices is not None for record in rounds)
+        if measured:
+            drawn["devices"] = figures.device_bars(run, rounds)
+        if measured > 1:
+            drawn["device_curves"] = figures.level_curves(run, rounds)
+        if is_tested and _spent(rounds) is not None:
+            drawn["epsilon"] = figures.accuracy_and_epsilon(run, rounds)
         on_clock = [record for record in rounds if record.clock is not None]
         if on_clock:
-            pictures["timeline"] = svg_uri(clock_figures.timeline(run, on_clock[-1]))
-        if any(record.scores is not None for record in on_clock):
-            pictures["over_time"] = svg_uri(clock_figures.accuracy_over_time(run, on_clock))
-        pictures["loss"] = svg_uri(figures.loss_per_level(run, rounds))
-        pictures["seconds"] = svg_uri(figures.seconds_per_level(run, rounds))
-    return pictures
+            drawn["timeline"] = clock_figures.timeline(run, on_clock[-1])
+        drawn["loss"] = figures.loss_per_level(run, rounds)
+        drawn["seconds"] = figures.seconds_per_level(run, rounds)
+    return {name: inline_svg(figure) for name, figure in drawn.items()}
 
 
 def _setting(run: RunRecord, section: str, key: str) -> Any:

@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.ticker import MaxNLocator
@@ -18,10 +19,14 @@ from matplotlib.ticker import MaxNLocator
 # Okabe and Ito's colours, without the black of the most important line and the yellow that white paper swallows.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SHARES = LinearSegmentedColormap.from_list("shares", [(PALETTE[0], 0.0), (PALETTE[0], 1.0)])
+"""From nothing to all, over whatever lies behind."""
 WIDTH, HEIGHT = 5.6, 4.0
-"""Inches; small enough for 10 pt labels to stay legible on a phone."""
+"""Inches, of figures that are files too."""
+PANEL_WIDTH, PANEL_HEIGHT = 4.4, 3.4
+"""Inches, of charts inside pages: on a phone, 10 pt labels are 11 pixels high."""
 _MARKED_ROUNDS = 20
-_LEGEND_COLUMNS, _LEGEND_LETTERS, _HANDLE_LETTERS = 5, 64, 7  # what fits side by side below a figure
+_LEGEND_COLUMNS, _LETTERS_PER_INCH, _HANDLE_LETTERS = 5, 12, 7  # what fits side by side below a figure
 _NOTE_LETTERS_PER_INCH = 14
 
 
@@ -31,6 +36,14 @@ def canvas(heading: str, subtitle: str, height: float = HEIGHT) -> tuple[Figure,
     axes = figure.add_subplot()
     axes.set_title(heading, loc="left", fontweight="bold", pad=20)
     axes.annotate(subtitle, (0, 1), (0, 5), "axes fraction", "offset points", color="0.3")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def panel(height: float = PANEL_HEIGHT) -> tuple[Figure, Axes]:
+    """A figure for a page, which says below it what it shows."""
+    figure = Figure(figsize=(PANEL_WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
@@ -56,11 +69,12 @@ def multiples(
     return figure, grid[:count]
 
 
-def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], note: str) -> None:
-    """A legend below everything, under a line that explains it; the figure grows by what it needs."""
-    across = max(1, min(_LEGEND_COLUMNS, _LEGEND_LETTERS // (max(map(len, labels), default=0) + _HANDLE_LETTERS)))
-    down = ceil(len(labels) / across)
+def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], note: str = "") -> None:
+    """A legend below everything, under a line that explains it if there is one; the figure grows by what it needs."""
     width, height = figure.get_size_inches()
+    letters = int(width * _LETTERS_PER_INCH) // (max(map(len, labels), default=0) + _HANDLE_LETTERS)
+    across = max(1, min(_LEGEND_COLUMNS, letters))
+    down = ceil(len(labels) / across)
     lines = wrap(note, int(width * _NOTE_LETTERS_PER_INCH))
     figure.set_size_inches(width, height + 0.1 + 0.15 * len(lines) + 0.21 * down)
     legend = figure.legend(

@@ -16,6 +16,8 @@ from fedml_dapper.federation import LEDGER_NAME, LedgerWriter, RoundRecord, RunR
 from fedml_dapper.federation.records import ClientOnClock, RoundOnClock
 from fedml_dapper.tasks import Metric
 
+from .pages import check_promises
+
 MakeRun = Callable[..., RunRecord]
 MakeRound = Callable[..., RoundRecord]
 
@@ -64,17 +66,25 @@ def test_it_says_what_was_reached_what_it_cost_and_what_differs(write: Callable[
     assert result.exit_code == 0, result.output
     assert str(page) in result.stdout.replace("\n", "")
     html = page.read_text(encoding="utf-8")
-    for words in ("2 runs compared", "Over rounds", "Over bytes", "Over virtual time", "common_args.random_seed"):
+    for words in (
+        "2 runs compared",
+        "over rounds",
+        "over bytes",
+        "over virtual time",
+        "over energy",
+        "common_args.random_seed",
+    ):
         assert words in html
     assert "Not the same data" not in html
+    check_promises(html)
 
 
 def test_virtual_time_is_an_axis_only_where_all_have_it(write: Callable[..., Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert call(write("a", 60, timed=True), write("b", 50), "-o", page).exit_code == 0
     html = page.read_text(encoding="utf-8")
-    assert "Over bytes" in html
-    assert "Over virtual time" not in html
+    assert "over bytes" in html
+    assert "over virtual time" not in html
 
 
 def test_runs_across_silos_are_laid_over_real_time(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -82,11 +92,11 @@ def test_runs_across_silos_are_laid_over_real_time(write: Callable[..., Path], t
     first, second = write("a", 60, settings=silos), write("b", 50, settings=silos)
     result = call(first, second, "-o", page)
     assert "wall clock" in result.stdout
-    assert "Over wall clock" in page.read_text(encoding="utf-8")
+    assert "over wall clock" in page.read_text(encoding="utf-8")
     [one, _] = compare([first, second]).runs
-    assert one.wall_clock_s == [record.round * one.rounds[0].seconds.total for record in one.rounds]
+    assert one.spent("wall clock") == [record.round * one.rounds[0].seconds.total for record in one.rounds]
     assert call(first, write("c", 50), "-o", page).exit_code == 0
-    assert "Over wall clock" not in page.read_text(encoding="utf-8")
+    assert "over wall clock" not in page.read_text(encoding="utf-8")
 
 
 def test_other_data_are_called_that(write: Callable[..., Path], tmp_path: Path) -> None:

@@ -92,8 +92,10 @@ def test_a_level_has_no_figure_where_it_has_no_client(
     assert "each with the norms that it keeps at home" in page
 
 
-def test_a_run_without_them_has_no_such_section(
+def test_a_run_without_them_says_how_to_have_them(
     make_run: Callable[..., RunRecord], make_round: Callable[..., RoundRecord], tmp_path: Path
 ) -> None:
     write_report(tmp_path / "report.html", make_run(), [make_round(1, 80.0, 60.0)], None)
-    assert "What each device gets" not in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "It was not measured" in page
+    assert "--set devices=true" in page

@@ -2,7 +2,7 @@ import pytest
 from matplotlib import pyplot
 
 from fedml_dapper.evaluation import footprint_bars, learning_curves, loss_per_level, seconds_per_level
-from fedml_dapper.evaluation.figures import domain_colours, level_colours
+from fedml_dapper.evaluation.figures import accuracy_against, domain_colours, level_colours
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def test_learning_curves_show_tested_rounds_only(make_run, rounds):
     lines = _lines(learning_curves(make_run(), rounds))
 
     assert lines["mnist"].get_xydata().tolist() == [[1, 10], [3, 50]]
-    assert lines["global (mean of domains)"].get_xydata().tolist() == [[1, 20], [3, 60]]
-    assert lines["global (mean of domains)"].get_linewidth() > lines["usps"].get_linewidth()
+    assert lines["global (mean)"].get_xydata().tolist() == [[1, 20], [3, 60]]
+    assert lines["global (mean)"].get_linewidth() > lines["usps"].get_linewidth()
 
 
 def test_loss_is_the_mean_of_a_levels_clients_with_their_range(make_run, make_round):
@@ -62,15 +62,25 @@ def test_bars_do_not_call_a_slim_model_dense(make_run):
 @pytest.mark.parametrize(
     "draw", [learning_curves, loss_per_level, seconds_per_level, lambda run, _: footprint_bars(run)]
 )
-def test_every_figure_says_what_it_shows(make_run, rounds, draw):
+def test_every_axis_says_what_it_is(make_run, rounds, draw):
     figure = draw(make_run(suite="digits (subset)"), rounds)
 
     axes = figure.axes[0]
     assert axes.get_xlabel()
     assert axes.get_ylabel()
-    assert axes.get_title(loc="left")
-    assert "dapperfl on digits (subset), 1 seed" in [text.get_text() for text in axes.texts]
     assert figure.legends
+
+
+def test_accuracy_stands_over_what_was_spent_by_then(make_run, make_round):
+    rounds = [make_round(1, 10, 30), make_round(2), make_round(3, 50, 70)]
+    run, sent = make_run(), sum(client.bytes_up + client.bytes_down for client in rounds[0].clients)
+
+    axes = accuracy_against("bytes", run, rounds).axes[0]
+    assert axes.get_lines()[0].get_xydata().tolist() == [[sent / 1e6, 20], [3 * sent / 1e6, 60]]
+    assert axes.get_xlabel() == "MB both ways"
+    assert accuracy_against("wall clock", run, rounds).axes[0].get_lines()[0].get_xdata().tolist() == [10, 30]
+    assert accuracy_against("virtual time", run, rounds) is None
+    assert accuracy_against("energy", run, rounds) is None
 
 
 def test_colours_are_distinct_and_shared(make_run, rounds):

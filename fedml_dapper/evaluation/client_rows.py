@@ -1,0 +1,65 @@
+"""A run's clients as a table shows them, and how good what each carries is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedml_dapper.evaluation.summary import RunSummary
+from fedml_dapper.federation import RunRecord
+from fedml_dapper.federation.records import ClientSummary
+
+MOST_ROWS = 100
+"""With more clients than this, those of one domain and level share a row."""
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """One client, or several of one domain and level; figures are their means then. None where it is not measured."""
+
+    clients: tuple[int, ...]
+    domain: str
+    level: int
+    ratio: float
+    num_samples: int
+    """Of all of them."""
+    carried: float | None
+    """The model of the client's level, as sent, on the client's domain."""
+    own_statistics: float | None
+    """The same with statistics of the device's own images."""
+    own_model: float | None
+    """The client's own model on its own samples."""
+
+
+def client_rows(run: RunRecord, summary: RunSummary) -> list[ClientRow]:
+    """In the order of clients, or of domains and levels where there are many."""
+    devices, personal = summary.devices, summary.personal
+    tested = [client.client for client in run.clients if client.domain in summary.domain_accuracy]
+    sent = _by_client(tested, devices.last.sent.clients if devices else ())
+    measured = devices.last.own_statistics if devices else None
+    own_statistics = _by_client(tested, measured.clients if measured else ())
+    own = _by_client([client.client for client in run.clients], personal.last.accuracy if personal else ())
+    groups: dict[object, list[ClientSummary]] = {}
+    for client in run.clients:
+        key = client.client if len(run.clients) <= MOST_ROWS else (client.domain, client.level)
+        groups.setdefault(key, []).append(client)
+    rows = []
+    for members in groups.values():
+        ids = tuple(member.client for member in members)
+        rows.append(
+            ClientRow(
+                ids, members[0].domain, members[0].level, members[0].ratio, sum(one.num_samples for one in members),
+                *(_mean([found.get(client) for client in ids]) for found in (sent, own_statistics, own)),
+            )
+        )  # fmt: skip
+    return rows if len(run.clients) <= MOST_ROWS else sorted(rows, key=lambda row: (row.domain, row.level))
+
+
+def _by_client(clients: Sequence[int], figures: Sequence[float | None]) -> dict[int, float | None]:
+    return dict(zip(clients, figures, strict=True)) if len(clients) == len(figures) else {}
+
+
+def _mean(figures: Sequence[float | None]) -> float | None:
+    known = [figure for figure in figures if figure is not None]
+    return fmean(known) if known else None

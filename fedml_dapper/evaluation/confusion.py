@@ -1,0 +1,76 @@
+"""Which class is taken for which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from fedml_dapper.datasets import TestData
+from fedml_dapper.evaluation.style import SHARES, panel
+from fedml_dapper.models import Backbone
+
+Counts = tuple[tuple[int, ...], ...]
+"""Numbers of test samples, a row per true class and a column per predicted one."""
+
+MOST_DRAWN = 20
+"""More classes than this make no legible picture."""
+_WITH_NUMBERS, _LETTERS = 12, 14
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A class that is taken for another."""
+
+    domain: str
+    truth: str
+    taken_for: str
+    count: int
+    of: int
+    """Samples of the true class."""
+
+
+@torch.no_grad()
+def confusion(model: Backbone, test: TestData, classes: int, device: torch.device) -> Counts:
+    """How often ``model``, in evaluation mode, takes each of ``classes`` for each."""
+    counts = torch.zeros(classes * classes, dtype=torch.int64)
+    model.to(device).eval()
+    for batch in test.batches(device):
+        predicted = model(batch.inputs).argmax(dim=1)
+        counts += torch.bincount((batch.targets * classes + predicted).cpu(), minlength=classes * classes)
+    return tuple(tuple(row) for row in counts.view(classes, classes).tolist())
+
+
+def mistakes(confusions: Mapping[str, Counts], classes: Sequence[str], most: int) -> list[Mistake]:
+    """The ``most`` frequent mistakes over all domains, the largest share of a class first."""
+    found = [
+        Mistake(domain, classes[truth], classes[taken], count, sum(row))
+        for domain, counts in confusions.items()
+        for truth, row in enumerate(counts)
+        for taken, count in enumerate(row)
+        if count and taken != truth
+    ]
+    return sorted(found, key=lambda one: (-one.count / one.of, -one.count, one.domain))[:most]
+
+
+def confusion_matrix(counts: Counts, classes: Sequence[str]) -> Figure:
+    """A row per true class, whose cells say which share of it is taken for what."""
+    table = np.array(counts)
+    shares = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+    names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}" for name in classes]
+    figure, axes = panel(4.2)
+    axes.pcolormesh(0.7 * shares, cmap=SHARES, vmin=0, vmax=100)  # paler, so that numbers stand out on the darkest
+    axes.invert_yaxis()
+    axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+    axes.tick_params(length=0)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    if len(names) <= _WITH_NUMBERS:
+        for (truth, taken), value in np.ndenumerate(shares):
+            if value >= 0.5:
+                axes.text(taken + 0.5, truth + 0.5, f"{value:.0f}", ha="center", va="center")
+    return figure
