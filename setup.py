@@ -65,6 +65,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",
+            "markdown>=3.6",
             "mypy>=1.10",
             "ruff>=0.5",
             "dockerfile-parse>=2",
