@@ -57,11 +57,8 @@ def diagnose() -> Iterator[Row]:
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
     yield check_pkg_resources()
-    torch = check_torch()
-    yield torch
+    yield from check_torch_and_data()
     yield check_mpi()
-    if torch.status != "failed":  # our data sets need it
-        yield from check_data()
     yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
     yield about_fedml_grpc()
     yield from look_for_mqtt_tools()
@@ -121,21 +118,70 @@ def check_pkg_resources() -> Row:
 _TRY_TORCH = """
 import torch, torchvision
 torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
-print(torch.__version__, torchvision.__version__)
+print("versions:", torch.__version__, torchvision.__version__)
+"""
+_LOOK_FOR_DATA = """
+import json
+from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains
+missing = {name: missing_domains(name, data_root(None)) for name in PUBLISHED}
+absent = [name for name, suite in PUBLISHED.items() if len(missing[name]) == len(suite.domains)]
+print("data:", json.dumps({"root": str(data_root(None)), "missing": missing, "absent": absent}))
 """
 
 
-def check_torch() -> Row:
+class _FoundData(BaseModel):
+    root: Path
+    missing: dict[str, list[str]]
+    """Domains by suite."""
+    absent: list[str]
+    """Suites of which there is nothing."""
+
+
+def check_torch_and_data() -> Iterator[Row]:
+    """Both by one process: the data sets need torch, which takes a second or two to load."""
+    tried = _python(_TRY_TORCH + _LOOK_FOR_DATA)
+    said = dict(line.split(": ", 1) for line in tried.stdout.splitlines() if ": " in line)
+    torch = _judge_torch(said.get("versions"), tried)
+    yield torch
+    if "data" in said:
+        yield from _judge_data(_FoundData.model_validate_json(said["data"]))
+    elif torch.status != "failed":
+        yield Row(check="data", status="failed", found=_reason(tried), todo="bash run/setup.sh")
+
+
+def _judge_torch(versions: str | None, tried: subprocess.CompletedProcess[str]) -> Row:
     """torchvision holds compiled operators that only load beside the torch they were built with."""
     todo = "install both from the same index: pip install --force-reinstall -c constraints.txt torch torchvision"
-    tried = _python(_TRY_TORCH)
-    if tried.returncode != 0:
+    if versions is None:
         return Row(check="torch and torchvision", status="failed", found=_reason(tried), todo=todo)
-    torch, torchvision = tried.stdout.split()[-2:]
+    torch, torchvision = versions.split()
     found = f"torch {torch}, torchvision {torchvision}"
     if torch.partition("+")[2] != torchvision.partition("+")[2]:
         return Row(check="torch and torchvision", status="failed", found=f"{found}: different builds", todo=todo)
     return Row(check="torch and torchvision", status="ok", found=found)
+
+
+def _judge_data(data: _FoundData) -> Iterator[Row]:
+    """Which suites have all their domains below the root of the data; the images themselves are not read."""
+    where = str(data.root.absolute())
+    todo = "data/README.md says how to get them; `fedml-dapper data check` reads what is there"
+    if data.root.is_dir():
+        yield Row(check="data", status="ok", found=where)
+    elif "DAPPER_DATA" in os.environ:
+        yield Row(
+            check="data", status="failed", found=f"DAPPER_DATA: no folder {where}", todo="set it to the right one"
+        )
+    else:
+        found = f"no folder {where}; digits_offline does without"
+        yield Row(check="data", status="warning", found=found, todo="set DAPPER_DATA to your data")
+    for name, missing in data.missing.items():
+        if missing and name not in data.absent:
+            yield Row(check=f"data: {name}", status="warning", found=f"missing: {', '.join(missing)}", todo=todo)
+        elif not missing:
+            yield Row(check=f"data: {name}", status="ok", found="all domains")
+    if data.absent:
+        found = f"nothing of: {', '.join(data.absent)}"
+        yield Row(check="data of other suites", status="warning", found=found, todo=todo)
 
 
 _BE_ONE_OF_TWO = """
@@ -172,35 +218,6 @@ def find_mpiexec() -> str | None:
     """The one beside the interpreter, where pip puts it, before those on PATH."""
     places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     return shutil.which("mpiexec", path=places)
-
-
-def check_data() -> Iterator[Row]:
-    """Which suites have all their domains below the root of the data; the images themselves are not read."""
-    from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains  # needs torch
-
-    root = data_root(None)
-    where = str(root.absolute())
-    todo = "data/README.md says how to get them; `fedml-dapper data check` reads what is there"
-    if root.is_dir():
-        yield Row(check="data", status="ok", found=where)
-    elif "DAPPER_DATA" in os.environ:
-        yield Row(
-            check="data", status="failed", found=f"DAPPER_DATA: no folder {where}", todo="set it to the right one"
-        )
-    else:
-        found = f"no folder {where}; digits_offline does without"
-        yield Row(check="data", status="warning", found=found, todo="set DAPPER_DATA to your data")
-    absent = []
-    for name, suite in PUBLISHED.items():
-        missing = missing_domains(name, root)
-        if len(missing) == len(suite.domains):
-            absent.append(name)
-        elif missing:
-            yield Row(check=f"data: {name}", status="warning", found=f"missing: {', '.join(missing)}", todo=todo)
-        else:
-            yield Row(check=f"data: {name}", status="ok", found="all domains")
-    if absent:
-        yield Row(check="data of other suites", status="warning", found=f"nothing of: {', '.join(absent)}", todo=todo)
 
 
 def check_ports(base: int, ranks: int) -> Row:

@@ -14,16 +14,22 @@ def report(folder: Path) -> None:
 
     Of a folder that holds runs and benches further below, all their reports are written, and a page that leads to them.
     """
+    from fedml_dapper.evaluation import write_run_report
+    from fedml_dapper.federation import LEDGER_NAME
+
+    is_run = (folder / LEDGER_NAME).exists()
+    click.echo((write_run_report(folder) if is_run else _write_others(folder)).absolute())
+
+
+def _write_others(folder: Path) -> Path:
+    """The report of a folder that is no run's, or no longer: of a bench, or of all that is further below."""
     from fedml_dapper.benches.overview import holds_results, write_reports
     from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import MANIFEST_NAME
     from fedml_dapper.evaluation import write_run_report
-    from fedml_dapper.federation import LEDGER_NAME
 
     if (folder / MANIFEST_NAME).exists():
-        path = write_bench_report(folder)
-    elif (folder / LEDGER_NAME).exists() or not holds_results(folder):
-        path = write_run_report(folder)
-    else:
-        path = write_reports(folder, lambda done: click.echo(f"  {done}", err=True))
-    click.echo(path.absolute())
+        return write_bench_report(folder)
+    if holds_results(folder):
+        return write_reports(folder, lambda done: click.echo(f"  {done}", err=True))
+    return write_run_report(folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -47,13 +49,13 @@ def test_alone_it_shows_five_commands_that_fit_a_terminal() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def heavy_after(asked: Sequence[Sequence[str]]) -> dict[str, set[str]]:
+def heavy_after(asked: Sequence[Sequence[str]], **environment: str) -> dict[str, set[str]]:
     """Which heavy packages are loaded after each of the commands ``asked``, one after another in one process."""
     answer = subprocess.run(
         [sys.executable, "-c", LOADED, json.dumps(asked), json.dumps(sorted(HEAVY))],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, env=os.environ | environment,
     )  # fmt: skip
-    loaded = [json.loads(line) for line in answer.stderr.splitlines()]
+    loaded = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("[[")]  # others are warnings
     assert [arguments for arguments, _ in loaded] == asked
     return {" ".join(arguments): set(found) for arguments, found in loaded}
 
@@ -77,6 +79,19 @@ def test_compare_loads_what_draws_where_it_draws(run_folder: Path) -> None:
     figures, page = heavy_after([[*runs, "--json"], [*runs, "-o", str(run_folder / "page.html")]]).values()
     assert figures == set()
     assert page == DRAWING
+
+
+def test_report_and_data_check_load_what_reads_and_draws_pictures(run_folder: Path) -> None:
+    with gzip.open(run_folder / LEDGER.name) as packed:
+        (run_folder / LEDGER.name.removesuffix(".gz")).write_bytes(packed.read())
+    data, report = heavy_after([["data", "check", "--dataset", "digits_offline"], ["report", str(run_folder)]]).values()
+    assert data == {"torch", "numpy", "PIL"}  # torch brings pictures to their size
+    assert report <= data | DRAWING | {"scipy"}  # of one method's quadratic programme
+
+
+def test_doctor_leaves_to_another_process_what_may_be_broken(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise SystemError('broken')")  # so that the other process is soon done
+    assert heavy_after([["doctor"]], PYTHONPATH=str(tmp_path)) == {"doctor": set()}
 
 
 def test_a_run_loads_what_draws_after_it_has_trained() -> None:
