@@ -59,9 +59,11 @@ def test_a_shipped_experiment_is_found_by_name_and_that_is_said(installed: Path,
     words = ["run", "-c", "quickstart.yaml", "-c", "config/methods/fedavg.yaml", "--set", "dataset=my_digits"]
     refused = python(["-m", "fedml_dapper.entry", *words], tmp_path, PYTHONPATH=str(installed))
     shipped = installed / "fedml_dapper" / "shipped"
-    first, second, error = refused.stderr.splitlines()
-    assert first == f"quickstart.yaml: no such file here, taking the shipped one, {shipped / 'quickstart.yaml'}"
-    assert second.endswith(f"taking the shipped one, {shipped / 'methods' / 'fedavg.yaml'}")
+    first, its_place, second, other_place, error = refused.stderr.splitlines()
+    assert first == "quickstart.yaml: no such file here, taking the shipped one:"
+    assert its_place == str(shipped / "quickstart.yaml")
+    assert second.endswith("taking the shipped one:")
+    assert other_place == str(shipped / "methods" / "fedavg.yaml")
     assert (refused.returncode, "my_digits" in error) == (2, True)
 
 

@@ -26,6 +26,7 @@ from fedml_dapper.evaluation import (
     summarise,
 )
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
+from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import (
     LEDGER_NAME,
     MODEL_NAME,
@@ -77,11 +78,11 @@ def run_experiment(
         console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
     console.print(experiment_tables(experiment))
     for note in experiment.notes:
-        console.print(f"note: {note}", soft_wrap=True)
+        say(console, f"note: {note}")
     run_dir = open_run_dir(experiment, output, resume, restart)
-    console.print(f"All settings: {run_dir / SETTINGS_NAME}", soft_wrap=True)
+    say_place(console, "All settings", run_dir / SETTINGS_NAME)
     if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
-        console.print(f"The run in {run_dir} is finished already.", soft_wrap=True)
+        say(console, f"The run in {run_dir} is finished already.")
         _finish(run_dir, console, as_json)
         return
     interrupted = False
@@ -147,7 +148,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
     if begun is None or not begun[1]:  # interrupted, or ended by its operator
-        console.print(f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}", soft_wrap=True)
+        say(console, f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}")
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
@@ -161,16 +162,16 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             console.print(personal_table(summary.personal, record))
         if summary.devices is not None:
             console.print(device_table(summary.devices, record))
-        console.print(f"Report: {report.absolute()}", soft_wrap=True)
+        elif summary.tested_rounds and len(record.footprints) > 1:
+            say(console, "What each level's devices get was not measured; --set devices=true measures it.")
+        say_place(console, "Report", report.absolute())
     if interrupted:
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
-        console.print(
-            f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}", soft_wrap=True
-        )
+        say(console, f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}")
         _leave(run_dir, console)
 
 
 def _leave(run_dir: Path, console: Console) -> NoReturn:
-    console.print(f"The same command with --output {run_dir} --resume goes on from there.", soft_wrap=True)
+    say(console, f"The same command with --output {run_dir} --resume goes on from there.")
     hurry()
     sys.exit(INTERRUPTED)

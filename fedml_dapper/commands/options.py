@@ -32,5 +32,5 @@ def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, 
     found = [experiment_file(file) for file in files]
     for file, place in zip(files, found, strict=True):
         if place != file:
-            click.echo(f"{file}: no such file here, taking the shipped one, {place}", err=True)
+            click.echo(f"{file}: no such file here, taking the shipped one:\n{place}", err=True)
     return found

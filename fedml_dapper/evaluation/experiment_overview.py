@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedml_dapper.config import Settings, short_name
 from fedml_dapper.evaluation.run_tables import footprint_table
+from fedml_dapper.evaluation.terminal import as_wide_as_its_title
 from fedml_dapper.federation import Experiment, level_footprints
 from fedml_dapper.methods import ClientProfile
 
@@ -49,7 +50,7 @@ def clients_table(experiment: Experiment) -> Table:
         table.add_row(str(clients), escape(profile.domain), str(profile.level), f"{profile.ratio:g}", str(samples))
     if training.client_num_per_round < len(profiles):
         table.caption = f"{training.client_num_per_round} of them train in each round"
-    return table
+    return as_wide_as_its_title(table)
 
 
 def _grouped(profiles: tuple[ClientProfile, ...]) -> Iterator[tuple[int, ClientProfile, int]]:
@@ -79,4 +80,4 @@ def domains_table(experiment: Experiment) -> Table:
     if experiment.unseen is not None:
         unseen = experiment.unseen.test
         table.add_row(escape(f"{unseen.domain} (unseen)"), "0", "0", str(unseen.num_samples))
-    return table
+    return as_wide_as_its_title(table)

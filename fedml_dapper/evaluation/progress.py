@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
+from threading import Event, Thread
 
 from pydantic import JsonValue
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedml_dapper.evaluation.terminal import flowed
 from fedml_dapper.evaluation.units import duration
 from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRecord
+
+_EVERY_S = 30.0
+"""How long a log stays silent within a round."""
 
 
 def progress_for(console: Console, experiment: Experiment) -> RunObserver:
@@ -22,17 +27,25 @@ def progress_for(console: Console, experiment: Experiment) -> RunObserver:
 
 
 class LogProgress(RunObserver):
-    """One line a round, with the time to go."""
+    """What each round came to, with the time to go; and where a long round is, every ``every_s`` seconds."""
 
-    def __init__(self, console: Console, experiment: Experiment) -> None:
+    def __init__(self, console: Console, experiment: Experiment, every_s: float = _EVERY_S) -> None:
         self._console = console
         self._rounds = experiment.settings.train_args.comm_round
         self._metric = experiment.method.problem.task.headline
+        self._profiles = experiment.profiles
+        self._every_s = every_s
         self._resumed_after = 0
-        self._started = time.monotonic()
+        self._started = self._told = time.monotonic()
+        self._round = 0
+        self._shares: dict[int, float] = {}
+        """How far each client of the round is."""
+        self._last_step = ""
+        self._over = Event()
 
     def run_started(self, record: RunRecord) -> None:
-        self._started = time.monotonic()
+        self._started = self._told = time.monotonic()
+        Thread(target=self._keep_telling, daemon=True).start()
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
         self._resumed_after = len(rounds)
@@ -40,36 +53,83 @@ class LogProgress(RunObserver):
             self._console.print(f"going on after round {len(rounds)}/{self._rounds}", highlight=False)
         self.run_started(record)
 
-    def round_finished(self, record: RoundRecord) -> None:
-        self._console.print(self._line(record), highlight=False, soft_wrap=True)
+    def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
+        self._round, self._last_step = round_, ""
+        self._shares = dict.fromkeys(client_ids, 0.0)
 
-    def _line(self, record: RoundRecord) -> str:
-        metric, text = self._metric, f"round {record.round}/{self._rounds}"
+    def client_stepped(self, client_id: int, done: int, total: int) -> None:
+        self._shares[client_id] = done / total
+        self._last_step = f"client {client_id} (level {self._profiles[client_id].level}) step {done}/{total}"
+
+    def round_finished(self, record: RoundRecord) -> None:
+        self._round = 0
+        self._tell(self._lines(record))
+
+    def run_finished(self) -> None:
+        self._over.set()
+
+    def _keep_telling(self) -> None:
+        while not self._over.wait(self._told + self._every_s - time.monotonic()):
+            if time.monotonic() - self._told >= self._every_s:
+                self._tell(self._within_round() if self._round else None)
+
+    def _tell(self, lines: str | None) -> None:
+        self._told = time.monotonic()
+        if lines is not None:
+            self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+
+    def _within_round(self) -> str:
+        shares = list(self._shares.values())
+        done = sum(share == 1 for share in shares)
+        parts = [f"round {self._round}/{self._rounds}", f"{done} of {len(shares)} trained"]
+        if self._last_step:
+            parts += [self._last_step, f"ETA {self._to_go(self._finished_rounds)}"]
+        return flowed(parts, self._console.width)
+
+    @property
+    def _finished_rounds(self) -> float:
+        """Those that are closed, and what clients have done of the one that is not."""
+        return self._round - 1 + sum(self._shares.values()) / len(self._shares)
+
+    def _lines(self, record: RoundRecord) -> str:
+        """One line where there is room for all; else the domains have lines of their own."""
+        head = f"round {record.round}/{self._rounds}"
+        parts = [head, *self._parts(record), f"{record.seconds.total:.1f} s", f"ETA {self._to_go(record.round)}"]
+        if record.scores is None:
+            return flowed(parts, self._console.width)
+        metric, accuracies = self._metric, record.scores.domain_accuracy
+        domains = [f"{name} {metric.number(value)}" for name, value in accuracies.items()]
+        together = flowed([*parts, *domains], self._console.width)
+        if "\n" not in together:
+            return together
+        indent = " " * (len(head) + 2)
+        return "\n".join((flowed(parts, self._console.width), flowed(domains, self._console.width, indent)))
+
+    def _parts(self, record: RoundRecord) -> Iterator[str]:
+        metric, own = self._metric, record.personal
         if record.scores is not None:
-            domains = "  ".join(
-                f"{name} {metric.number(value)}" for name, value in record.scores.domain_accuracy.items()
-            )
             best = metric.number(record.scores.best_global_accuracy)
-            text += f"  global {metric.text(record.scores.global_accuracy)} (best {best})  {domains}"
-        own = record.personal
+            yield f"global {metric.text(record.scores.global_accuracy)} (best {best})"
         if own is not None:
-            text += f"  clients' own {metric.text(own.overall)} (worst {metric.number(own.worst)})"
+            yield f"clients' own {metric.text(own.overall)} (worst {metric.number(own.worst)})"
         if record.devices is not None and record.devices.sent.accuracy is not None:
             found = record.devices.own_statistics
-            own_statistics = found.accuracy if found is not None else None
-            text += f"  devices {metric.text(record.devices.sent.accuracy)}"
-            text += "" if own_statistics is None else f" (own statistics {metric.number(own_statistics)})"
+            measured = found.accuracy if found is not None else None
+            own_statistics = "" if measured is None else f" (own statistics {metric.number(measured)})"
+            yield f"devices {metric.text(record.devices.sent.accuracy)}{own_statistics}"
         if record.privacy is not None and record.privacy.epsilon is not None:
-            text += f"  epsilon {record.privacy.epsilon:.3g}"
-        text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
+            yield f"epsilon {record.privacy.epsilon:.3g}"
+        yield from (f"{name} {_plain(value)}" for name, value in record.notes.items())
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)
-            text += f"  clock {duration(record.clock.elapsed_s)}" + (f" ({late} late)" if late else "")
+            yield f"clock {duration(record.clock.elapsed_s)}" + (f" ({late} late)" if late else "")
         earlier = sum(client.begun is not None for client in record.clients)
-        text += f"  {earlier} of {len(record.clients)} uploads from earlier rounds" if earlier else ""
-        text += f"  refused clients {', '.join(map(str, record.refused))}" if record.refused else ""
-        text += f"  left out clients {', '.join(map(str, record.left_out))}" if record.left_out else ""
-        return f"{text}  {record.seconds.total:.1f} s  ETA {self._to_go(record.round)}"
+        if earlier:
+            yield f"{earlier} of {len(record.clients)} uploads from earlier rounds"
+        if record.refused:
+            yield f"refused clients {', '.join(map(str, record.refused))}"
+        if record.left_out:
+            yield f"left out clients {', '.join(map(str, record.left_out))}"
 
     def _to_go(self, finished_rounds: float) -> timedelta:
         spent = time.monotonic() - self._started
@@ -78,38 +138,32 @@ class LogProgress(RunObserver):
 
 
 class LiveProgress(LogProgress):
-    """The same lines, and below them where the round is: client, step, time to go."""
+    """What each round came to, and below it where the round is: client, step, time to go."""
 
     def __init__(self, console: Console, experiment: Experiment) -> None:
         super().__init__(console, experiment)
-        self._profiles = experiment.profiles
         self._progress = Progress(
             TextColumn("round {task.fields[round]}"),
-            BarColumn(),
+            BarColumn(bar_width=None),
             TextColumn("{task.fields[client]}  ETA {task.fields[eta]}"),
             console=console,
             transient=True,
+            expand=True,
         )
         self._task = self._progress.add_task("run", total=self._rounds, round="", client="", eta="-")
-        self._round = 0
-        self._shares: dict[int, float] = {}
-        """How far each client of the round is."""
 
     def run_started(self, record: RunRecord) -> None:
-        super().run_started(record)
+        self._started = time.monotonic()
         self._progress.start()
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        self._round = round_
-        self._shares = dict.fromkeys(client_ids, 0.0)
+        super().round_started(round_, client_ids)
         self._progress.update(self._task, round=f"{round_}/{self._rounds}")
 
     def client_stepped(self, client_id: int, done: int, total: int) -> None:
-        profile = self._profiles[client_id]
-        self._shares[client_id] = done / total
-        finished = self._round - 1 + sum(self._shares.values()) / len(self._shares)
-        where = f"client {client_id} (level {profile.level}, {profile.domain}) step {done}/{total}"
-        self._progress.update(self._task, completed=finished, client=where, eta=str(self._to_go(finished)))
+        super().client_stepped(client_id, done, total)
+        finished = self._finished_rounds
+        self._progress.update(self._task, completed=finished, client=self._last_step, eta=str(self._to_go(finished)))
 
     def run_finished(self) -> None:
         self._progress.stop()

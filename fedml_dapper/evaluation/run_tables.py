@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.summary import Accuracy, DeviceSummary, PersonalSummary, RunSummary
+from fedml_dapper.evaluation.terminal import as_wide_as_its_title
 from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
 from fedml_dapper.metric import Metric
@@ -22,7 +23,7 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
     headings = _headings(summary.global_accuracy)
     chosen = summary.chosen
     if chosen is not None:
-        headings.append(f"by validation (round {chosen.round})")
+        headings.append(f"by validation\n(round {chosen.round})")
     for heading in headings:
         table.add_column(heading, justify="right")
     for domain, accuracy in summary.domain_accuracy.items():
@@ -38,8 +39,8 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
             cells = _cells(metric, summary.unseen_accuracy, chosen.unseen_accuracy if chosen else None)
             table.add_row(escape(f"{run.unseen_domain} (unseen)"), *cells)
         extreme = "maximum" if metric.higher_is_better else "minimum"
-        table.caption = f"best: {extreme} over rounds, each row on its own; chosen on test data, hence optimistic"
-    return table
+        table.caption = f"best: {extreme} over rounds, row by row; chosen on test data, so optimistic"
+    return as_wide_as_its_title(table)
 
 
 def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
@@ -49,7 +50,7 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
     table.add_column("over the clients")
     headings = _headings(personal.overall)
     if personal.chosen is not None:
-        headings.append(f"by validation (round {personal.chosen_round})")
+        headings.append(f"by validation\n(round {personal.chosen_round})")
     for heading in headings:
         table.add_column(heading, justify="right")
     rows = (("ALL (by samples)", "overall"), ("AVG (by clients)", "average"), ("worst client", "worst"))
@@ -62,8 +63,8 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
             f"a round's local training, last: from {metric.number(personal.before_training)} to"
             f" {metric.number(personal.after_training)}"
         )
-    table.caption = "; ".join(captions)
-    return table
+    table.caption = "\n".join(captions)
+    return as_wide_as_its_title(table)
 
 
 def device_table(devices: DeviceSummary, run: RunRecord) -> Table:
@@ -85,17 +86,15 @@ def device_table(devices: DeviceSummary, run: RunRecord) -> Table:
     table.add_section()
     table.add_row("devices", "", *(cell(figures.accuracy) for figures in kinds.values()), style="bold")
     table.add_row("worst", "", *(cell(figures.worst) for figures in kinds.values()))
-    table.caption = (
-        "levels: mean over domains; devices: mean over clients, each with its level's model on its own domain"
-    )
-    return table
+    table.caption = "levels: mean over domains\ndevices: mean over clients, each on its own domain"
+    return as_wide_as_its_title(table)
 
 
 def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
     """What each capability level's model costs; MACs are for one image's forward pass, MB are 10^6 bytes."""
     reference = cost_reference(footprints)
     table = Table(title=escape(title))
-    for heading in ("level", "ratio", "params (M)", f"share of {reference.name}", "MMACs", "up (MB)", "down (MB)"):
+    for heading in ("level", "ratio", "params (M)", f"of {reference.name}", "MMACs", "up (MB)", "down (MB)"):
         table.add_column(heading, justify="right")
     for footprint in footprints:
         table.add_row(
@@ -107,7 +106,7 @@ def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
             f"{footprint.bytes_up / 1e6:.2f}",
             f"{footprint.bytes_down / 1e6:.2f}",
         )
-    return table
+    return as_wide_as_its_title(table)
 
 
 def _headings(accuracy: Accuracy | None) -> list[str]:

@@ -18,10 +18,11 @@ CLASSES = ("cat", "dog", "a_class_with_a_long_name")
 
 
 def test_the_mistakes_that_hit_most_of_a_class_come_first() -> None:
-    photos, sketches = ((8, 2, 0), (0, 10, 0), (0, 0, 0)), ((1, 0, 0), (5, 4, 1), (0, 0, 3))
-    assert mistakes({"photos": photos, "sketches": sketches}, CLASSES, 2) == [
+    photos, sketches = ((74, 6, 0), (0, 10, 0), (0, 0, 0)), ((1, 0, 0), (5, 4, 1), (0, 0, 3))
+    assert mistakes({"photos": photos, "sketches": sketches}, CLASSES, 3) == [
         Mistake("sketches", "dog", "cat", 5, 10),
-        Mistake("photos", "cat", "dog", 2, 10),
+        Mistake("sketches", "dog", "a_class_with_a_long_name", 1, 10),
+        Mistake("photos", "cat", "dog", 6, 80),
     ]
 
 

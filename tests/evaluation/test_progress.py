@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,8 +12,74 @@ from rich.console import Console
 from fedml_dapper.config import Settings
 from fedml_dapper.evaluation import progress as shown
 from fedml_dapper.evaluation.progress import LiveProgress, LogProgress
-from fedml_dapper.federation import ClientRecord, RoundRecord, build_experiment
+from fedml_dapper.evaluation.terminal import say, say_place
+from fedml_dapper.federation import ClientRecord, RoundRecord, Scores, build_experiment, simulate
 from fedml_dapper.federation.records import PrivacySpent, RoundSeconds
+
+from ..waiting import wait_until
+
+
+def test_a_line_that_is_too_long_is_divided_between_its_parts(tiny_settings: Callable[..., Settings]) -> None:
+    lines, experiment = StringIO(), build_experiment(tiny_settings("method=fedavg"))
+    progress = LogProgress(Console(file=lines, width=80), experiment)
+    accuracies = {f"domain_{number}": 10.5 * number for number in range(1, 8)}
+    scores = Scores(
+        global_accuracy=42, domain_accuracy=accuracies, domain_loss=dict.fromkeys(accuracies, 1.0),
+        best_global_accuracy=43, best_domain_accuracy=accuracies,
+    )  # fmt: skip
+    seconds, refused = RoundSeconds(total=1.0, evaluation=0.0), dict.fromkeys(range(20, 25), "not finite")
+    record = RoundRecord(round=1, scores=scores, clients=(), seconds=seconds, refused=refused)
+    progress.round_finished(record)
+    head, *rest = lines.getvalue().splitlines()
+    assert head == "round 1/2  global 42.0 % (best 43.0)  refused clients 20, 21, 22, 23, 24  1.0 s"
+    assert rest[0].startswith("ETA ")
+    assert rest[1:] == [
+        "           domain_1 10.5  domain_2 21.0  domain_3 31.5  domain_4 42.0",
+        "           domain_5 52.5  domain_6 63.0  domain_7 73.5",
+    ]
+    for width in range(60, 100):
+        narrow = StringIO()
+        LogProgress(Console(file=narrow, width=width), experiment).round_finished(record)
+        assert max(map(len, narrow.getvalue().splitlines())) <= width
+    wide = StringIO()
+    LogProgress(Console(file=wide, width=250), experiment).round_finished(record)
+    assert len(wide.getvalue().splitlines()) == 1
+
+
+def test_within_a_long_round_the_log_says_where_it_is(tiny_settings: Callable[..., Settings]) -> None:
+    lines, experiment = StringIO(), build_experiment(tiny_settings("method=fedavg"))
+    progress = LogProgress(Console(file=lines, width=80), experiment, every_s=0.01)
+    progress.run_started(experiment.record())
+    progress.round_started(1, [4, 7])
+    wait_until(lambda: "round 1/2  0 of 2 trained\n" in lines.getvalue())
+    progress.client_stepped(4, 9, 9)
+    progress.client_stepped(7, 3, 9)
+    step = f"1 of 2 trained  client 7 (level {experiment.profiles[7].level}) step 3/9"
+    wait_until(lambda: step in lines.getvalue())
+    progress.run_finished()
+    assert max(map(len, lines.getvalue().splitlines())) <= 80
+
+
+def test_a_short_round_says_nothing_before_its_end(tiny_settings: Callable[..., Settings]) -> None:
+    lines, experiment = StringIO(), build_experiment(tiny_settings("method=fedavg", "comm_round=1", "epochs=1"))
+    simulate(experiment, [LogProgress(Console(file=lines, width=80), experiment, every_s=600)])
+    assert [line.split()[0] for line in lines.getvalue().splitlines() if not line.startswith(" ")] == ["round"]
+
+
+def test_paths_are_whole_however_long(tmp_path: Path) -> None:
+    lines = StringIO()
+    console = Console(file=lines, width=40)
+    say_place(console, "Report", Path("/short/report.html"))
+    say_place(console, "Report", Path("/a/folder/with a space/and/a/long/name/report.html"))
+    say(console, "note: /a/folder/with/a/very/long/name/of/its/own is not what it was in the run")
+    assert lines.getvalue().splitlines() == [
+        "Report: /short/report.html",
+        "Report:",
+        "/a/folder/with a space/and/a/long/name/report.html",
+        "note:",
+        "/a/folder/with/a/very/long/name/of/its/own",
+        "is not what it was in the run",
+    ]
 
 
 def test_a_methods_notes_stand_in_the_rounds_line(tiny_settings: Callable[..., Settings]) -> None:

@@ -168,6 +168,9 @@ def test_every_device_has_the_figure_of_what_it_carries(make_run, make_round, wr
     levels = [LevelFigures(level=level, accuracy=50, domain_accuracy={"mnist": 40, "usps": 60}) for level in (1, 2)]
     sent = DeviceFigures(levels=tuple(levels), clients=(81.5, None, 62.5), accuracy=None, worst=62.5)
     record = make_round(1, 90, 20).model_copy(update={"devices": DeviceScores(sent=sent, own_statistics=None)})
+    unseen = make_run().clients[0].model_copy(update={"client": 3, "domain": "usps", "num_samples": 9})
+    run = make_run(clients=(*make_run().clients, unseen))
+    assert "62.5 3 usps" not in _Page(write(run, [record])).text, "figures of three cannot be those of four"
     text = _Page(write(make_run(), [record])).text
 
     assert "0 mnist 1 0 60 81.5 1 usps 2 0.5 60 no model 2 usps 2 0.5 60 62.5" in text

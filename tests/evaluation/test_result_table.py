@@ -41,7 +41,7 @@ def test_footprint_table_gives_exact_shares_and_decimal_units(make_run):
     text = _text(footprint_table(make_run().footprints, "lenet [b]5[/b]"))
 
     assert "lenet [b]5[/b]" in text
-    assert "share of dense" in text
+    assert "of dense" in text
     assert _row(text, "│     2 │") == ["2", "0.5", "2.000", "50.00 %", "125.00", "8.00", "16.00"]
 
 
@@ -50,3 +50,21 @@ def test_the_mean_says_of_how_many_rounds_it_is(make_run, make_round):
     for tested, heading in ((4, "mean of last 4"), (7, "mean of last 5")):
         rounds = [make_round(number, 50, 60) for number in range(1, tested + 1)]
         assert heading in _text(result_table(summarise(run, rounds), run))
+
+
+def test_no_table_is_wider_than_80_columns_and_no_title_goes_on_in_a_second_line(make_run, make_round):
+    run = make_run(method="dapperfl_slim", suite="office_caltech10 (subset)", domains=("mnist", "usps"))
+    rounds = [make_round(number, 50, 60) for number in range(1, 101)]
+    rounds = [record.model_copy(update={"validation_scores": record.scores}) for record in rounds]
+    console = Console(file=StringIO(), width=80)
+    console.print(result_table(summarise(run, rounds), run))
+    lines = console.file.getvalue().splitlines()
+
+    assert max(map(len, lines)) <= 80
+    title = "dapperfl_slim on office_caltech10 (subset): Top-1 accuracy (%) of the global model"
+    assert len(title) > 80, "so it needs two lines, and no more"
+    assert lines[2].startswith("┏")
+    shorter = make_run(method="dapperfl_slim")
+    console = Console(file=StringIO(), width=80)
+    console.print(result_table(summarise(shorter, [make_round(1, 50, 60)]), shorter))
+    assert "dapperfl_slim on digits: Top-1 accuracy (%) of the global model" in console.file.getvalue()
