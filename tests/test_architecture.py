@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
     {"__version__", "errors", "seeding", "profiling", "provenance", "interruption", "freed_memory"},
-    {"durable", "run_lock", "resident", "noise"},
+    {"durable", "run_lock", "resident", "noise", "secure_sum"},
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},
