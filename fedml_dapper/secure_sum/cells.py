@@ -62,7 +62,8 @@ class Cells:
     def holders(self, among: Collection[int]) -> NDArray[np.int64]:
         """How many ``among`` these clients hold each."""
         columns = [self.clients.index(client) for client in sorted(among)]
-        return np.count_nonzero(self.members[:, columns], axis=1)
+        counts: NDArray[np.int64] = self.members[:, columns].sum(axis=1, dtype=np.int64)
+        return counts
 
     def vector_of(self, chosen: Chosen) -> NDArray[np.int64]:
         """Sizes of all cells in a vector that consists of the ``chosen`` ones alone."""

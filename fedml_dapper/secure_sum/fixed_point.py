@@ -35,19 +35,14 @@ class FixedPoint:
         return float(2.0 ** floor(log2(_LARGEST_SUM / (self.summands * self.largest))))
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.int32]:
-        """The multiples of 1 / ``scale`` nearest to ``values``, halves to even, in the same shape; what is not a number
-        counts as 0."""
-        cut = np.clip(np.nan_to_num(values, nan=0.0, posinf=self.largest, neginf=-self.largest), *self._bounds)
+        """The multiples of 1 / ``scale`` nearest to ``values``, halves to even, in the same shape. Not for NaN."""
+        cut = np.clip(values, -self.largest, self.largest)
         rounded: NDArray[np.int32] = np.rint(cut * self.scale).astype(np.int32)
         return rounded
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         """The numbers that a sum of encoded ones stands for."""
         return total / self.scale
-
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        return -self.largest, self.largest
 
 
 def as_words(numbers: NDArray[np.int32]) -> Words:
