@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fedml_dapper.pruning.slim import KeptIndices
 from fedml_dapper.secure_sum import Opened, cells_of
 
 Bits = NDArray[np.uint64]
-CellNumbers = NDArray[np.uint16] | NDArray[np.uint32]
+CellNumbers = NDArray[np.unsignedinteger[Any]]
 
 
 class Packing:
@@ -105,5 +106,5 @@ def _bit(number: int) -> np.uint64:
 
 def _by_cell(numbers: Sequence[CellNumbers]) -> NDArray[np.intp] | None:
     """The order in which coordinates of these cells lie in a vector; None where they lie so already."""
-    joined = np.concatenate(numbers)
+    joined: CellNumbers = np.concatenate(numbers)
     return None if (joined[:-1] <= joined[1:]).all() else np.argsort(joined, kind="stable")
