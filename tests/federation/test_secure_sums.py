@@ -58,7 +58,7 @@ def test_what_fewer_hold_than_the_threshold_stays_as_it_was(tiny_settings: Setti
     before, after = experiment.method.problem.backbone.state_dict(), weights_after(experiment)
     plain = weights_after(build(tiny_settings, *asked))
     moved, moved_plainly = ({n: after_[n] != before[n] for n in before} for after_ in (after, plain))
-    assert sum(int(changed.sum()) for changed in moved.values()) < 0.2 * sum(
+    assert sum(int(changed.sum()) for changed in moved.values()) < 0.5 * sum(
         int(changed.sum()) for changed in moved_plainly.values()
     )
     assert any(changed.any() for changed in moved.values())
