@@ -23,6 +23,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data, p
 from fedml_dapper.federation.identity import Agreement
 from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
+from fedml_dapper.federation.masked_upload import MaskedUpload
 from fedml_dapper.federation.metrics import metrics_of
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
@@ -44,14 +45,17 @@ from fedml_dapper.federation.shared_settings import (
     settings_difference,
     shared_settings,
 )
+from fedml_dapper.federation.sum_exchange import SumExchange
+from fedml_dapper.federation.sum_wire import Declined, Ready, SumCodec, SumMessage
 from fedml_dapper.federation.turns import Turns, cost_of_rounds
 from fedml_dapper.federation.validation import UploadCheck
-from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
+from fedml_dapper.federation.versions import EARLIEST, FIRST_WITH_SUMS, WIRE_SCHEMA, common_schema
 from fedml_dapper.federation.wire import Codec, framed
 
 __all__ = [
     "CHECKPOINTS_NAME",
     "EARLIEST",
+    "FIRST_WITH_SUMS",
     "LEDGER_NAME",
     "MODEL_NAME",
     "REPORT_NAME",
@@ -63,6 +67,7 @@ __all__ = [
     "ClientSide",
     "Codec",
     "Collector",
+    "Declined",
     "Edge",
     "EdgeCodec",
     "EdgeSum",
@@ -70,8 +75,10 @@ __all__ = [
     "ExperimentData",
     "LedgerWriter",
     "LevelFootprint",
+    "MaskedUpload",
     "Measurement",
     "Order",
+    "Ready",
     "Rewind",
     "RoundRecord",
     "RunJournal",
@@ -80,6 +87,9 @@ __all__ = [
     "Scores",
     "Server",
     "SharedSettings",
+    "SumCodec",
+    "SumExchange",
+    "SumMessage",
     "Turns",
     "UploadCheck",
     "build_experiment",

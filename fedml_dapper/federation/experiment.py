@@ -86,6 +86,12 @@ class Experiment:
         """Whether nobody knows everyone's data, so that silos say what they hold when they join."""
         return self.settings.data_args.partition == "own"
 
+    @property
+    def sums_in_secret(self) -> bool:
+        """Whether clients are processes of their own whose uploads the server does not see, but their sum."""
+        is_simulation = self.settings.common_args.training_type == "simulation"
+        return self.method.problem.secure_sums is not None and not is_simulation
+
     def data_of(self, client_id: int) -> ClientData:
         """The training data of ``client_id``, which this process has."""
         return next(client for client in self.clients if client.client_id == client_id)

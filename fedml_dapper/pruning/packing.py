@@ -75,7 +75,7 @@ class Packing:
 
     def _holders(self, name: str, spec: TensorSpec, clients: Sequence[int]) -> Bits:
         """Who holds each combination of channels, shape (words, ...)."""
-        shape, words = spec.shape or (1,), -(-len(clients) // 64)
+        shape, words = spec.shape or (1,), max(1, -(-len(clients) // 64))
         cuts = [self._kept[client].of(spec) for client in clients]
         bits = np.zeros((words, *[1] * len(shape)), dtype=np.uint64)
         for number, client in enumerate(clients):
