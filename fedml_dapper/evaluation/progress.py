@@ -61,6 +61,8 @@ class LogProgress(RunObserver):
             text += "" if own_statistics is None else f" (own statistics {metric.number(own_statistics)})"
         if record.privacy is not None and record.privacy.epsilon is not None:
             text += f"  epsilon {record.privacy.epsilon:.3g}"
+        text += "" if record.opened_share is None else f"  opened {100 * record.opened_share:.3g} % of the weights"
+        text += "" if record.rolled_back is None else f"  model as before: {record.rolled_back}"
         text += "".join(f"  {name} {_plain(value)}" for name, value in record.notes.items())
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)
