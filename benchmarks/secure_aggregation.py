@@ -29,7 +29,7 @@ from fedml_dapper.pruning import (
     solve_widths,
     trace_layout,
 )
-from fedml_dapper.secure_sum import Participant, Roster, Rules, Summation
+from fedml_dapper.secure_sum import Deal, Participant, Roster, Rules, Summation
 from fedml_dapper.secure_sum.fixed_point import as_words
 
 Plans = Literal["full", "nested", "random"]
@@ -38,18 +38,23 @@ T = TypeVar("T")
 
 @dataclass
 class Watch:
-    """Seconds of every part, each time it was done."""
+    """Seconds of processor and of the clock that each part took, each time."""
 
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        begun = time.perf_counter()
+        """What this thread does in here."""
+        processor, clock = time.thread_time(), time.perf_counter()
         yield
-        self.seconds.setdefault(name, []).append(time.perf_counter() - begun)
+        took = (time.thread_time() - processor, time.perf_counter() - clock)
+        self.seconds.setdefault(name, []).append(took)
 
-    def total(self, *names: str) -> float:
-        return sum(sum(self.seconds.get(name, ())) for name in names)
+    def processor(self, name: str) -> list[float]:
+        return [processor for processor, _ in self.seconds[name]]
+
+    def clock(self, name: str) -> float:
+        return sum(clock for _, clock in self.seconds[name])
 
 
 def plans_of(kind: Plans, layout: ChannelLayout, clients: int) -> dict[int, PruningPlan]:
@@ -79,61 +84,67 @@ def side_by_side(work: Callable[[int], T], clients: Sequence[int], threads: int)
 
 def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, threads: int) -> dict[str, Figure]:
     """One round of so many clients, on as many threads; where not all go on to ``masking``, it ends there."""
-    watch, everyone = Watch(), list(range(clients))
+    watch, everyone, some = Watch(), list(range(clients)), list(range(masking))
     plans, rules = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2)
+    numbers = {kept: numbers_of(layout, plans[kept]) for kept in some}
 
-    with watch.part("set-up"):
-        parts = side_by_side(lambda client: Participant(client, rules), everyone, threads)
+    def begin(client: int) -> Participant:
+        with watch.part("set-up"):
+            return Participant(client, rules)
+
+    def deal(client: int) -> Deal:
+        with watch.part("set-up"):
+            return parts[client].deal(roster)
+
+    def mask(client: int) -> NDArray[np.uint32]:
+        with watch.part("mask"):
+            own = Packing(layout, plans)  # every client finds the cells by itself
+            return parts[client].mask(inboxes[client], as_words(own.pack(client, numbers[client])), own.cells)
+
+    with watch.part("setting up"):
+        parts = side_by_side(begin, everyone, threads)
         roster = Roster(b"benchmark", {client: part.public_keys for client, part in parts.items()})
         with watch.part("server"):
             packing = Packing(layout, plans)
             server = Summation(roster, rules, packing.cells)
-        for client, deal in side_by_side(lambda client: parts[client].deal(roster), everyone, threads).items():
-            server.take_deal(client, deal)
-        inboxes = server.end_dealing()
-    setting_up = sum(len(sealed) for inbox in inboxes.values() for sealed in inbox.values()) + 64 * clients
-    masked_bytes = plain_bytes = 0
-
-    def masked(client: int) -> NDArray[np.uint32]:
-        numbers = numbers_of(layout, plans[client])
-        begun = time.perf_counter()
-        own = Packing(layout, plans)  # every client finds the cells by itself
-        words = parts[client].mask(inboxes[client], as_words(own.pack(client, numbers)), own.cells)
-        watch.seconds.setdefault("client", []).append(time.perf_counter() - begun)
-        return words
-
-    for first in range(0, masking, threads):
-        some = everyone[first : min(first + threads, masking)]
-        with watch.part("masking"):
-            uploads = side_by_side(masked, some, threads)
-        for client, words in uploads.items():
-            masked_bytes += words.nbytes
-            plain_bytes += 4 * sum(numbers.size for numbers in numbers_of(layout, plans[client]).values())
+        deals = side_by_side(deal, everyone, threads)
+        with watch.part("server"):
+            for client, dealt in deals.items():
+                server.take_deal(client, dealt)
+            inboxes = server.end_dealing()
+    row: dict[str, Figure] = {"plans": kind, "clients": clients, "cells": len(packing.cells.sizes)}
+    with watch.part("the rest"):
+        masked_bytes = 0
+        for first in range(0, masking, threads):
+            for client, words in side_by_side(mask, some[first : first + threads], threads).items():
+                masked_bytes += words.nbytes
+                with watch.part("server"):
+                    server.take_masked(client, words)
+        if masking == clients:
+            survivors = server.end_masking()
+            for client in survivors:
+                told = parts[client].reveal(survivors)
+                with watch.part("server"):
+                    server.take_revealed(client, told)
             with watch.part("server"):
-                server.take_masked(client, words)
-    row: dict[str, Figure] = {
-        "plans": kind,
-        "clients": clients,
-        "cells": len(packing.cells.sizes),
-        "set-up s, all": watch.total("set-up"),
-        "client s": median(watch.seconds["client"]),
-        "MB plain, a client": plain_bytes / masking / 1e6,
-        "MB masked": masked_bytes / masking / 1e6,
-        "MB shares": setting_up / clients / 1e6,
-        "bytes, of plain": (masked_bytes / masking + setting_up / clients) / (plain_bytes / masking),
+                packing.unpack(server.open())
+    plain = sum(each.nbytes for client in some for each in numbers[client].values()) / masking
+    shares = 64 + sum(len(sealed) for inbox in inboxes.values() for sealed in inbox.values()) / clients
+    row |= {
+        "set-up CPU s, of all": sum(watch.processor("set-up")),
+        "set-up s": watch.clock("setting up"),
+        "mask CPU s, of one": median(watch.processor("mask")),
+        "MB plain": plain / 1e6,
+        "MB masked, and shares": (masked_bytes / masking + shares) / 1e6,
+        "of plain": (masked_bytes / masking + shares) / plain,
     }
     if masking < clients:
-        return row | {"server s": "", "all s": ""}
-    with watch.part("server"):
-        survivors = server.end_masking()
-    told = {client: parts[client].reveal(survivors) for client in survivors}
-    with watch.part("server"):
-        for client, revealed in told.items():
-            server.take_revealed(client, revealed)
-        packing.unpack(server.open())
+        return row | {"server CPU s": "", "all CPU s": "", "all s": ""}
+    parts_of_all = [*watch.processor("set-up"), *watch.processor("mask"), *watch.processor("server")]
     return row | {
-        "server s": watch.total("server"),
-        "all s": watch.total("set-up", "masking") + watch.total("server") - watch.seconds["server"][0],
+        "server CPU s": sum(watch.processor("server")),
+        "all CPU s": sum(parts_of_all),
+        "all s": watch.clock("setting up") + watch.clock("the rest"),
     }
 
 

@@ -95,7 +95,7 @@ class Participant:
         sent = held & (layer >= 0)
         sizes = cells.vector_of(sent)
         places = Places(cells.vector_of(held), sent)
-        masked = values[places.mask()]
+        masked = values.copy() if places.count == len(values) else values[places.mask()]
         for number, seed in enumerate(following(self._first_seed, int(layer.max(initial=0)) + 1)):
             add(masked, Places(sizes, sent & (layer == number)), self._masks(mask_key(seed)))
         for peer in sorted(inbox):
