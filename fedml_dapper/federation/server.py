@@ -211,6 +211,9 @@ class Server(Collector):
         self._check.check_steps(self.state, upload)
         if message.content.keys is None:
             raise ProtocolError("it has opened the sum of this round before, and nothing is opened twice")
+        keys = [each for ready in (*self._ready.values(), message.content) for each in ready.public]
+        if len(set(keys)) < len(keys):
+            raise ProtocolError("it says that a public key is its own which is another's, or the same twice")
         self._awaited.remove(message.client_id)
         self._ready[message.client_id] = message.content
 

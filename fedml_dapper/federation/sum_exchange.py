@@ -20,7 +20,7 @@ from fedml_dapper.federation.sum_wire import (
     Survivors,
 )
 from fedml_dapper.pruning import ChannelLayout, Packing, PartialSum, PruningPlan
-from fedml_dapper.secure_sum import Deal, Revealed, Roster, Rules, Summation, TooFewError
+from fedml_dapper.secure_sum import Deal, Revealed, Roster, Rules, Summation
 
 _Step = Literal["dealing", "masking", "revealing", "over"]
 
@@ -64,7 +64,7 @@ class SumExchange:
         roster = Roster(codec.context(self._message(0, self._start)), keys)
         try:
             self._summation = Summation(roster, rules, self._packing.cells)
-        except TooFewError as error:
+        except ProtocolError as error:
             self._end(str(error))
         else:
             self.awaited = set(keys)

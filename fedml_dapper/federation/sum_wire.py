@@ -45,6 +45,11 @@ class Ready:
     steps: int
     """Optimizer steps that it made."""
 
+    @property
+    def public(self) -> tuple[bytes, ...]:
+        """Both keys."""
+        return () if self.keys is None else (self.keys.sealing, self.keys.masking)
+
 
 @dataclass(frozen=True)
 class Start:

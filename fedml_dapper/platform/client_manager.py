@@ -153,13 +153,14 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def handle_sum(self, msg_params: Message) -> None:
         """A step of the sum that the latest upload is for."""
         asked = self._sum_codec.decode(msg_params.get(SUM))
-        if self._masked is None or asked.round != self._masked.round:
-            LOGGER.info("a sum of round %d, which is not the latest one here, goes on without this client", asked.round)
-            return
-        told = self._masked.answer(asked)
+        if self._masked is None:
+            reason = Declined("it was started again, or has told all that it tells in this round")
+            told = SumMessage(asked.round, asked.client_id, asked.sum_id, reason)
+        else:
+            told = self._masked.answer(asked)
         if isinstance(told.content, Declined):
             LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
-        if self._masked.has_opened:
+        if self._masked is not None and self._masked.has_opened:
             self._opened_round, self._masked = asked.round, None
         message = Message(SUM, self.rank, 0)
         message.add_params(SUM, self._sum_codec.encode(told))

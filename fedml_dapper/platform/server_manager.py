@@ -235,7 +235,7 @@ class DapperServerManager(RoundManager):
         else:
             self._note_silent()
             minimum = self._experiment.settings.dapper_args.min_clients_per_round
-            if self._server.num_uploads < minimum:
+            if self._num_answers < minimum:
                 self._give_up(
                     f"round {self._server.state.round + 1}: {self._server.num_uploads} of the {minimum} uploads that"
                     f" min_clients_per_round asks for came within {self._timeout()}; silent: {sorted(self._silent)},"
@@ -257,7 +257,14 @@ class DapperServerManager(RoundManager):
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
         args = self._experiment.settings.dapper_args
         full = args.buffer_size is not None and len(answered) >= args.buffer_size
-        return self._server.num_uploads >= args.min_clients_per_round and (full or awaited <= answered)
+        return self._num_answers >= args.min_clients_per_round and (full or awaited <= answered)
+
+    @property
+    def _num_answers(self) -> int:
+        """How many clients have answered in the open round. Where silos sum in secret, those count too that have opened
+        it before, with a server that crashed since: the round is void then, and not waited for."""
+        refused = len(self._server.refused) if self._experiment.sums_in_secret else 0
+        return self._server.num_uploads + refused
 
     def _close(self) -> None:
         self._open = False

@@ -34,11 +34,11 @@ class Summing:
 
     def hear(self, client_id: int, data: Any) -> bool:
         """Take what a client's process says; False where it answers nothing that is asked for now."""
+        if client_id not in self._exchange.awaited:
+            return False
         try:
             message = self._codec.decode(data if isinstance(data, bytes) else b"")
         except ProtocolError as error:
-            if client_id not in self._exchange.awaited:
-                return False
             self._exchange.lose(client_id, str(error))
         else:
             if message.client_id != client_id or not self._exchange.is_about(message):

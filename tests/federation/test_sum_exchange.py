@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -192,12 +192,31 @@ def test_a_client_opens_a_round_once(silos: Callable[..., Federation]) -> None:
     assert "never again" in str(federation.uploads[0].answer(again).content)
 
 
-def test_who_has_opened_a_round_before_takes_no_part_in_it(silos: Callable[..., Federation]) -> None:
+def test_a_round_that_all_have_opened_before_is_void(silos: Callable[..., Federation]) -> None:
+    """As after a crash of the server, which does not know what it has seen already."""
     federation = silos("method=fedavg")
-    federation.server.round_clients()
-    opened = federation.sent(SumMessage(1, 0, "", Ready(None, 0)))
-    with pytest.raises(ProtocolError, match="nothing is opened twice"):
-        federation.server.receive_ready(opened)
+    for client_id in federation.server.round_clients():
+        opened = federation.sent(SumMessage(1, client_id, "", Ready(None, 0)))
+        with pytest.raises(ProtocolError, match="nothing is opened twice") as reason:
+            federation.server.receive_ready(opened)
+        federation.server.refuse(client_id, reason.value)
+    exchange = federation.server.begin_sum(federation.codec)
+    assert exchange is not None
+    assert exchange.is_over
+    record = federation.server.close_round()
+    assert record.rolled_back == "the sum is void: 0 clients are there, and the threshold is 3"
+    assert record.refused.keys() == {0, 1, 2, 3, 4}
+
+
+def test_a_client_that_says_others_keys_are_its_own_is_refused(silos: Callable[..., Federation]) -> None:
+    federation = silos("method=fedavg")
+    federation.train()
+    keys = federation.server._ready[1].keys
+    assert keys is not None
+    federation.server._awaited.append(0)
+    for wrong in (keys, replace(keys, sealing=keys.masking)):
+        with pytest.raises(ProtocolError, match="public key"):
+            federation.server.receive_ready(SumMessage(1, 0, "", Ready(wrong, 1)))
 
 
 def damaged(message: bytes) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from fedml_dapper.federation import build_experiment, simulate
 
 from ..processes import Silos
 from .conftest import make_certificates
-from .dying_silo import dying_program
+from .dying_silo import dying_program, dying_server
 from .experiment_file import experiment_file
 from .replay import differences_to_replay
 
@@ -102,3 +102,25 @@ def test_below_the_threshold_the_round_is_void_and_says_so(
     initial = build_experiment(settings).method.problem.backbone.state_dict()
     saved = load_file(silos.run_dir / "global_model.safetensors")
     assert all(torch.equal(saved[name], tensor) for name, tensor in initial.items())
+
+
+@pytest.mark.long
+def test_a_round_that_a_crashed_server_had_opened_is_void_and_not_opened_again(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    settings = settings_of(tiny_settings, 4, SECURE, "method=fedavg", "comm_round=3", "round_timeout_s=600")
+    silos = federation(settings, config)
+    silos.start(0, program=dying_server(tmp_path, round_=2))
+    for rank in range(1, 5):
+        silos.start(rank)
+    assert silos.wait(0) == -9
+    silos.start(0)
+    assert [silos.wait(rank) for rank in range(5)] == [0] * 5, silos.output(0)
+    first, second, third = silos.rounds()
+    assert len(first.clients) == len(third.clients) == 4
+    assert second.rolled_back == "the sum is void: 0 clients are there, and the threshold is 3"
+    assert all("nothing is opened twice" in reason for reason in second.refused.values())
+    assert first.scores is not None
+    assert second.scores is not None
+    assert second.scores.domain_loss == first.scores.domain_loss  # the model is that of the round before
+    assert third.scores != second.scores
