@@ -20,7 +20,7 @@ FLOORS = (
         "front_door",
         "metric",
     },
-    {"durable", "run_lock", "resident", "noise"},
+    {"durable", "run_lock", "resident", "noise", "secure_sum"},
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},

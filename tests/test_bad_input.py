@@ -35,6 +35,12 @@ class Broken(nn.Module):
         self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, num_classes)
     def forward(self, x): return self.head(self.conv(x))
 """
+
+
+def secure(settings: str) -> str:
+    return f"dapper_args.privacy={{secure_aggregation: {{{settings}}}}}"
+
+
 GOOD, UNIFORM = "{noise_multiplier: 1, delta: 1.0e-5}", "aggregation_weights=uniform"
 DATA = """
 import torch
@@ -118,6 +124,16 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
             ["dapper_args.privacy={noise_multiplier: 1, delta: 1.0e-5, where: client}", UNIFORM, "personal=true"],
             "leave dapper_args.evaluation.personal out",
         ),
+        ([secure(""), UNIFORM], "missing key `threshold` in dapper_args.privacy.secure_aggregation"),
+        ([secure("threshold: 6")], "aggregation_weights to uniform"),
+        ([secure("threshold: 11"), UNIFORM], "10 its clients cannot reach; choose 6 to 10"),
+        ([secure("threshold: 5"), UNIFORM], "10 two halves of it could reach apart; choose 6 to 10"),
+        ([secure("threshold: 6, min_holders: 11"), UNIFORM], "no weight would ever change; lower it"),
+        ([secure("threshold: 6}, delta: 1.0e-5, x: {"), UNIFORM], "goes without noise"),
+        ([secure("threshold: 6"), UNIFORM, "uplink=int8"], "uplink int8 has codes that cannot be added up"),
+        ([secure("threshold: 6"), UNIFORM, "dapper_args.defence.max_change=2"], "max_change looks at single uploads"),
+        ([secure("threshold: 6"), UNIFORM], "`dapperfl` learns which channels each client keeps"),
+        ([secure("threshold: 6"), UNIFORM, "method=fedavg", "norm=batch"], "sends BatchNorm's statistics"),
         (["partition=owned"], "data_args.partition: unknown partition `owned`; did you mean `own`?"),
     ],
 )

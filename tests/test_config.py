@@ -178,10 +178,10 @@ def test_missing_file_says_where_it_looked(tmp_path: Path) -> None:
     ("section", "reason"),
     [
         ("dp_args: {enable_dp: true, dp_solution_type: ldp}", "leave `enable_dp` out: FedML's noise covers"),
-        ("common_args: {enable_secagg: true}", "leave `enable_secagg` out: secure aggregation adds up"),
+        ("common_args: {enable_secagg: true}", "leave `enable_secagg` out: FedML adds up masked vectors"),
         ("fhe_args: {enable_fhe: true}", "leave `enable_fhe` out"),
         ("defense_args: {enable_defense: true}", "use dapper_args.defence"),
-        ("train_args: {federated_optimizer: LSA}", "`LSA` is refused: secure aggregation adds up"),
+        ("train_args: {federated_optimizer: LSA}", "`LSA` is refused: FedML adds up masked vectors"),
     ],
 )
 def test_protections_that_slim_models_do_not_fit_are_refused_with_the_reason(

@@ -58,6 +58,7 @@ def diagnose() -> Iterator[Row]:
         yield from check_requirements(distribution)
     yield check_pkg_resources()
     yield from check_torch_and_data()
+    yield check_masks()
     yield check_mpi()
     yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
     yield about_fedml_grpc()
@@ -182,6 +183,30 @@ def _judge_data(data: _FoundData) -> Iterator[Row]:
     if data.absent:
         found = f"nothing of: {', '.join(data.absent)}"
         yield Row(check="data of other suites", status="warning", found=found, todo=todo)
+
+
+_TRY_MASKS = """
+import os, time
+import numpy as np
+from fedml_dapper.secure_sum.cells import Places
+from fedml_dapper.secure_sum.keys import KeyPair
+from fedml_dapper.secure_sum.keystream import ChaCha20Stream, add
+words, everywhere = np.zeros(2**22, dtype=np.uint32), Places(np.array([2**22]), np.array([True]))
+one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+key = one.agreed(other.public, b"doctor")
+begun = time.perf_counter()
+add(words, everywhere, ChaCha20Stream(key))
+print(f"{words.nbytes / 1e9 / (time.perf_counter() - begun):.2g}")
+"""
+
+
+def check_masks() -> Row:
+    """Secure aggregation's algorithms, which a `cryptography` that is built for FIPS lacks."""
+    tried = _python(_TRY_MASKS)
+    if tried.returncode != 0:
+        todo = "only secure aggregation needs it: pip install -c constraints.txt cryptography"
+        return Row(check="masks", status="warning", found=_reason(tried), todo=todo)
+    return Row(check="masks", status="ok", found=f"secure aggregation masks {tried.stdout.split()[-1]} GB/s")
 
 
 _BE_ONE_OF_TWO = """

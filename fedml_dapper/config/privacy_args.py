@@ -6,11 +6,34 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from fedml_dapper.config.limits import MAX_SECONDS
 from fedml_dapper.config.section import Section
 
 
+class SecureAggregationArgs(Section):
+    """``dapper_args.privacy.secure_aggregation``: the server learns sums over clients alone
+    (docs/privacy.md)."""
+
+    threshold: int = Field(ge=2)
+    """So many clients have to stay to the end of a round, or it is void: nothing of it is opened, and the model stays
+    as it was. More than half of ``client_num_per_round``."""
+    min_holders: int | None = Field(default=None, ge=2)
+    """A coordinate that fewer clients would be summed over stays as it was, and is never opened; ``threshold`` when
+    absent. Slim models share some coordinates with few others: those would never be trained."""
+    largest_change: float = Field(default=1.0, gt=0, le=1e6)
+    """Of one weight in one round; what exceeds it is cut down to it. It decides how finely sums are rounded."""
+    step_timeout_s: float = Field(default=60, gt=0, le=MAX_SECONDS)
+    """Seconds that clients have, after training, for each of the steps that sum up: shares, masked upload, opening."""
+
+    @property
+    def fewest_holders(self) -> int:
+        """``min_holders``, with nothing left open."""
+        return self.threshold if self.min_holders is None else self.min_holders
+
+
 class PrivacyArgs(Section):
-    """``dapper_args.privacy``: differential privacy of clients (docs/privacy.md)."""
+    """``dapper_args.privacy``: differential privacy of clients, and sums that the server sees no part of
+    (docs/privacy.md)."""
 
     where: Literal["server", "client"] = "server"
     """Who adds the noise: the server, to the sum of all uploads, so that it has to be trusted with them; or every
@@ -31,12 +54,22 @@ class PrivacyArgs(Section):
     noise off. ``secret``: it follows from the operating system's random numbers, and nobody can repeat it. When absent,
     ``run`` in simulation and ``secret`` across silos."""
 
+    secure_aggregation: SecureAggregationArgs | None = None
+    """Sums under masks; uploads are seen by the server when absent."""
+
     @model_validator(mode="before")
     @classmethod
     def _one_kind_of_noise_and_a_delta(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         given = [key for key in ("noise_multiplier", "target_epsilon") if values.get(key) is not None]
+        if values.get("secure_aggregation") is not None:
+            if given or values.get("delta") is not None:
+                raise ValueError(
+                    "secure_aggregation goes without noise: the server would add it to a sum that it has seen; leave"
+                    f" out {(*given, 'delta')[0]}, or secure_aggregation"
+                )
+            return values
         if len(given) != 1:
             raise ValueError(
                 "give noise_multiplier, e.g. 1.1, or target_epsilon, e.g. 8; "
@@ -48,6 +81,11 @@ class PrivacyArgs(Section):
 
     @model_validator(mode="after")
     def _noise_is_measured_by_the_clip(self) -> PrivacyArgs:
-        if self.clip is None and self.noise_multiplier != 0:
+        if self.clip is None and self.noise_multiplier != 0 and self.adds_noise:
             raise ValueError("clip is null, and noise is measured by it; give one, e.g. 1.0")
         return self
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether changes are clipped, and noise is added; without secure sums always, also where it is of size 0."""
+        return self.secure_aggregation is None

@@ -20,6 +20,7 @@ from fedml_dapper.config.fedml_args import (
     ValidationArgs,
     why_refused,
 )
+from fedml_dapper.config.privacy_args import SecureAggregationArgs
 from fedml_dapper.config.section import Section
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
 
@@ -157,8 +158,8 @@ class Settings(Section):
             )
         if args.defence.aggregation != "mean":
             raise ValueError(
-                f"{place} adds noise to a sum, and dapper_args.defence.aggregation {args.defence.aggregation} takes"
-                " none; set it to mean"
+                f"{place} is about sums, and dapper_args.defence.aggregation {args.defence.aggregation} takes none; set"
+                " it to mean"
             )
         by_uploads = {
             "dapper_args.defence.strikes": args.defence.strikes,
@@ -172,6 +173,8 @@ class Settings(Section):
                     f"{place}: with {key} what a client sends, or when, decides which others count and how; leave that"
                     " out"
                 )
+        if privacy.secure_aggregation is not None:
+            self._secure_aggregation_fits(privacy.secure_aggregation, f"{place}.secure_aggregation")
         if privacy.where == "client" and self.comm_args.edges:
             raise ValueError(
                 f"{place}.where client: how often an edge asks a silo in a round is not told; leave"
@@ -182,6 +185,35 @@ class Settings(Section):
                 f"{place}.where client: the server would be told how models do on clients' own samples; leave"
                 " dapper_args.evaluation.personal out, and data_args.partition own"
             )
+
+    def _secure_aggregation_fits(self, secure: SecureAggregationArgs, place: str) -> None:
+        """A sum that its clients can reach, and of which nobody is told more."""
+        args, count = self.dapper_args, self.train_args.client_num_per_round
+        if not count < 2 * secure.threshold <= 2 * count:
+            why = "its clients cannot reach" if secure.threshold > count else "two halves of it could reach apart"
+            raise ValueError(
+                f"{place}.threshold is {secure.threshold}, which for a round of train_args.client_num_per_round"
+                f" {count} {why}; choose {max(2, count // 2 + 1)} to {max(2, count)}"
+            )
+        if secure.fewest_holders > count:
+            raise ValueError(
+                f"{place}.min_holders is {secure.fewest_holders}, and a round has {count} clients, so that no weight"
+                " would ever change; lower it"
+            )
+        is_simulation = self.common_args.training_type == "simulation"
+        tells = not is_simulation and (self.data_args.partition == "own" or bool(args.evaluation.personal))
+        refused = {
+            "dapper_args.defence.max_change looks at single uploads": args.defence.max_change is not None,
+            f"dapper_args.uplink {args.uplink} has codes that cannot be added up": args.uplink != "fp32",
+            "comm_args.dapper_grpc.edges see single uploads": bool(self.comm_args.edges),
+            "dapper_args.evaluation.personal, as data_args.partition own, tells how models do on own samples": tells,
+            f"comm_args.backend {self.comm_args.backend} does not carry its messages, as DAPPER_GRPC does": (
+                self.comm_args.backend in ("GRPC", "MQTT_S3")
+            ),
+        }
+        for reason, holds in refused.items():
+            if holds:
+                raise ValueError(f"{place}: {reason}; leave one of them out")
 
     def _edges_fit(self) -> None:
         edges, count = self.comm_args.edges, self.train_args.client_num_in_total

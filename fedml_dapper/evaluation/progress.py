@@ -119,6 +119,10 @@ class LogProgress(RunObserver):
             yield f"devices {metric.text(record.devices.sent.accuracy)}{own_statistics}"
         if record.privacy is not None and record.privacy.epsilon is not None:
             yield f"epsilon {record.privacy.epsilon:.3g}"
+        if record.opened_share is not None:
+            yield f"opened {100 * record.opened_share:.3g} % of the weights"
+        if record.rolled_back is not None:
+            yield f"model as before: {record.rolled_back}"
         yield from (f"{name} {_plain(value)}" for name, value in record.notes.items())
         if record.clock is not None:
             late = sum(client.outcome == "late" for client in record.clock.clients)

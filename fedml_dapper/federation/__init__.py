@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedml_dapper.federation.identity import Agreement
     from fedml_dapper.federation.journal import RunJournal
     from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
+    from fedml_dapper.federation.masked_upload import MaskedUpload
     from fedml_dapper.federation.metrics import metrics_of
     from fedml_dapper.federation.observer import RunObserver
     from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
@@ -48,9 +49,11 @@ if TYPE_CHECKING:
         settings_difference,
         shared_settings,
     )
+    from fedml_dapper.federation.sum_exchange import SumExchange
+    from fedml_dapper.federation.sum_wire import Declined, Ready, SumCodec, SumMessage
     from fedml_dapper.federation.turns import Turns, cost_of_rounds
     from fedml_dapper.federation.validation import UploadCheck
-    from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, common_schema
+    from fedml_dapper.federation.versions import EARLIEST, FIRST_WITH_SUMS, WIRE_SCHEMA, common_schema
     from fedml_dapper.federation.wire import Codec, framed
 else:
     __getattr__ = loaded_when_asked(__name__, __file__)
@@ -58,6 +61,7 @@ else:
 __all__ = [
     "CHECKPOINTS_NAME",
     "EARLIEST",
+    "FIRST_WITH_SUMS",
     "LEDGER_NAME",
     "MODEL_NAME",
     "REPORT_NAME",
@@ -69,6 +73,7 @@ __all__ = [
     "ClientSide",
     "Codec",
     "Collector",
+    "Declined",
     "Edge",
     "EdgeCodec",
     "EdgeSum",
@@ -76,8 +81,10 @@ __all__ = [
     "ExperimentData",
     "LedgerWriter",
     "LevelFootprint",
+    "MaskedUpload",
     "Measurement",
     "Order",
+    "Ready",
     "Rewind",
     "RoundRecord",
     "RunJournal",
@@ -86,6 +93,9 @@ __all__ = [
     "Scores",
     "Server",
     "SharedSettings",
+    "SumCodec",
+    "SumExchange",
+    "SumMessage",
     "Turns",
     "UploadCheck",
     "build_experiment",

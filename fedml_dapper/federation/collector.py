@@ -126,7 +126,7 @@ class Collector:
         return self._folded | self._early.keys()
 
     def _note_refusal(self, client_id: int, reason: str) -> None:
-        self._refused[client_id] = _one_line(reason)
+        self._refused[client_id] = one_line(reason)
         round_ = self.state.round + 1
         LOGGER.warning("round %d: upload of client %d refused: %s", round_, client_id, self._refused[client_id])
 
@@ -187,7 +187,7 @@ class Collector:
         )
 
 
-def _one_line(reason: str) -> str:
+def one_line(reason: str) -> str:
     """A reason as it may stand in logs and ledger: it can quote what a stranger sent."""
     text = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

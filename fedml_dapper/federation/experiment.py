@@ -17,7 +17,13 @@ from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data
-from fedml_dapper.federation.privacy import check_privacy, privacy_note, settled_privacy
+from fedml_dapper.federation.privacy import (
+    check_privacy,
+    privacy_note,
+    secure_sums_note,
+    settled_privacy,
+    settled_secure_sums,
+)
 from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
@@ -79,6 +85,12 @@ class Experiment:
     def silos_have_own_data(self) -> bool:
         """Whether nobody knows everyone's data, so that silos say what they hold when they join."""
         return self.settings.data_args.partition == "own"
+
+    @property
+    def sums_in_secret(self) -> bool:
+        """Whether clients are processes of their own whose uploads the server does not see, but their sum."""
+        is_simulation = self.settings.common_args.training_type == "simulation"
+        return self.method.problem.secure_sums is not None and not is_simulation
 
     def data_of(self, client_id: int) -> ClientData:
         """The training data of ``client_id``, which this process has."""
@@ -194,7 +206,8 @@ def build_experiment(
         raise ConfigError(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
-    workers, privacy = plan_workers(settings, division), problem.privacy
+    workers, privacy, secure = plan_workers(settings, division), problem.privacy, problem.secure_sums
+    is_simulation = settings.common_args.training_type == "simulation"
     return Experiment(
         settings=settings,
         method=method,
@@ -215,6 +228,7 @@ def build_experiment(
             *(() if fleet is None else fleet.notes),
             *(() if workers.note is None else (workers.note,)),
             *(() if privacy is None else (privacy_note(privacy, settings.train_args.comm_round),)),
+            *(() if secure is None else (secure_sums_note(secure, is_simulation),)),
         ),
         sources=_sources(settings, model, data),
         clock=_clock(settings, method, fleet),
@@ -315,6 +329,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Tensor) -> Pr
         task=build_task(settings.train_args),
         at_home=settings.dapper_args.at_home,
         privacy=settled_privacy(settings),
+        secure_sums=settled_secure_sums(settings),
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import log2
 from typing import Any
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.accountant import epsilon, with_noise_for
-from fedml_dapper.methods import Method, Privacy, running_statistics
+from fedml_dapper.methods import Method, Privacy, SecureSums, running_statistics
+from fedml_dapper.secure_sum import FixedPoint, Rules
 
 _PLACE = "dapper_args.privacy"
 
@@ -15,7 +17,7 @@ _PLACE = "dapper_args.privacy"
 def settled_privacy(settings: Settings) -> Privacy | None:
     """The mechanism that ``settings`` ask for; raises :class:`ConfigError` where no noise reaches the epsilon."""
     args = settings.dapper_args.privacy
-    if args is None:
+    if args is None or not args.adds_noise:
         return None
     by_default = "run" if settings.common_args.training_type == "simulation" else "secret"
     is_secret = (args.noise_seed or by_default) == "secret"
@@ -31,14 +33,24 @@ def settled_privacy(settings: Settings) -> Privacy | None:
     return found
 
 
+def settled_secure_sums(settings: Settings) -> SecureSums | None:
+    """How ``settings`` have changes summed under masks, or as they would be under masks; None where they do not."""
+    args = None if settings.dapper_args.privacy is None else settings.dapper_args.privacy.secure_aggregation
+    if args is None:
+        return None
+    code = FixedPoint(args.largest_change, settings.train_args.client_num_per_round)
+    return SecureSums(Rules(args.threshold, args.fewest_holders), code)
+
+
 def check_privacy(method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where the server learns more of a client than noise on sums hides."""
-    if method.problem.privacy is None:
+    """Raises :class:`ConfigError` where the server learns more of a client than sums."""
+    if method.problem.privacy is None and method.problem.secure_sums is None:
         return
     if learns := method.beyond_sums:
+        hides = "no noise on a sum hides" if method.problem.secure_sums is None else "is more than a sum"
         raise ConfigError(
-            f"{_PLACE}: with these settings `{method.name}` learns {learns}, which no noise on a sum hides; choose"
-            " another method (docs/privacy.md)"
+            f"{_PLACE}: with these settings `{method.name}` learns {learns}, which {hides}; choose another method"
+            " (docs/privacy.md)"
         )
     backbone = method.problem.backbone
     if running_statistics(backbone, copy=False).keys() - method.personal:
@@ -71,4 +83,14 @@ def privacy_note(privacy: Privacy, comm_round: int) -> str:
     return (
         f"differential privacy of a client in all {comm_round} rounds: {promise} (noise multiplier"
         f" {privacy.noise_multiplier:.4g}, {clip}, added by the {privacy.where}; {seed})"
+    )
+
+
+def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
+    """What the run's ledger says of its sums before the first round."""
+    rules, code = secure.rules, secure.code
+    how = "as a simulation, without masks: the same sums" if is_simulation else "under masks"
+    return (
+        f"secure aggregation, {how}: threshold {rules.threshold} clients, weights of fewer than {rules.min_holders}"
+        f" holders stay as they were, changes up to {code.largest:g} to the nearest 2^{-round(log2(code.scale))}"
     )

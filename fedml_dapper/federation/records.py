@@ -298,13 +298,17 @@ class RoundRecord(Record):
     edges: dict[int, EdgeRecord] = {}
     """By rank, where there are edges between server and silos; clients' bytes are then those of their edge's line."""
     rolled_back: str | None = None
-    """Why the global model is still that of the round before, where this round's uploads would have ruined it."""
+    """Why the global model is still that of the round before, where this round's uploads would have ruined it, or too
+    few clients were left to open their sum."""
     at_work: dict[int, int] = {}
     """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None
     """When things happened on the fleet's devices; None without a virtual clock."""
     privacy: PrivacySpent | None = None
     """What one client's data may have given away so far; None without ``dapper_args.privacy``."""
+    opened_share: float | None = None
+    """The share of the model's weights of which the sum over ``clients`` was opened, where silos sum under masks
+    (``dapper_args.privacy.secure_aggregation``); None where nothing was, and elsewhere."""
     notes: dict[str, JsonValue] = {}
     """What the method itself has to say of the round, by name."""
     seconds: RoundSeconds

@@ -30,7 +30,10 @@ class RunFiles(RunObserver):
     def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
         self._settings = experiment.settings
         privacy = experiment.method.problem.privacy
-        self._noise_is_secret = privacy is not None and privacy.is_secret
+        has_secrets = privacy is not None and privacy.is_secret
+        self._every_round = has_secrets or experiment.sums_in_secret
+        """Whether a round that is run again would be a second look at the clients' data: with other noise, or a sum
+        over others, which clients do not open again."""
         self._server = server
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
@@ -69,8 +72,8 @@ class RunFiles(RunObserver):
         self._ledger.round_finished(record)
         del self._unsaved[:-1]
         every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
-        if self._noise_is_secret:
-            every = 1  # a round that is run again, with other noise, would be a second look at the clients' data
+        if self._every_round:
+            every = 1
         if record.round % every == 0 or record.round == last:
             self._save()
 

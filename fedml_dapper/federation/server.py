@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import nan
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.accountant import spent
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.checkpoint import Checkpoint
-from fedml_dapper.federation.collector import Collector
+from fedml_dapper.federation.collector import Collector, one_line
 from fedml_dapper.federation.edges import EdgeSum, Order, check_sum
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.late_uploads import AtWork, LateUpload, arriving, late_upload
@@ -19,10 +20,13 @@ from fedml_dapper.federation.magnitude import Magnitude, is_finite, recorded_mag
 from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord, EdgeRecord, PrivacySpent, RoundRecord, RoundSeconds
 from fedml_dapper.federation.scoring import Measured, Scoring
+from fedml_dapper.federation.sum_exchange import OpenedSum, SumExchange
+from fedml_dapper.federation.sum_wire import Ready, SumCodec, SumMessage
 from fedml_dapper.federation.testing import Figures
 from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
 from fedml_dapper.methods import ClientProfile, MergingAggregation, ServerState, TrainingMetrics, Upload
 from fedml_dapper.profiling import part
+from fedml_dapper.pruning import PruningPlan
 from fedml_dapper.seeding import Stream, numpy_generator
 
 LOGGER = logging.getLogger(__name__)
@@ -63,6 +67,10 @@ class Server(Collector):
         """Those of the open round's edges that have answered."""
         self._asked: dict[int, dict[int, ClientProfile]] = {}
         """Clients of each edge's order as they were then: a silo may say meanwhile that it holds other data."""
+        self._ready: dict[int, Ready] = {}
+        """Clients of the open round whose upload waits, at theirs, for the sum of all."""
+        self._exchange: SumExchange | None = None
+        """The open round's, once nobody else can become ready."""
         self._opened = 0.0
 
     @property
@@ -134,6 +142,7 @@ class Server(Collector):
             self._virtual.open(round_, self.last_record, self._clients)
             self.state.clients = tuple(self._clients)
             self._not_counting, self._sums, self._begun = set(), {}, {}
+            self._ready, self._exchange = {}, None
             if self._keeps_late:
                 self._opening = replace(
                     self.state, weights=dict(self.state.weights), memory=self.state.memory.snapshot()
@@ -191,6 +200,44 @@ class Server(Collector):
         check_sum(message, self._method, self._asked[edge])
         self._awaited.remove(edge)
         self._sums[edge] = message
+
+    def receive_ready(self, message: SumMessage) -> None:
+        """Note that a client has trained, and waits for the others. Raises :class:`ProtocolError`, with nothing
+        changed, where it is not expected now or says what it cannot."""
+        if not isinstance(message.content, Ready):
+            raise ProtocolError("expected to hear that a client is ready for the sum, got another message")
+        upload = self._unseen(message.client_id, message.round, message.content.steps)
+        self._check_awaited(upload, self.state)
+        self._check.check_steps(self.state, upload)
+        if message.content.keys is None:
+            raise ProtocolError("it has opened the sum of this round before, and nothing is opened twice")
+        keys = [each for ready in (*self._ready.values(), message.content) for each in ready.public]
+        if len(set(keys)) < len(keys):
+            raise ProtocolError("it says that a public key is its own which is another's, or the same twice")
+        self._awaited.remove(message.client_id)
+        self._ready[message.client_id] = message.content
+
+    def begin_sum(self, codec: SumCodec) -> SumExchange | None:
+        """The sum over who is ready, before the round closes; None where the server sees uploads themselves."""
+        secure = self._method.problem.secure_sums
+        if secure is None or self.holds_memories:
+            return None
+        plans = {client_id: self._plan_of(client_id) for client_id in self._ready}
+        self._exchange = SumExchange(
+            self.state.round + 1, self._ready, plans, self._layout, secure.rules, codec
+        )  # fmt: skip
+        return self._exchange
+
+    def _plan_of(self, client_id: int) -> PruningPlan:
+        return self._method.sendable(self._method.plan(self.state, client_id))
+
+    def _unseen(self, client_id: int, round_: int, steps: int) -> Upload:
+        """What is known of an upload of which nothing is to be seen."""
+        if not 0 <= client_id < len(self.state.profiles):
+            raise ProtocolError(f"there is no client {client_id}")
+        samples = self._method.trained_samples(self.state.profiles[client_id])
+        metrics = TrainingMetrics(nan, steps, 0.0)
+        return Upload(round_, client_id, samples, {}, metrics, self._plan_of(client_id))
 
     def receive(self, upload: Upload) -> None:
         """Take one upload; one that on the virtual clock does not count is checked, and dropped or kept for later.
@@ -250,7 +297,7 @@ class Server(Collector):
     def answered(self) -> set[int]:
         """Clients whose upload of the open round has arrived and was taken, or does not count on the virtual clock, and
         edges whose sum has."""
-        return super().answered() | self._sums.keys() | self._not_counting
+        return super().answered() | self._sums.keys() | self._not_counting | self._ready.keys()
 
     @property
     def num_uploads(self) -> int:
@@ -264,7 +311,8 @@ class Server(Collector):
         edges = {edge + 1: self._merge(edge) for edge in sorted(self._sums)}
         self._at_work = self._still_at_work(unfinished) if self._keeps_late else {}
         self._count_in_the_silent()
-        rolled_back = self._aggregate()
+        void = self._merge_opened()
+        rolled_back = void or self._aggregate()
         self._aggregation = None
         self.state.round, self.state.clients = self.state.round + 1, ()
         evaluation_started = time.perf_counter()
@@ -288,6 +336,7 @@ class Server(Collector):
             at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),
             privacy=self._privacy_spent(),
+            opened_share=None if self._exchange is None or void else self._opened_sum.opened_share,
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened, evaluation=now - evaluation_started),
         )
@@ -295,6 +344,29 @@ class Server(Collector):
             if self._experiment.roster.relieve(record.client, record.level, record.seconds):
                 self._renew_profile(record.client)
         return self.last_record
+
+    @property
+    def _opened_sum(self) -> OpenedSum:
+        assert self._exchange is not None
+        assert self._exchange.opened is not None, "the sum is void, or not over"
+        return self._exchange.opened
+
+    def _merge_opened(self) -> str | None:
+        """Fold in what the clients' secure sum came to, where there is one; or say why it came to nothing."""
+        if self._exchange is None:
+            return None
+        assert self._exchange.is_over, "a round closes after its sum"
+        for client_id, reason in sorted(self._exchange.lost.items()):
+            LOGGER.warning("round %d: client %d left the sum: %s", self.state.round + 1, client_id, one_line(reason))
+        if self._exchange.opened is None:
+            return self._rolled_back(f"the sum is void: {one_line(self._exchange.void)}")
+        assert isinstance(self._aggregation, MergingAggregation), "check_privacy sees to that"
+        self._aggregation.merge(self._opened_sum.partial)
+        for client_id in self._opened_sum.clients:
+            upload = self._unseen(client_id, self.state.round + 1, self._ready[client_id].steps)
+            record = self._record(upload, self.state.profiles[client_id])
+            self._records.append(record.model_copy(update={"bytes_up": self._opened_sum.bytes_up[client_id]}))
+        return None
 
     def _count_in_the_silent(self) -> None:
         """Where the server adds noise, chosen clients without an upload count as ones that changed nothing: what is

@@ -59,9 +59,7 @@ class UploadCheck:
         if upload.num_samples != expected:
             raise ProtocolError(f"upload says {upload.num_samples} samples, its client trains on {expected}")
         self._check_shares(upload)
-        most = self._most_batches(server.profiles[upload.client_id])
-        if upload.metrics.steps > most:
-            raise ProtocolError(f"upload says {upload.metrics.steps} steps, its client makes {most} at most")
+        self.check_steps(server, upload)
         counted = self._most_counted(server)
         for name, (lowest, highest) in self._first_counts.items():
             if name in upload.weights:
@@ -71,6 +69,12 @@ class UploadCheck:
         for name in self._variances:
             if name in upload.weights and bool((upload.weights[name] < 0).any()):
                 raise ProtocolError(f"upload's `{name}` holds negative variances")
+
+    def check_steps(self, server: ServerState, upload: Upload) -> None:
+        """Raises :class:`ProtocolError` unless the upload's client can have made as many steps as it says."""
+        most = self._most_batches(server.profiles[upload.client_id])
+        if upload.metrics.steps > most:
+            raise ProtocolError(f"upload says {upload.metrics.steps} steps, its client makes {most} at most")
 
     def _most_counted(self, server: ServerState) -> int:
         """Batches that whoever trains on the most can have counted in all rounds so far, with much to spare. What every

@@ -16,6 +16,8 @@ WIRE_SCHEMA = 5
 ``identity.Agreement`` say what the old one has in its place."""
 WIRE_SCHEMA_BEFORE = WIRE_SCHEMA - 1
 """Is read too, and written to those who know no later one."""
+FIRST_WITH_SUMS = 5
+"""The first schema whose processes know secure sums."""
 EARLIEST = "0.1.0"
 """Of messages and files that do not say of which version they are."""
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})[0-9A-Za-z.+-]{0,40}")

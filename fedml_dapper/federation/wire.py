@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -103,7 +104,7 @@ class Codec:
             identity=self._agreement.identity(schema),
             round=message.round,
             client_id=message.client_id,
-            plan={name: self._to_bitmap(name, kept) for name, kept in message.plan.kept.items()},
+            plan=self.bitmaps(message.plan),
             omitted=tuple(sorted(message.plan.omitted)),
             unsliced=tuple(sorted(message.unsliced)) if isinstance(message, Upload) else (),
             level=message.level if isinstance(message, Downlink) else None,
@@ -140,12 +141,9 @@ class Codec:
         """
         header, body = unframed(data, Header)
         self._agreement.check(header.identity)
-        kept = {name: self._from_bitmap(name, text) for name, text in header.plan.items()}
-        plan = PruningPlan(kept, frozenset(header.omitted))
-        plan.check(self._layout)
-        for names in (header.omitted, header.unsliced):
-            if len(set(names)) < len(names):
-                raise ProtocolError("message names a tensor twice")
+        plan = self.plan_of(header.plan, header.omitted)
+        if len(set(header.unsliced)) < len(header.unsliced):
+            raise ProtocolError("message names a tensor twice")
         tensors = read_tensors(body)
         extras, remembered = taken(tensors, _EXTRA), taken(tensors, _MEMORY)
         memory = None if header.memory is None else Memory(remembered, header.memory)
@@ -184,6 +182,18 @@ class Codec:
         if not isinstance(message, Downlink):
             raise ProtocolError("expected a downlink from the server, got an upload")
         return message, memory
+
+    def bitmaps(self, plan: PruningPlan) -> dict[str, str]:
+        """What a plan keeps of each group that it cuts."""
+        return {name: self._to_bitmap(name, kept) for name, kept in plan.kept.items()}
+
+    def plan_of(self, bitmaps: Mapping[str, str], omitted: Sequence[str]) -> PruningPlan:
+        """The plan with these :meth:`bitmaps`; raises :class:`ProtocolError` where there is none."""
+        plan = PruningPlan({name: self._from_bitmap(name, text) for name, text in bitmaps.items()}, frozenset(omitted))
+        plan.check(self._layout)
+        if len(plan.omitted) < len(omitted):
+            raise ProtocolError("message names a tensor twice")
+        return plan
 
     def _sent(self, plan: PruningPlan) -> tuple[str, ...]:
         return tuple(name for name in self._layout.tensors if name not in plan.omitted)

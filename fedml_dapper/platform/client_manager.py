@@ -16,13 +16,23 @@ from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterMana
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation import Codec, Experiment, Rewind
+from fedml_dapper.federation import (
+    Codec,
+    Declined,
+    Experiment,
+    MaskedUpload,
+    Ready,
+    Rewind,
+    SumCodec,
+    SumMessage,
+)
 from fedml_dapper.methods import Downlink, Memory
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
+from fedml_dapper.platform.summing import SUM
 from fedml_dapper.platform.tracking import client_status_told
 from fedml_dapper.platform.transports import open_transport, reason_of
 
@@ -50,7 +60,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
 
     def __init__(
         self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
-        experiment: Experiment, codec: Codec, comm: Any, rank: int, num_processes: int,
+        experiment: Experiment, codec: Codec, sum_codec: SumCodec, comm: Any, rank: int, num_processes: int,
     ) -> None:  # fmt: skip
         EventLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
@@ -62,6 +72,11 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._experiment = experiment
         self._codec = codec
         self._trainer = trainer
+        self._sum_codec = sum_codec
+        self._masked: MaskedUpload | None = None
+        """The latest upload, where the server learns sums alone."""
+        self._opened_round = 0
+        """The last round of whose sum this process has told shares."""
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
         self._life = secrets.token_hex(8)
 
@@ -80,6 +95,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
         self.register_message_receive_handler(REFUSED, self.handle_refusal)
+        self.register_message_receive_handler(SUM, self.handle_sum)
 
     def handle_refusal(self, msg_params: Message) -> None:
         if msg_params.get(LIFE) not in (None, self._life):
@@ -96,6 +112,10 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if any(self._round_of(message) > downlink.round for message in waiting):
             LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
             return
+        if self._experiment.sums_in_secret and downlink.round <= self._opened_round:
+            LOGGER.warning("round %d was opened before, and is not opened again", downlink.round)
+            self._say_ready(SumMessage(downlink.round, downlink.client_id, "", Ready(None, 0)), msg_params)
+            return
         memories = self._trainer.clients.memories
         if memory is None:
             own = memories.get(downlink.client_id, Memory())
@@ -110,14 +130,41 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if self.queued(MyMessage.MSG_TYPE_S2C_FINISH):
             LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
             return
-        message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
-        if memory is not None:
-            memory = memories.pop(downlink.client_id)
-        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
-        message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
-        message.add_params(TICKET, msg_params.get(TICKET))
-        self._send_until_heard(message)
+        if self._experiment.sums_in_secret:
+            self._masked = MaskedUpload(self._experiment, self._sum_codec, upload, downlink)
+            self._say_ready(self._masked.ready(), msg_params)
+        else:
+            message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
+            if memory is not None:
+                memory = memories.pop(downlink.client_id)
+            message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
+            message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
+            message.add_params(TICKET, msg_params.get(TICKET))
+            self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
+
+    def _say_ready(self, ready: SumMessage, asked: Message) -> None:
+        """In place of an upload: it follows under masks, once the server says whom it is summed with."""
+        message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._sum_codec.encode(ready))
+        message.add_params(TICKET, asked.get(TICKET))
+        self._send_until_heard(message)
+
+    def handle_sum(self, msg_params: Message) -> None:
+        """A step of the sum that the latest upload is for."""
+        asked = self._sum_codec.decode(msg_params.get(SUM))
+        if self._masked is None:
+            reason = Declined("it was started again, or has told all that it tells in this round")
+            told = SumMessage(asked.round, asked.client_id, asked.sum_id, reason)
+        else:
+            told = self._masked.answer(asked)
+        if isinstance(told.content, Declined):
+            LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
+        if self._masked is not None and self._masked.has_opened:
+            self._opened_round, self._masked = asked.round, None
+        message = Message(SUM, self.rank, 0)
+        message.add_params(SUM, self._sum_codec.encode(told))
+        self._send_until_heard(message)
 
     def _measure(self, downlink: Downlink, ticket: str) -> None:
         clients = self._trainer.clients

@@ -23,6 +23,7 @@ from fedml_dapper.federation import (
     EdgeCodec,
     RunJournal,
     RunObserver,
+    SumCodec,
     open_run_dir,
 )
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
@@ -71,6 +72,7 @@ class DistributedRunner:
         self._resume = resume
         layout, agreement = self.experiment.method.problem.layout, Agreement.of(self.experiment)
         self._codec, self._edge_codec = Codec(layout, agreement), EdgeCodec(layout, agreement)
+        self._sum_codec = SumCodec(self._codec, agreement)
 
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
@@ -102,8 +104,9 @@ class DistributedRunner:
         callers = self.experiment.settings.comm_args.callers_of_server(self._num_processes(comm))
         self._args.client_id_list = json.dumps(list(callers))
         DapperServerManager(
-            self._args, aggregator, self.experiment, self._codec, self._edge_codec, journal, comm, callers
-        ).run()
+            self._args, aggregator, self.experiment, self._codec, self._edge_codec, self._sum_codec, journal, comm,
+            callers,
+        ).run()  # fmt: skip
         hand_back(self._args, aggregator.server.state.weights)
 
     def _serve_silos(self, edge: EdgeArgs) -> None:
@@ -117,8 +120,8 @@ class DistributedRunner:
         self._args.scenario = "horizontal"
         LOGGER.info("training with %d threads", torch.get_num_threads())
         DapperClientManager(
-            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, comm, rank,
-            self._num_processes(comm),
+            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, self._sum_codec, comm,
+            rank, self._num_processes(comm),
         ).run()  # fmt: skip
 
     def _num_threads(self, neighbours: int) -> int:

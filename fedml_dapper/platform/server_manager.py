@@ -15,6 +15,7 @@ from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import (
+    FIRST_WITH_SUMS,
     Codec,
     EdgeCodec,
     Experiment,
@@ -22,6 +23,7 @@ from fedml_dapper.federation import (
     RoundRecord,
     RunJournal,
     Server,
+    SumCodec,
     cost_of_rounds,
     read_announcement,
     read_measurement,
@@ -35,6 +37,7 @@ from fedml_dapper.platform.dispatch import Ranks
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
+from fedml_dapper.platform.summing import SUM, Summing
 from fedml_dapper.platform.transports import open_downwards, open_transport
 
 LOGGER = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ class DapperServerManager(RoundManager):
 
     def __init__(
         self, args: Arguments, aggregator: DapperServerAggregator, experiment: Experiment, codec: Codec,
-        edge_codec: EdgeCodec, journal: RunJournal, comm: Any, processes: Collection[int],
+        edge_codec: EdgeCodec, sum_codec: SumCodec, journal: RunJournal, comm: Any, processes: Collection[int],
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
@@ -70,11 +73,17 @@ class DapperServerManager(RoundManager):
         if self._server.holds_memories:
             cost = cost_of_rounds(experiment, lambda client_id: self._server.state.profiles[client_id])
             self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
-        self._edge_codec = edge_codec
+        self._edge_codec, self._sum_codec = edge_codec, sum_codec
+        self._summing: Summing | None = None
+        """Between the last upload of a round and its end, where silos sum in secret."""
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
         self._deferred: list[Message] = []
         """Uploads that came while a round's model was measured, or the run was paused."""
+
+    def register_message_receive_handlers(self) -> None:
+        super().register_message_receive_handlers()
+        self.register_message_receive_handler(SUM, self.handle_sum)
 
     def run(self) -> None:
         """Run all rounds; raises what ended them early."""
@@ -93,6 +102,14 @@ class DapperServerManager(RoundManager):
         # a finished run needs no silos, which may have left long ago; ranks are there, and end only when told
         is_awaited = self._server.has_rounds_left or self._server.holds_memories
         self._greet(self._join_seconds if is_awaited else GOODBYE_SECONDS)
+
+    def _understands(self, process: int, message: Message) -> bool:
+        if not super()._understands(process, message):
+            return False
+        if self._experiment.sums_in_secret and self._schemas[process] < FIRST_WITH_SUMS:
+            self._refuse_silo(process, "this run sums under masks, which its version of fedml_dapper cannot: upgrade")
+            return False
+        return True
 
     def _lets_join(self, process: int, message: Message) -> bool:
         if self._server.is_evicted(process - 1):
@@ -132,6 +149,9 @@ class DapperServerManager(RoundManager):
         if self._measuring:
             if again:
                 self._measure_again(process)
+        elif self._summing is not None:
+            if again:
+                self._summing.lose(process - 1, "it was started again, and knows nothing of the sum")
         elif self._open:
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
@@ -170,12 +190,16 @@ class DapperServerManager(RoundManager):
         return super()._payload_for(client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
-        if self._measuring or self._parked:
+        if self._summing is not None:
+            self.note_drop("rank %s: an upload that comes too late for its sum, dropped", msg_params.get_sender_id())
+        elif self._measuring or self._parked:
             self._deferred.append(msg_params)
         else:
             super().handle_message_receive_model_from_client(msg_params)
 
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
+        if self._experiment.sums_in_secret:
+            return self._read_ready(process, data)
         if not (self._server.is_edge(process - 1) and isinstance(data, bytes)):
             return super()._read(process, data)
         message = self._edge_codec.decode_sum(data)
@@ -183,9 +207,24 @@ class DapperServerManager(RoundManager):
             raise ProtocolError(f"it speaks for the edge of rank {message.edge}")
         return process - 1, lambda: self._server.receive_sum(message)
 
+    def _read_ready(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
+        """As :meth:`_read`, where silos keep their uploads and say that they are ready to sum them."""
+        message = self._sum_codec.decode(data if isinstance(data, bytes) else b"")
+        if self._process_of(message.client_id) != process:
+            raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
+        return message.client_id, lambda: self._server.receive_ready(message)
+
+    def handle_sum(self, msg_params: Message) -> None:
+        """What a silo says in a step of the sum."""
+        process = int(msg_params.get_sender_id())
+        if self._summing is None or not self._summing.hear(process - 1, msg_params.get(SUM)):
+            self.note_drop("rank %d: what is no step of the present sum, dropped", process)
+
     def on_deadline(self) -> None:
         if self._leaving:
             self.stop()
+        elif self._summing is not None:
+            self._summing.time_is_over()
         elif self._measuring:
             LOGGER.warning("clients %s measured nothing within %s", sorted(self._measuring), self._timeout())
             self._end_measuring()
@@ -196,7 +235,7 @@ class DapperServerManager(RoundManager):
         else:
             self._note_silent()
             minimum = self._experiment.settings.dapper_args.min_clients_per_round
-            if self._server.num_uploads < minimum:
+            if self._num_answers < minimum:
                 self._give_up(
                     f"round {self._server.state.round + 1}: {self._server.num_uploads} of the {minimum} uploads that"
                     f" min_clients_per_round asks for came within {self._timeout()}; silent: {sorted(self._silent)},"
@@ -218,12 +257,44 @@ class DapperServerManager(RoundManager):
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
         args = self._experiment.settings.dapper_args
         full = args.buffer_size is not None and len(answered) >= args.buffer_size
-        return self._server.num_uploads >= args.min_clients_per_round and (full or awaited <= answered)
+        return self._num_answers >= args.min_clients_per_round and (full or awaited <= answered)
+
+    @property
+    def _num_answers(self) -> int:
+        """How many clients have answered in the open round. Where silos sum in secret, those count too that have opened
+        it before, with a server that crashed since: the round is void then, and not waited for."""
+        refused = len(self._server.refused) if self._experiment.sums_in_secret else 0
+        return self._server.num_uploads + refused
 
     def _close(self) -> None:
         self._open = False
         for client_id in self._unsent:
             self._server.give_up(client_id)
+        exchange = self._server.begin_sum(self._sum_codec)
+        if exchange is None:
+            self._close_after_sum()
+        else:
+            self._summing = Summing(exchange, self._sum_codec, self._tell_of_sum, self._allow_step, self._end_sum)
+            self._summing.begin()
+
+    def _tell_of_sum(self, client_id: int, data: bytes) -> bool:
+        message = Message(SUM, 0, self._process_of(client_id))
+        message.add_params(SUM, data)
+        return self._send(message)
+
+    def _allow_step(self) -> None:
+        privacy = self._experiment.settings.dapper_args.privacy
+        assert privacy is not None
+        assert privacy.secure_aggregation is not None
+        self.set_deadline(privacy.secure_aggregation.step_timeout_s)
+
+    def _end_sum(self, lost: Collection[int]) -> None:
+        self._summing = None
+        self._silent |= set(lost)  # the next round does not wait for them until they answer
+        self.set_deadline(None)
+        self._close_after_sum()
+
+    def _close_after_sum(self) -> None:
         record = self._server.close_round()
         self._refused_uploads += len(record.refused)
         if missing := sorted(set(record.absent) - record.at_work.keys()):
@@ -257,9 +328,14 @@ class DapperServerManager(RoundManager):
         return self.call(partial(self._steering.carry_out, order))
 
     def go_on(self) -> None:
-        is_idle = not (self._open or self._measuring or self._leaving)
+        is_idle = not (self._open or self._measuring or self._leaving or self._summing)
         if self._parked or (self._steering.is_last_round and is_idle):
             self._open_round_or_leave()
+
+    def _let_go(self, process: int) -> None:
+        super()._let_go(process)
+        if self._summing is not None:
+            self._summing.lose(process - 1, "it may no longer call")
 
     def expel(self, client_id: int) -> None:
         silo = client_id + 1
@@ -269,7 +345,7 @@ class DapperServerManager(RoundManager):
 
     def _progress(self) -> Progress:
         server, record = self._server, self._server.last_record
-        round_ = server.state.round + (1 if self._open else 0)
+        round_ = server.state.round + (1 if self._open or self._summing else 0)
         out = {
             self._name_of(client + 1): "evicted" if server.is_evicted(client) else f"up to round {until}"
             for client, until in server.left_out.items()
@@ -286,6 +362,8 @@ class DapperServerManager(RoundManager):
 
     @property
     def _state(self) -> State:
+        if self._summing is not None:
+            return "round"
         state = super()._state
         return "paused" if state == "waiting" and self._parked else state
 

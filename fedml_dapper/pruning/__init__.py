@@ -2,9 +2,11 @@
 
 from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change
+from fedml_dapper.pruning.fixed_point_mean import FixedPointMean, encoded_changes
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, TensorSpec, Widths
 from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
+from fedml_dapper.pruning.packing import Packing
 from fedml_dapper.pruning.plan import (
     DENSE,
     PruningPlan,
@@ -33,9 +35,11 @@ __all__ = [
     "ClippedMean",
     "Device",
     "Entries",
+    "FixedPointMean",
     "Fleet",
     "Footprint",
     "LevelRule",
+    "Packing",
     "PartialSum",
     "PrivateMean",
     "PruningPlan",
@@ -54,6 +58,7 @@ __all__ = [
     "check_partial",
     "clipped",
     "disturbed",
+    "encoded_changes",
     "footprint",
     "importance",
     "levels_by",

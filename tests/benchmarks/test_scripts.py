@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import aggregate, clients, round, step, wire  # the benchmark's name
+from benchmarks import aggregate, clients, round, secure_aggregation, step, wire  # the benchmark's name
 
 
 def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
@@ -39,6 +39,15 @@ def test_messages() -> None:
     by_uplink = {row["uplink"]: row["MB sent"] for row in rows if row["ratio"] == 0}
     assert by_uplink["int8"] < 0.3 * by_uplink["fp32"]
     assert by_uplink["bf16"] == pytest.approx(0.5 * by_uplink["fp32"], rel=0.02)
+
+
+def test_secure_aggregation_sends_hardly_more_than_it_masks() -> None:
+    arguments = ("--model", "resnet10", "--clients", "4,6", "--masking", "4", "--threads", "1")
+    rows = findings(secure_aggregation.main, *arguments)["rows"]
+    kinds = ["full", "nested", "random"]
+    assert [(row["plans"], row["clients"]) for row in rows] == [(kind, count) for count in (4, 6) for kind in kinds]
+    assert all(row["of plain"] < 1.1 for row in rows)
+    assert all((row["all CPU s"] == "") == (row["clients"] == 6) for row in rows)
 
 
 def test_many_clients() -> None:

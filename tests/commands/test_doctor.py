@@ -37,6 +37,7 @@ def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp
     assert finished.returncode == (2 if ports["status"] == "failed" else 0)
     assert set(rows) == {
         "Python", "requirements of fedml", "requirements of fedml-dapper", "pkg_resources", "torch and torchvision",
+        "masks",
         "MPI", "FedML's gRPC", "data", "data: digits_offline", "data of other suites", "mosquitto", "moto", "disk",
         "memory",
     }  # fmt: skip

@@ -14,7 +14,7 @@ from fedml_dapper.methods.contract.base import (
 from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss, Terms
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
-from fedml_dapper.methods.contract.privacy import Privacy
+from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Privacy",
     "Problem",
     "RecoverAndAverage",
+    "SecureSums",
     "ServerState",
     "Terms",
     "TrainingMetrics",

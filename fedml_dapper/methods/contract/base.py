@@ -19,13 +19,14 @@ from fedml_dapper.methods.contract.batchnorm import renew_statistics, running_st
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
-from fedml_dapper.methods.contract.privacy import Privacy
+from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     DENSE,
     ChannelLayout,
     ClippedMean,
+    FixedPointMean,
     Footprint,
     PartialSum,
     PrivateMean,
@@ -80,6 +81,8 @@ class Problem:
     """Which of their norms clients keep to themselves."""
     privacy: Privacy | None = None
     """What hides a client's part in the model; nothing when None."""
+    secure_sums: SecureSums | None = None
+    """In what changes are summed, where the server is to learn no more than their sum."""
 
     def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
         """The plain local objective: the task's mean loss over the batch."""
@@ -537,8 +540,8 @@ class RecoverAndAverage:
         self._plain_mean.merge(partial)
 
     @property
-    def _plain_mean(self) -> RecoveringMean | PrivateMean:
-        assert isinstance(self._mean, RecoveringMean | PrivateMean), "Method.takes_edges sees to that"
+    def _plain_mean(self) -> RecoveringMean | PrivateMean | FixedPointMean:
+        assert isinstance(self._mean, RecoveringMean | PrivateMean | FixedPointMean), "Method.takes_edges sees to that"
         return self._mean
 
     def close(self) -> None:
@@ -547,8 +550,12 @@ class RecoverAndAverage:
         self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
 
 
-def _mean_of_round(previous: Tensors, problem: Problem, recovery: Recovery, round_: int) -> UploadsMean | PrivateMean:
-    privacy = problem.privacy
+def _mean_of_round(
+    previous: Tensors, problem: Problem, recovery: Recovery, round_: int
+) -> UploadsMean | PrivateMean | FixedPointMean:
+    privacy, secure = problem.privacy, problem.secure_sums
+    if secure is not None:
+        return FixedPointMean(previous, problem.layout, recovery, secure.code, secure.rules.min_holders)
     if privacy is None or privacy.where == "client":
         return mean_of_uploads(previous, problem, recovery)
     noise = privacy.noise(problem.seed, round_)

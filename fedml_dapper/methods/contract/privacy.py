@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedml_dapper.noise import Noise
+from fedml_dapper.secure_sum import FixedPoint, Rules
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,12 @@ class Privacy:
     def noise(self, seed: int, *keys: int) -> Noise:
         """The noise of a round, and of a client where clients add it, by their numbers as ``keys``."""
         return Noise.secret() if self.is_secret else Noise.of_run(seed, *keys)
+
+
+@dataclass(frozen=True)
+class SecureSums:
+    """That a server learns sums of changes alone, as ``dapper_args.privacy.secure_aggregation`` has it."""
+
+    rules: Rules
+    code: FixedPoint
+    """In what changes are summed."""

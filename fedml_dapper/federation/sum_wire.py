@@ -1,0 +1,226 @@
+"""What a server and its silos tell each other in a secure sum, and that as bytes, framed as uploads are (``wire``).
+
+silo -> server   Ready       it has trained: its public keys
+server -> silo   Start       everyone's keys and plans
+silo -> server   Deal        shares of its secrets, sealed for each of the others
+server -> silo   Inbox       what the others have sealed for it
+silo -> server   Masked      its change of the model, under masks
+server -> silo   Survivors   whose changes have come
+silo -> server   Revealed    shares of others' secrets, by which the masks come off
+silo -> server   Declined    it tells nothing more in this round, and why
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.identity import Agreement, Identity
+from fedml_dapper.federation.wire import Codec, framed, unframed
+from fedml_dapper.profiling import part
+from fedml_dapper.pruning import PruningPlan
+from fedml_dapper.secure_sum import Deal, PublicKeys, Revealed
+from fedml_dapper.secure_sum.fixed_point import Words
+from fedml_dapper.secure_sum.shamir import SHARE_BYTES
+
+_WHOLE_NUMBERS = 2**31
+_MOST_CLIENTS = 4096
+"""In a round under masks: everybody tells something for everybody else."""
+_Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_ClientId = Annotated[int, Field(ge=0, lt=_WHOLE_NUMBERS)]
+_ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=_MOST_CLIENTS)]
+
+
+@dataclass(frozen=True)
+class Ready:
+    keys: PublicKeys | None
+    """None where it has opened the sum of this round before, and so tells nothing of it again."""
+    steps: int
+    """Optimizer steps that it made."""
+
+    @property
+    def public(self) -> tuple[bytes, ...]:
+        """Both keys."""
+        return () if self.keys is None else (self.keys.sealing, self.keys.masking)
+
+
+@dataclass(frozen=True)
+class Start:
+    keys: Mapping[int, PublicKeys]
+    plans: Mapping[int, PruningPlan]
+
+
+@dataclass(frozen=True)
+class Inbox:
+    sealed: Mapping[int, bytes]
+    """By sender."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masked:
+    words: Words
+
+
+@dataclass(frozen=True)
+class Survivors:
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Declined:
+    reason: str
+
+
+Content = Ready | Start | Deal | Inbox | Masked | Survivors | Revealed | Declined
+
+
+@dataclass(frozen=True, eq=False)
+class SumMessage:
+    """To or from one client, about the sum of a round."""
+
+    round: int
+    client_id: int
+    sum_id: str
+    """Drawn by the server for each sum, 32 hexadecimal digits; empty in :class:`Ready`."""
+    content: Content
+
+
+class _Plan(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kept: dict[str, str] = {}
+    """Group -> bitmap."""
+    omitted: tuple[str, ...] = ()
+
+
+class SumHeader(BaseModel):
+    """What stands before the bytes of a message; which of the last fields count, the kind says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "revealed", "declined"]
+    identity: Identity
+    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
+    client_id: _ClientId
+    sum_id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$")
+    steps: int = Field(default=0, ge=0, lt=_WHOLE_NUMBERS)
+    keys: dict[_ClientId, tuple[_Hex, _Hex]] = Field(default={}, max_length=_MOST_CLIENTS)
+    plans: dict[_ClientId, _Plan] = Field(default={}, max_length=_MOST_CLIENTS)
+    clients: _ClientIds = ()
+    """Of whom the body's pieces are, one each of equal length."""
+    lost: _ClientIds = ()
+    """The same, after these."""
+    commitment: _Hex | None = None
+    reason: str = Field(default="", max_length=1000)
+
+
+class SumCodec:
+    """Encodes and decodes these messages of one experiment."""
+
+    def __init__(self, codec: Codec, agreement: Agreement) -> None:
+        self._codec, self._agreement = codec, agreement
+
+    @part("wire")
+    def encode(self, message: SumMessage) -> bytes:
+        fields, body = self._taken_apart(message)
+        header = SumHeader(
+            identity=self._agreement.identity(self._agreement.schema),
+            round=message.round,
+            client_id=message.client_id,
+            sum_id=message.sum_id,
+            **fields,  # type: ignore[arg-type]
+        )
+        return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
+
+    @part("wire")
+    def decode(self, data: bytes) -> SumMessage:
+        """Raises :class:`ProtocolError` for anything that is no such message of this experiment."""
+        header, body = unframed(data, SumHeader)
+        self._agreement.check(header.identity)
+        return SumMessage(header.round, header.client_id, header.sum_id, self._content(header, body))
+
+    def context(self, start: SumMessage) -> bytes:
+        """What sets one sum apart from all others: its round, its number and the plans of its clients."""
+        assert isinstance(start.content, Start)
+        plans = {client: plan.model_dump() for client, plan in self._plans(start.content.plans).items()}
+        told = json.dumps([start.round, start.sum_id, plans], sort_keys=True)
+        return hashlib.sha256(told.encode()).digest()
+
+    def _taken_apart(self, message: SumMessage) -> tuple[dict[str, object], bytes]:
+        fields: dict[str, object]
+        pieces: list[bytes] = []
+        match message.content:
+            case Ready(keys, steps):
+                fields = {"kind": "ready", "steps": steps, "keys": _hex({message.client_id: keys} if keys else {})}
+            case Start(all_keys, plans):
+                fields = {"kind": "start", "keys": _hex(all_keys), "plans": self._plans(plans)}
+            case Deal(sealed, commitment):
+                fields = {"kind": "deal", "clients": tuple(sealed), "commitment": commitment.hex()}
+                pieces = [*sealed.values()]
+            case Inbox(sealed):
+                fields, pieces = {"kind": "inbox", "clients": tuple(sealed)}, [*sealed.values()]
+            case Masked(words):
+                fields, pieces = {"kind": "masked"}, [words.astype("<u4", copy=False).tobytes()]
+            case Survivors(left):
+                fields = {"kind": "survivors", "clients": left}
+            case Revealed(seeds, private):
+                fields = {"kind": "revealed", "clients": tuple(seeds), "lost": tuple(private)}
+                pieces = [*seeds.values(), *private.values()]
+            case Declined(reason):
+                fields = {"kind": "declined", "reason": reason[:1000]}
+        return fields, b"".join(pieces)
+
+    def _content(self, header: SumHeader, body: bytes) -> Content:
+        content: Content
+        keys = {client: PublicKeys(*map(bytes.fromhex, pair)) for client, pair in header.keys.items()}
+        match header.kind:
+            case "ready":
+                content = Ready(keys.get(header.client_id), header.steps)
+            case "start":
+                plans = {client: self._codec.plan_of(plan.kept, plan.omitted) for client, plan in header.plans.items()}
+                if plans.keys() != keys.keys():
+                    raise ProtocolError("a sum's clients are others by keys than by plans")
+                content = Start(keys, plans)
+            case "deal":
+                content = Deal(_pieces(body, header.clients), bytes.fromhex(header.commitment or ""))
+            case "inbox":
+                content = Inbox(_pieces(body, header.clients))
+            case "masked":
+                if len(body) % 4:
+                    raise ProtocolError("a masked upload is not of whole words")
+                content = Masked(np.frombuffer(body, dtype="<u4"))
+            case "survivors":
+                content = Survivors(header.clients)
+            case "revealed":
+                shares = _pieces(body, (*header.clients, *header.lost), SHARE_BYTES)
+                seeds, private = ({client: shares[client] for client in each} for each in (header.clients, header.lost))
+                content = Revealed(seeds, private)
+            case "declined":
+                content = Declined(header.reason)
+        return content
+
+    def _plans(self, plans: Mapping[int, PruningPlan]) -> dict[int, _Plan]:
+        return {
+            client: _Plan(kept=self._codec.bitmaps(plan), omitted=tuple(sorted(plan.omitted)))
+            for client, plan in plans.items()
+        }
+
+
+def _hex(keys: Mapping[int, PublicKeys]) -> dict[int, tuple[str, str]]:
+    return {client: (each.sealing.hex(), each.masking.hex()) for client, each in keys.items()}
+
+
+def _pieces(body: bytes, clients: tuple[int, ...], length: int | None = None) -> dict[int, bytes]:
+    """``body`` cut into a piece for each of these clients; raises :class:`ProtocolError`."""
+    if length is None:
+        length = len(body) // max(1, len(clients))
+    if len(set(clients)) < len(clients) or len(body) != length * len(clients):
+        raise ProtocolError("a message of a sum does not hold one piece for each client that it names")
+    return {client: body[at * length : (at + 1) * length] for at, client in enumerate(clients)}

@@ -1,0 +1,144 @@
+"""A client's part in one secure sum: four steps, each once, in this order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.secure_sum.cells import Cells, Places
+from fedml_dapper.secure_sum.fixed_point import Words
+from fedml_dapper.secure_sum.keys import KEY_BYTES, KeyPair
+from fedml_dapper.secure_sum.keystream import ChaCha20Stream, MaskGenerator, add
+from fedml_dapper.secure_sum.protocol import (
+    Deal,
+    PublicKeys,
+    Revealed,
+    Roster,
+    Rules,
+    TooFewError,
+    pair_purpose,
+    point_of,
+    sealing_purpose,
+)
+from fedml_dapper.secure_sum.seeds import commitment, following, layers, mask_key
+from fedml_dapper.secure_sum.shamir import SHARE_BYTES, Randomness, split
+
+_Step = Literal["deal", "mask", "reveal", "done"]
+_NONCE = bytes(12)
+"""A sealing key seals one message."""
+
+
+class Participant:
+    """Client ``client`` in a sum by its own ``rules``.
+
+    Whatever the server asks, of no other client's two secrets it tells more than one. Every method raises
+    :class:`ProtocolError` for what a server that keeps to the protocol would not ask, and then tells nothing more.
+    """
+
+    def __init__(
+        self, client: int, rules: Rules, randomness: Randomness = os.urandom, masks: MaskGenerator = ChaCha20Stream
+    ) -> None:
+        self._client, self._rules = client, rules
+        self._randomness, self._masks = randomness, masks
+        self._sealing, self._masking = KeyPair(randomness(KEY_BYTES)), KeyPair(randomness(KEY_BYTES))
+        self._first_seed = randomness(KEY_BYTES)
+        self._next: _Step = "deal"
+        self._roster = Roster(b"", {})
+        self._held: dict[int, list[bytes]] = {}
+        """Shares dealt to this client, by who dealt them: of the private masking key, and of each seed."""
+
+    @property
+    def public_keys(self) -> PublicKeys:
+        """What the others are to know."""
+        return PublicKeys(self._sealing.public, self._masking.public)
+
+    def deal(self, roster: Roster) -> Deal:
+        """Shares of this client's secrets for everyone in the ``roster``, sealed for each."""
+        self._take_step("deal")
+        roster.check(self._rules)
+        if roster.keys.get(self._client) != self.public_keys:
+            raise ProtocolError("the roster does not have this client's own keys")
+        self._roster = roster
+        clients = sorted(roster.keys)
+        seeds = following(self._first_seed, roster.num_layers(self._rules))
+        points = [point_of(client) for client in clients]
+        shares = [
+            split(secret, self._rules.threshold, points, self._randomness) for secret in (self._masking.private, *seeds)
+        ]
+        dealt = {client: [each[number] for each in shares] for number, client in enumerate(clients)}
+        self._held[self._client] = dealt.pop(self._client)
+        self._next = "mask"
+        return Deal(
+            {client: self._seal(client, b"".join(each)) for client, each in dealt.items()}, commitment(seeds[-1])
+        )
+
+    def mask(self, inbox: Mapping[int, bytes], values: Words, cells: Cells) -> Words:
+        """``values`` under masks, given what others who have dealt have sealed for this client, by sender.
+
+        ``values`` are those of all ``cells`` that the client holds; what comes back is of those that may be sent.
+        """
+        self._take_step("mask")
+        if not inbox.keys() <= self._roster.keys.keys() - {self._client}:
+            raise ProtocolError("shares of clients that are not in the roster")
+        sharers = {self._client, *inbox}
+        if len(sharers) < self._rules.threshold:
+            raise TooFewError(f"{len(sharers)} clients have dealt, and the threshold is {self._rules.threshold}")
+        for sender, sealed in inbox.items():
+            self._held[sender] = self._opened(sender, sealed)
+        layer = layers(cells, sharers, self._rules)
+        held = cells.held_by(self._client)
+        sent = held & (layer >= 0)
+        sizes = cells.vector_of(sent)
+        places = Places(cells.vector_of(held), sent)
+        masked = values.copy() if places.count == len(values) else values[places.mask()]
+        for number, seed in enumerate(following(self._first_seed, int(layer.max(initial=0)) + 1)):
+            add(masked, Places(sizes, sent & (layer == number)), self._masks(mask_key(seed)))
+        for peer in sorted(inbox):
+            key = self._masking.agreed(self._roster.keys[peer].masking, pair_purpose(self._roster))
+            common = Places(sizes, sent & cells.held_by(peer))
+            add(masked, common, self._masks(key), subtract=peer < self._client)
+        self._next = "reveal"
+        return masked
+
+    def reveal(self, survivors: Collection[int]) -> Revealed:
+        """This client's shares that take the masks off the sum of the ``survivors``, who have sent what is masked."""
+        self._take_step("reveal")
+        left = set(survivors)
+        if not left <= self._held.keys() or self._client not in left:
+            raise ProtocolError("the survivors are not among those that have dealt, or this client is not one of them")
+        if len(left) < self._rules.threshold:
+            raise TooFewError(f"{len(left)} clients are left, and the threshold is {self._rules.threshold}")
+        lost = self._held.keys() - left
+        self._next = "done"
+        return Revealed(
+            seeds={client: self._held[client][1 + len(lost)] for client in sorted(left)},
+            keys={client: self._held[client][0] for client in sorted(lost)},
+        )
+
+    def _take_step(self, step: _Step) -> None:
+        if self._next != step:
+            raise ProtocolError(f"asked to {step} at a time when a client {self._next}s, or never again")
+        self._next = "done"  # unless all goes well
+
+    def _seal(self, receiver: int, shares: bytes) -> bytes:
+        key = self._sealing.agreed(
+            self._roster.keys[receiver].sealing, sealing_purpose(self._roster, self._client, receiver)
+        )
+        return ChaCha20Poly1305(key).encrypt(_NONCE, shares, None)
+
+    def _opened(self, sender: int, sealed: bytes) -> list[bytes]:
+        key = self._sealing.agreed(
+            self._roster.keys[sender].sealing, sealing_purpose(self._roster, sender, self._client)
+        )
+        try:
+            shares = ChaCha20Poly1305(key).decrypt(_NONCE, sealed, None)
+        except InvalidTag as error:
+            raise ProtocolError(f"the shares of client {sender} are not sealed for this client and sum") from error
+        if len(shares) != SHARE_BYTES * (1 + self._roster.num_layers(self._rules)):
+            raise ProtocolError(f"client {sender} has dealt another number of shares than there are secrets")
+        return [shares[at : at + SHARE_BYTES] for at in range(0, len(shares), SHARE_BYTES)]

@@ -1,0 +1,153 @@
+"""The server's part in one secure sum: what came, from whom, and in the end the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.secure_sum.cells import Cells, Chosen, Places
+from fedml_dapper.secure_sum.fixed_point import Words, as_numbers
+from fedml_dapper.secure_sum.keys import KeyPair
+from fedml_dapper.secure_sum.keystream import ChaCha20Stream, Given, MaskGenerator, add
+from fedml_dapper.secure_sum.protocol import Deal, Revealed, Roster, Rules, TooFewError, pair_purpose, point_of
+from fedml_dapper.secure_sum.seeds import commitment, following, layers, mask_key
+from fedml_dapper.secure_sum.shamir import SHARE_BYTES, Recombination
+
+_SEALED_EXTRA = 16
+"""Bytes that sealing adds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What a sum came to."""
+
+    clients: tuple[int, ...]
+    """Whose sum it is, in ascending order."""
+    cells: Chosen
+    """Those that were opened."""
+    totals: NDArray[np.int64]
+    """Of all coordinates, in the order of cells; 0 where they were not opened."""
+
+
+class Summation:
+    """A sum over clients of a ``roster`` that hold these ``cells``.
+
+    Uploads are added as they come and not kept. Methods raise :class:`ProtocolError`, with nothing changed, for what a
+    client may not send, and :class:`TooFewError` where a step ends with fewer clients than the threshold.
+    """
+
+    def __init__(self, roster: Roster, rules: Rules, cells: Cells, masks: MaskGenerator = ChaCha20Stream) -> None:
+        roster.check(rules)
+        self.roster, self._rules, self._cells, self._masks = roster, rules, cells, masks
+        self._deals: dict[int, Deal] = {}
+        self._totals: Words = np.zeros(int(cells.sizes.sum()), dtype=np.uint32)
+        self._layers = layers(cells, roster.keys, rules)
+        self._sharers: tuple[int, ...] = ()
+        self._survivors: set[int] = set()
+        self._revealed: dict[int, Revealed] = {}
+        self._step = 0
+
+    def take_deal(self, client: int, deal: Deal) -> None:
+        """A client's shares, on their way to the others."""
+        self._expect(0, client in self.roster.keys and client not in self._deals, client, "shares")
+        length = SHARE_BYTES * (1 + self.roster.num_layers(self._rules)) + _SEALED_EXTRA
+        fits = all(len(sealed) == length for sealed in deal.sealed.values())
+        if deal.sealed.keys() != self.roster.keys.keys() - {client} or not fits:
+            raise ProtocolError(f"client {client} has not dealt as many shares as it has to, to everyone")
+        self._deals[client] = deal
+
+    def end_dealing(self) -> Mapping[int, Mapping[int, bytes]]:
+        """Whoever has not dealt is out. What each of the others is to get, by receiver and sender."""
+        self._end(0, self._deals, "have dealt shares")
+        self._sharers = tuple(sorted(self._deals))
+        self._layers = layers(self._cells, self._sharers, self._rules)
+        return {
+            receiver: {sender: self._deals[sender].sealed[receiver] for sender in self._sharers if sender != receiver}
+            for receiver in self._sharers
+        }
+
+    def length_for(self, client: int) -> int:
+        """Words that the client is to send."""
+        return Places(self._cells.sizes, self._sent_by(client)).count
+
+    def take_masked(self, client: int, masked: Words) -> None:
+        """What a client sends for the sum."""
+        self._expect(1, client in self._sharers and client not in self._survivors, client, "a masked upload")
+        if masked.shape != (self.length_for(client),):
+            raise ProtocolError(f"client {client} sent {masked.size} words; it was to send {self.length_for(client)}")
+        add(self._totals, Places(self._cells.sizes, self._sent_by(client)), Given(masked))
+        self._survivors.add(client)
+
+    def end_masking(self) -> Collection[int]:
+        """Whoever has not sent is out; the survivors, of whom the sum will be."""
+        self._end(1, self._survivors, "have sent their part")
+        return sorted(self._survivors)
+
+    def take_revealed(self, client: int, revealed: Revealed) -> None:
+        """A survivor's shares of others' secrets."""
+        self._expect(2, client in self._survivors and client not in self._revealed, client, "shares of secrets")
+        lost = set(self._sharers) - self._survivors
+        shares = (*revealed.seeds.values(), *revealed.keys.values())
+        fits = all(len(share) == SHARE_BYTES for share in shares)
+        if revealed.seeds.keys() != self._survivors or revealed.keys.keys() != lost or not fits:
+            raise ProtocolError(f"client {client} has not told the shares that it was asked for")
+        self._revealed[client] = revealed
+
+    @property
+    def can_open(self) -> bool:
+        """Whether enough survivors have told their shares."""
+        return self._step == 2 and len(self._revealed) >= self._rules.threshold
+
+    def open(self) -> Opened:
+        """The sum, once."""
+        self._end(2, self._revealed, "have told their shares")
+        tellers = sorted(self._revealed)[: self._rules.threshold]
+        put_together = Recombination([point_of(teller) for teller in tellers])
+        lost = sorted(set(self._sharers) - self._survivors)
+        opened = self._layers >= len(lost)
+        for client in sorted(self._survivors):
+            shares = {point_of(teller): self._revealed[teller].seeds[client] for teller in tellers}
+            self._take_own_mask_off(client, put_together.secret(shares), len(lost))
+        for client in lost:
+            shares = {point_of(teller): self._revealed[teller].keys[client] for teller in tellers}
+            self._take_pair_masks_off(client, KeyPair(put_together.secret(shares)))
+        totals = as_numbers(self._totals)
+        totals[~np.repeat(opened, self._cells.sizes)] = 0
+        self._totals = np.zeros(0, dtype=np.uint32)
+        return Opened(tuple(sorted(self._survivors)), opened, totals)
+
+    def _take_own_mask_off(self, client: int, seed: bytes, lost: int) -> None:
+        seeds = following(seed, self.roster.num_layers(self._rules) - lost)
+        if commitment(seeds[-1]) != self._deals[client].commitment:
+            raise ProtocolError(f"the shares of client {client}'s seed do not give what it committed to")
+        sent = self._sent_by(client)
+        for layer, each in enumerate(seeds, start=lost):
+            places = Places(self._cells.sizes, sent & (self._layers == layer))
+            add(self._totals, places, self._masks(mask_key(each)), subtract=True)
+
+    def _take_pair_masks_off(self, client: int, pair: KeyPair) -> None:
+        """The masks that the survivors share with one that dropped out."""
+        if pair.public != self.roster.keys[client].masking:
+            raise ProtocolError(f"the shares of client {client}'s key do not give the key that it announced")
+        sent = self._sent_by(client)
+        for survivor in sorted(self._survivors):
+            key = pair.agreed(self.roster.keys[survivor].masking, pair_purpose(self.roster))
+            places = Places(self._cells.sizes, sent & self._cells.held_by(survivor))
+            add(self._totals, places, self._masks(key), subtract=survivor < client)
+
+    def _sent_by(self, client: int) -> Chosen:
+        return self._cells.held_by(client) & (self._layers >= 0)
+
+    def _expect(self, step: int, is_due: bool, client: int, what: str) -> None:
+        if self._step != step or not is_due:
+            raise ProtocolError(f"{what} of client {client} are not due now")
+
+    def _end(self, step: int, clients: Collection[int], what: str) -> None:
+        assert self._step == step, "steps go on one by one"
+        self._step = step + 1
+        if len(clients) < self._rules.threshold:
+            raise TooFewError(f"{len(clients)} clients {what}, and the threshold is {self._rules.threshold}")

@@ -1,0 +1,62 @@
+"""Processes that are killed at a certain step of a secure sum, as by the kernel: without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+_PROGRAM = """
+import os, runpy, signal
+from fedml_dapper.federation import MaskedUpload
+from fedml_dapper.platform import client_manager
+from fedml_dapper.platform.summing import SUM
+
+answer, send = MaskedUpload.answer, client_manager.DapperClientManager._send_until_heard
+latest = []
+
+def answer_and_note(upload, asked):
+    told = answer(upload, asked)
+    latest.append(type(told.content).__name__)
+    if latest[-1] == "{step}" and "{when}" == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return told
+
+def send_and_die(manager, message):
+    send(manager, message)
+    if message.get_type() == SUM and latest[-1] == "{step}":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+MaskedUpload.answer = answer_and_note
+client_manager.DapperClientManager._send_until_heard = send_and_die
+runpy.run_module("fedml_dapper", run_name="__main__")
+"""
+
+
+def dying_program(folder: Path, step: Literal["Deal", "Masked", "Revealed"], when: Literal["before", "after"]) -> Path:
+    """The program of a silo that dies right before, or after, it sends what that step asks for."""
+    program = folder / f"dies_{when}_{step}.py"
+    program.write_text(_PROGRAM.format(step=step, when=when))
+    return program
+
+
+_SERVER = """
+import os, runpy, signal
+from fedml_dapper.federation import Server
+
+merge = Server._merge_opened
+
+def merge_and_die(server):
+    merge(server)
+    if server.state.round + 1 == {round_}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Server._merge_opened = merge_and_die
+runpy.run_module("fedml_dapper", run_name="__main__")
+"""
+
+
+def dying_server(folder: Path, round_: int) -> Path:
+    """The program of a server that dies when it has opened the sum of that round, before it writes it down."""
+    program = folder / "server_dies.py"
+    program.write_text(_SERVER.format(round_=round_))
+    return program

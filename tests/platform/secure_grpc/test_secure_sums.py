@@ -1,0 +1,126 @@
+"""Silos in processes of their own sum under masks: the same model, whoever is killed; or the round is void."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.federation import build_experiment, simulate
+
+from ..processes import Silos
+from .conftest import make_certificates
+from .dying_silo import dying_program, dying_server
+from .experiment_file import experiment_file
+from .replay import differences_to_replay
+
+SettingsFactory = Callable[..., Settings]
+SLIM = ("heterofl", "fedrolex", "dapperfl_slim")
+
+
+def secure(threshold: int, step_timeout_s: float = 600) -> str:
+    args = f"{{threshold: {threshold}, min_holders: 2, step_timeout_s: {step_timeout_s}}}"
+    return f"dapper_args.privacy={{secure_aggregation: {args}}}"
+
+
+SECURE = secure(3)
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
+    running: list[Silos] = []
+
+    def build(settings: Settings, config: SecureGrpcConfig, programs: Mapping[int, Path] | None = None) -> Silos:
+        file = experiment_file(tmp_path, settings, config)
+        running.append(Silos(tmp_path, file, settings.train_args.client_num_in_total, programs=programs))
+        return running[-1]
+
+    yield build
+    for silos in running:
+        silos.stop()
+
+
+def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> Settings:
+    return tiny_settings(
+        f"client_num_in_total={silos}", f"client_num_per_round={silos}", "threads=1", "epochs=1", "image_size=16",
+        "norm=group", "aggregation_weights=uniform", "dapper_args.params.heterofl={masked_loss: false}",
+        "dapper_args.params.fedrolex={masked_loss: false}", *overrides,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.long) for name in SLIM] + ["fedavg"])
+def test_the_model_is_that_of_the_simulation_bit_for_bit(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, method: str
+) -> None:
+    settings = settings_of(tiny_settings, 4, SECURE, f"method={method}", "comm_round=2")
+    server, rounds = simulate(build_experiment(settings))
+    silos = federation(settings, config)
+    silos.start_all()
+    assert [silos.wait(rank) for rank in range(5)] == [0] * 5, silos.output(0)
+    saved = load_file(silos.run_dir / "global_model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
+    assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
+
+
+@pytest.mark.long
+def test_of_six_silos_one_is_killed_before_it_sends_and_one_after(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    """The sums are those of the clients that the ledger names, bit for bit."""
+    config = config.model_copy(update={"certificates": make_certificates(tmp_path / "six", 6)})
+    settings = settings_of(tiny_settings, 6, secure(4, step_timeout_s=30), "method=fedavg", "comm_round=2")
+    programs = {2: dying_program(tmp_path, "Masked", "before"), 5: dying_program(tmp_path, "Masked", "after")}
+    silos = federation(settings, config, programs)
+    silos.start_all()
+    assert silos.wait(0) == 0, silos.output(0)
+    assert [silos.wait(rank) for rank in (2, 5)] == [-9, -9]
+    first, second = silos.rounds()
+    assert [client.client for client in first.clients] == [0, 2, 3, 4, 5]  # silo 5 had sent, so it is in the sum
+    assert first.absent == (1,)
+    assert [client.client for client in second.clients] == [0, 2, 3, 5]
+    assert "client 1 left the sum: it did not answer in time" in silos.output(0)
+    assert differences_to_replay(build_experiment(settings), silos) == []
+
+
+@pytest.mark.long
+def test_below_the_threshold_the_round_is_void_and_says_so(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    settings = settings_of(tiny_settings, 4, secure(3, step_timeout_s=10), "method=fedavg", "comm_round=2")
+    dies = dying_program(tmp_path, "Masked", "before")
+    silos = federation(settings, config, {2: dies, 3: dies})
+    silos.start_all()
+    assert silos.wait(0) == 0, silos.output(0)
+    first, second = silos.rounds()
+    assert first.rolled_back == "the sum is void: 2 clients have sent their part, and the threshold is 3"
+    assert second.rolled_back == "the sum is void: 2 clients are there, and the threshold is 3"
+    assert (first.clients, second.clients) == ((), ())
+    initial = build_experiment(settings).method.problem.backbone.state_dict()
+    saved = load_file(silos.run_dir / "global_model.safetensors")
+    assert all(torch.equal(saved[name], tensor) for name, tensor in initial.items())
+
+
+@pytest.mark.long
+def test_a_round_that_a_crashed_server_had_opened_is_void_and_not_opened_again(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    settings = settings_of(tiny_settings, 4, SECURE, "method=fedavg", "comm_round=3", "round_timeout_s=600")
+    silos = federation(settings, config)
+    silos.start(0, program=dying_server(tmp_path, round_=2))
+    for rank in range(1, 5):
+        silos.start(rank)
+    assert silos.wait(0) == -9
+    silos.start(0)
+    assert [silos.wait(rank) for rank in range(5)] == [0] * 5, silos.output(0)
+    first, second, third = silos.rounds()
+    assert len(first.clients) == len(third.clients) == 4
+    assert second.rolled_back == "the sum is void: 0 clients are there, and the threshold is 3"
+    assert all("nothing is opened twice" in reason for reason in second.refused.values())
+    assert first.scores is not None
+    assert second.scores is not None
+    assert second.scores.domain_loss == first.scores.domain_loss  # the model is that of the round before
+    assert third.scores != second.scores
