@@ -76,7 +76,9 @@ def test_run_as_json_prints_one_document_and_writes_everything(
     }  # fmt: skip
     assert "round 2/2" in finished.stderr
     assert finished.stderr.index("10 clients") < finished.stderr.index("round 1/2")
-    assert any(line.endswith(str(folder / "settings.yaml")) for line in finished.stderr.splitlines())
+    lines = finished.stderr.splitlines()
+    assert any(line.endswith(str(folder / "settings.yaml")) for line in lines)
+    assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
     assert "learning_rate_decay" not in finished.stderr  # ninety lines of settings would scroll all else away
 
 

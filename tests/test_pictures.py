@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from PIL import ImageFont
+from PIL import Image, ImageFont
 
-from docs.pictures import levels, memory, rooms
+from docs.pictures import levels, memory, recording, rooms
 from docs.pictures.canvas import WIDTH
-from docs.pictures.gallery import FOLDER, PICTURES
+from docs.pictures.gallery import DRAWINGS, FOLDER, PICTURES, drawn
+from docs.pictures.take import PHOTOGRAPHS
 
 from .test_architecture import FLOORS, PACKAGE
 
@@ -20,22 +21,24 @@ FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf
 """Wider than what browsers show: where its texts fit, others do."""
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 40_000
+MOST_BYTES_OF_PHOTOGRAPHS = 500_000
 
 
 def committed(name: str) -> str:
     return (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_what_is_committed_is_what_the_code_draws(name: str) -> None:
-    assert PICTURES[name]().svg() == committed(name), "run: python -m docs.pictures"
+    assert drawn(name) == committed(name), "run: python -m docs.pictures"
 
 
-def test_every_file_has_code_that_draws_it() -> None:
-    assert sorted(file.stem for file in FOLDER.glob("*.svg")) == sorted(PICTURES)
+def test_every_file_has_code_that_makes_it() -> None:
+    assert sorted(file.stem for file in FOLDER.glob("*.svg")) == sorted(DRAWINGS)
+    assert sorted(file.stem for file in FOLDER.glob("*.png")) == sorted(PHOTOGRAPHS)
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_screen_readers_have_something_to_say_and_the_file_is_small(name: str) -> None:
     root = ElementTree.fromstring(committed(name))
     assert root.findtext(f"{SVG}title")
@@ -63,11 +66,32 @@ def test_no_box_is_without_an_area(name: str) -> None:
         assert min(float(box.attrib[side]) for side in ("width", "height")) > 0
 
 
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", [*(f"{name}.svg" for name in DRAWINGS), *(f"{name}.png" for name in PHOTOGRAPHS)])
 def test_a_page_shows_it_and_says_what_it_shows(name: str) -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in FOLDER.parent.glob("*.md"))
-    [alt] = set(re.findall(rf"^!\[(.*)\]\(pictures/{name}\.svg\)$", pages, re.MULTILINE))
+    [alt] = set(re.findall(rf"!\[([^]]*)\]\(pictures/{re.escape(name)}\)", pages))
     assert len(alt) > 20
+
+
+@pytest.mark.parametrize("name", PHOTOGRAPHS)
+def test_photographs_have_the_size_that_is_asked_for_and_are_small(name: str) -> None:
+    file = FOLDER / f"{name}.png"
+    with Image.open(file) as picture:
+        assert picture.size == PHOTOGRAPHS[name][:2]
+    assert file.stat().st_size < MOST_BYTES_OF_PHOTOGRAPHS / len(PHOTOGRAPHS)
+
+
+def test_what_the_quickstart_prints_fits_80_columns_and_tells_no_place_of_anybody() -> None:
+    command, printed = recording.lines()
+    assert command.startswith("fedml-dapper run -c config/quickstart.yaml")
+    assert max(len(line.text) for line in printed) <= recording.COLUMNS
+    assert [line.at_s for line in printed] == sorted(line.at_s for line in printed)
+    texts = [line.text.strip() for line in printed]
+    levels, first_round = (
+        next(n for n, text in enumerate(texts) if text.startswith(s)) for s in ("Levels:", "round 1/")
+    )
+    assert levels < first_round < next(n for n, text in enumerate(texts) if "What each device gets" in text)
+    assert texts[-1] == "Report: /tmp/demo/runs/first/report.html"
 
 
 def test_the_house_has_all_rooms_on_their_floors() -> None:

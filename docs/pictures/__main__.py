@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from docs.pictures.gallery import FOLDER, PICTURES
+from docs.pictures.gallery import DRAWINGS, FOLDER, drawn
 
 if __name__ == "__main__":
-    for name, picture in PICTURES.items():
-        (FOLDER / f"{name}.svg").write_text(picture().svg(), encoding="utf-8")
+    for name in DRAWINGS:
+        (FOLDER / f"{name}.svg").write_text(drawn(name), encoding="utf-8")

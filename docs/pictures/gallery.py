@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from docs.pictures import a_round, dependency_group, federation, levels, memory, partitions, recovery, rooms
+from docs.pictures import (
+    a_round,
+    dependency_group,
+    federation,
+    levels,
+    memory,
+    partitions,
+    recording,
+    recovery,
+    rooms,
+)
 from docs.pictures.canvas import Picture
 
 FOLDER = Path(__file__).parent
@@ -21,3 +31,13 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "levels": levels.picture,
 }
 """Name of the file without its suffix, and what draws it."""
+
+
+def drawn(name: str) -> str:
+    """The text of a file, its name without the suffix."""
+    return recording.svg() if name == RECORDING else PICTURES[name]().svg()
+
+
+RECORDING = "recording"
+DRAWINGS = (*PICTURES, RECORDING)
+"""All names: those of pictures, and that of a terminal, which is in colours of its own."""

@@ -36,7 +36,7 @@ class LogProgress(RunObserver):
         self._profiles = experiment.profiles
         self._every_s = every_s
         self._resumed_after = 0
-        self._started = self._told = time.monotonic()
+        self._started = self._told = self._round_began = time.monotonic()
         self._round = 0
         self._shares: dict[int, float] = {}
         """How far each client of the round is."""
@@ -54,7 +54,7 @@ class LogProgress(RunObserver):
         self.run_started(record)
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        self._round, self._last_step = round_, ""
+        self._round, self._round_began, self._last_step = round_, time.monotonic(), ""
         self._shares = dict.fromkeys(client_ids, 0.0)
 
     def client_stepped(self, client_id: int, done: int, total: int) -> None:
@@ -79,12 +79,11 @@ class LogProgress(RunObserver):
             self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def _within_round(self) -> str:
-        shares = list(self._shares.values())
-        done = sum(share == 1 for share in shares)
-        parts = [f"round {self._round}/{self._rounds}", f"{done} of {len(shares)} trained"]
-        if self._last_step:
-            parts += [self._last_step, f"ETA {self._to_go(self._finished_rounds)}"]
-        return flowed(parts, self._console.width)
+        head, shares = f"round {self._round}/{self._rounds}", list(self._shares.values())
+        if not self._last_step:  # none yet, or nobody hears of them, as across silos
+            return f"{head}  {len(shares)} clients at work, {duration(time.monotonic() - self._round_began)} so far"
+        done = f"{sum(share == 1 for share in shares)} of {len(shares)} trained"
+        return flowed([head, done, self._last_step, f"ETA {self._to_go(self._finished_rounds)}"], self._console.width)
 
     @property
     def _finished_rounds(self) -> float:

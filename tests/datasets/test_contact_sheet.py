@@ -30,7 +30,7 @@ def test_a_class_without_images_leaves_a_gap(small_suite: Callable[..., Suite]) 
 
 
 def test_many_classes_do_not_make_it_larger(small_suite: Callable[..., Suite]) -> None:
-    hundred = contact_sheet(replace(small_suite([4, 4, 4]), classes=("",) * 100))
+    hundred = contact_sheet(replace(small_suite([40, 40, 40]), classes=("",) * 100))
     assert hundred is not None
     assert len(hundred.classes) == 20
     columns = [column for row in hundred.rows.values() for column in row if column is not None]

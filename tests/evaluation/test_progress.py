@@ -51,7 +51,7 @@ def test_within_a_long_round_the_log_says_where_it_is(tiny_settings: Callable[..
     progress = LogProgress(Console(file=lines, width=80), experiment, every_s=0.01)
     progress.run_started(experiment.record())
     progress.round_started(1, [4, 7])
-    wait_until(lambda: "round 1/2  0 of 2 trained\n" in lines.getvalue())
+    wait_until(lambda: "round 1/2  2 clients at work, " in lines.getvalue())
     progress.client_stepped(4, 9, 9)
     progress.client_stepped(7, 3, 9)
     step = f"1 of 2 trained  client 7 (level {experiment.profiles[7].level}) step 3/9"
