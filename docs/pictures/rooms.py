@@ -15,6 +15,7 @@ FLOORS: tuple[tuple[Colour, tuple[tuple[str, str], ...]], ...] = (
     ("orange", (("pruning/", "ratio, plan, slim model, recovery"), ("tasks/", "loss and metrics"))),
     ("orange", (("models/", "backbones"), ("datasets/", "domains, dealt out to clients"))),
     ("soft", (("config/", "typed settings; registry.py: what these may name"),)),
+    ("soft", (("secure_sum/", "sums of which the server sees no summand"),)),
 )
 """From the top down: rooms of a floor, each with what it is for."""
 _LEFT, _TOP, _FLOOR, _WALL = 60, 108, 46, 780

@@ -217,7 +217,9 @@ class DapperServerManager(RoundManager):
     def handle_sum(self, msg_params: Message) -> None:
         """What a silo says in a step of the sum."""
         process = int(msg_params.get_sender_id())
-        if self._summing is None or not self._summing.hear(process - 1, msg_params.get(SUM)):
+        if self._summing is None:
+            return  # the sum was open before this silo's share came
+        if not self._summing.hear(process - 1, msg_params.get(SUM)):
             self.note_drop("rank %d: what is no step of the present sum, dropped", process)
 
     def on_deadline(self) -> None:

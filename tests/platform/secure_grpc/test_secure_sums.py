@@ -124,3 +124,26 @@ def test_a_round_that_a_crashed_server_had_opened_is_void_and_not_opened_again(
     assert second.scores is not None
     assert second.scores.domain_loss == first.scores.domain_loss  # the model is that of the round before
     assert third.scores != second.scores
+
+
+OLDER = """
+import runpy
+from fedml_dapper.platform import introduction
+
+introduction.__version__, introduction.WIRE_SCHEMA = "0.1.0", 4
+runpy.run_module("fedml_dapper", run_name="__main__")
+"""
+
+
+@pytest.mark.long
+def test_a_silo_of_a_version_without_it_hears_that_in_a_line(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    older = tmp_path / "older.py"
+    older.write_text(OLDER)
+    silos = federation(settings_of(tiny_settings, 4, SECURE, "method=fedavg"), config)
+    silos.start(0)
+    silos.start(4, program=older)
+    assert silos.wait(4) == 2
+    [line] = [line for line in silos.output(4).splitlines() if "refuses this silo" in line]
+    assert "this run sums under masks, which its version of fedml_dapper cannot: upgrade" in line
