@@ -61,6 +61,8 @@ setup(
             *EXPORT,
             "tensorboard>=2.15",
             "moto[server]>=5",
+            "nbclient>=0.10",
+            "ipykernel>=6.29",
             "build>=1",
             "pytest>=8",
             "pytest-xdist>=3",

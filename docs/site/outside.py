@@ -74,7 +74,7 @@ def _origin(uri: str) -> str:
 def _place(target: str) -> str:
     """Where a file or folder of the repository is in the site."""
     if target.startswith("docs/"):
-        return target.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", target.removeprefix("docs/"))
     return PAGES.get(target, f"{_SOURCES}/{target}.md")
 
 

@@ -1,0 +1,1 @@
+"""Notebooks, kept with the output of their last run: ``python -m docs.tutorials`` runs them again."""
