@@ -152,8 +152,9 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup
         on_clock = [record for record in rounds if record.clock is not None]
         if on_clock:
             drawn["timeline"] = clock_figures.timeline(run, on_clock[-1])
-        drawn["loss"] = figures.loss_per_level(run, rounds)
-        drawn["seconds"] = figures.seconds_per_level(run, rounds)
+        if any(record.clients for record in rounds):
+            drawn["loss"] = figures.loss_per_level(run, rounds)
+            drawn["seconds"] = figures.seconds_per_level(run, rounds)
     return {name: inline_svg(figure) for name, figure in drawn.items()}
 
 

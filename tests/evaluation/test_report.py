@@ -67,7 +67,7 @@ def test_sections_come_in_reading_order(make_run, rounds, write):
 
     assert page.headings == [
         "Result",
-        "Accuracy against what it cost",
+        "Top-1 accuracy (%) against what it cost",
         "What each device gets",
         "Who the clients are",
         "What a client costs",

@@ -228,6 +228,6 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     process.terminate()
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == INTERRUPTED, stderr
-    assert f"rank 0: {GOING_ON}" in stderr
+    assert GOING_ON in stderr  # of rank 0, unless a library has swallowed its interruption: then another one is first
     assert "Traceback" not in stderr, stderr
     assert len(read_ledger(run_dir / LEDGER_NAME)[1]) >= 2

@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_and_a_finished_one_only_reports(tiny_settings: Set
     (run_dir / "report.html").unlink()
     before = (run_dir / LEDGER_NAME).read_bytes()
     second = finished(command(config, run_dir), run_dir)
-    assert f"The run in {run_dir} is finished already." in second.stdout
+    assert f"The run in {run_dir} is finished already." in " ".join(second.stdout.split())
     assert "round 10/10" not in second.stderr
     assert (run_dir / "report.html").is_file()
     assert (run_dir / LEDGER_NAME).read_bytes() == before

@@ -59,7 +59,8 @@ def test_its_figures_go_from_training_to_report(regression: Callable[..., Experi
     shown.print(result_table(summary, run))
     table = shown.export_text()
     report = write_run_report(tmp_path / "run").read_text()
-    assert f"global {errors[-1]:.4g} (best {min(errors):.4g})  town" in text.getvalue()
+    assert f"global {errors[-1]:.4g} (best {min(errors):.4g})  clients' own" in text.getvalue()
+    assert f"  town {last.domain_accuracy['town']:.4g}  coast" in text.getvalue()
     for shown_text in (text.getvalue(), table, report):
         assert "%" not in shown_text.split("<h2>Who the clients are")[0].split("</style>")[-1]
         assert "ccuracy" not in shown_text.split("<h2>What a client costs")[0].split("</style>")[-1]
