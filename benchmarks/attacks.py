@@ -14,7 +14,6 @@ is that in which cells are run, seeds first.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,14 +26,12 @@ import click
 import torch
 from torch import Tensor
 
-from benchmarks.paired import say_progress
+from benchmarks.resumable import run_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.datasets import ClientData, ClientSamples, ImageSet, TestSamples, images_of
-from fedml_dapper.durable import written_whole
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, RunObserver, Server, build_experiment
 from fedml_dapper.federation.rounds import run_rounds
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.provenance import commit
 from fedml_dapper.pruning import slim_tensors
 
 CONFIGS = Path(__file__).parents[1] / "config"
@@ -196,11 +193,6 @@ def _cell_of(figures: Mapping[str, Any]) -> Cell:
     return Cell(**{**named, "overrides": tuple(named["overrides"])})
 
 
-def read(output: Path) -> list[dict[str, Any]]:
-    """The cells of a file; none of one that is not there."""
-    return [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] if output.exists() else []
-
-
 @click.command()
 @click.option("--networks", default="quickstart", show_default=True, help="Files of config/ without .yaml.")
 @click.option("--rounds", default=12, show_default=True)
@@ -216,19 +208,10 @@ def main(
 ) -> None:  # fmt: skip
     """Run what OUTPUT does not hold yet, then show it all."""
     numbers = [int(seed) for seed in seeds.split(",")]
-    grid = list(
-        cells(networks.split(","), rounds, numbers, attacks.split(","), places.split(","), defences.split(), overrides)
+    grid = cells(
+        networks.split(","), rounds, numbers, attacks.split(","), places.split(","), defences.split(), overrides
     )
-    found = read(output)
-    known = {_cell_of(figures) for figures in found}
-    missing = [cell for cell in grid if cell not in known]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    begun, made_by = time.perf_counter(), commit()
-    for number, cell in enumerate(missing, start=1):
-        found.append(run(cell, made_by))
-        with written_whole(output) as whole:
-            whole.write_text("".join(json.dumps(figures) + "\n" for figures in found), encoding="utf-8")
-        say_progress(number, len(missing), begun)
+    found = run_missing(grid, output, run, _cell_of)
     click.echo("\n".join(table(found)))
 
 

@@ -29,16 +29,14 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from benchmarks.paired import say_progress
+from benchmarks.resumable import run_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.datasets import ClientSamples, ImageSet, TestSamples, images_of
-from fedml_dapper.durable import written_whole
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, RunObserver, Server, build_experiment
 from fedml_dapper.federation.accountant import epsilon
 from fedml_dapper.federation.rounds import run_rounds
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.models import Backbone
-from fedml_dapper.provenance import commit
 from fedml_dapper.pruning import slim_tensors
 
 QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
@@ -177,15 +175,7 @@ def main(seeds: str, methods: str, noises: str, overrides: tuple[str, ...], outp
         Cell(method, noise, int(seed), overrides)
         for noise, method, seed in product(multipliers, methods.split(","), seeds.split(","))
     ]
-    found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] if output.exists() else []
-    known = {_cell_of(figures) for figures in found}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    begun, made_by, missing = time.perf_counter(), commit(), [cell for cell in grid if cell not in known]
-    for number, cell in enumerate(missing, start=1):
-        found.append(run(cell, made_by))
-        with written_whole(output) as whole:
-            whole.write_text("".join(json.dumps(figures) + "\n" for figures in found), encoding="utf-8")
-        say_progress(number, len(missing), begun)
+    found = run_missing(grid, output, run, _cell_of)
     click.echo("\n".join(table(found)))
 
 
