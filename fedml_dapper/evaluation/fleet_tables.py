@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.config import LevelArgs
-from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.units import share
+from fedml_dapper.evaluation.cost import cost_cells, cost_headings, cost_reference
 from fedml_dapper.federation import LevelFootprint, level_footprints
 from fedml_dapper.fleet import ClientFit, FleetPlan, demands
 from fedml_dapper.methods import Method
@@ -101,18 +100,11 @@ def needs_table(needs: Sequence[LevelNeeds], title: str) -> Table:
     """A row per level; MMACs are for one sample's forward pass, GMACs for a sample's share of a round."""
     reference = cost_reference(needs)
     table = Table(title=escape(title))
-    headings = ("params (M)", f"share of {reference.name}", "MMACs", "up (MB)", "down (MB)", "peak memory (MB)")
-    for heading in ("level", "ratio", *headings, "round (GMACs)"):
+    for heading in (*cost_headings(reference), "peak memory (MB)", "round (GMACs)"):
         table.add_column(heading, justify="right")
     for row in needs:
         table.add_row(
-            str(row.level),
-            f"{row.ratio:g}",
-            f"{row.params / 1e6:.3f}",
-            share(row.params, reference.footprint.params, digits=2),
-            f"{row.macs / 1e6:.2f}",
-            f"{row.bytes_up / 1e6:.2f}",
-            f"{row.bytes_down / 1e6:.2f}",
+            *cost_cells(row, reference),
             "does not train" if row.memory_bytes is None else f"{row.memory_bytes / 1e6:.0f}",
             "" if row.round_macs is None else f"{row.round_macs / 1e9:.2f}",
         )

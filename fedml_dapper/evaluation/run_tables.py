@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.evaluation.cost import cost_reference
+from fedml_dapper.evaluation.cost import cost_cells, cost_headings, cost_reference
 from fedml_dapper.evaluation.summary import Accuracy, DeviceSummary, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.terminal import as_wide_as_its_title
-from fedml_dapper.evaluation.units import share
 from fedml_dapper.federation import LevelFootprint, RunRecord
 from fedml_dapper.metric import Metric
 
@@ -94,18 +93,10 @@ def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
     """What each capability level's model costs; MACs are for one image's forward pass, MB are 10^6 bytes."""
     reference = cost_reference(footprints)
     table = Table(title=escape(title))
-    for heading in ("level", "ratio", "params (M)", f"of {reference.name}", "MMACs", "up (MB)", "down (MB)"):
+    for heading in cost_headings(reference):
         table.add_column(heading, justify="right")
     for footprint in footprints:
-        table.add_row(
-            str(footprint.level),
-            f"{footprint.ratio:g}",
-            f"{footprint.params / 1e6:.3f}",
-            share(footprint.params, reference.footprint.params, digits=2),
-            f"{footprint.macs / 1e6:.2f}",
-            f"{footprint.bytes_up / 1e6:.2f}",
-            f"{footprint.bytes_down / 1e6:.2f}",
-        )
+        table.add_row(*cost_cells(footprint, reference))
     return as_wide_as_its_title(table)
 
 
