@@ -37,6 +37,11 @@ class CommonArgs(Section):
     random_seed: int = Field(default=1, ge=0, le=MAX_SEED)
     """Of partition, levels, initial weights and batches, none of which depends on the method."""
 
+    @property
+    def is_simulation(self) -> bool:
+        """Whether all clients are this experiment's own, so that it holds all that they hold."""
+        return self.training_type == "simulation"
+
 
 class ClientArgs(Section):
     """One entry of ``data_args.clients``: what a client holds, and how strong its device is."""

@@ -200,8 +200,8 @@ class Settings(Section):
                 f"{place}.min_holders is {secure.fewest_holders}, and a round has {count} clients, so that no weight"
                 " would ever change; lower it"
             )
-        is_simulation = self.common_args.training_type == "simulation"
-        tells = not is_simulation and (self.data_args.partition == "own" or bool(args.evaluation.personal))
+        of_own_samples = self.data_args.partition == "own" or bool(args.evaluation.personal)
+        tells = of_own_samples and not self.common_args.is_simulation
         refused = {
             "dapper_args.defence.max_change looks at single uploads": args.defence.max_change is not None,
             f"dapper_args.uplink {args.uplink} has codes that cannot be added up": args.uplink != "fp32",

@@ -125,7 +125,7 @@ def _own(run: FinishedRun, client: int, level: int | None) -> Subject:
         raise ConfigError(
             f"--level {level}: client {client}'s own model is of level {profile.level}; leave --level out"
         )
-    if run.settings.common_args.training_type != "simulation":
+    if not run.settings.common_args.is_simulation:
         raise ConfigError(
             f"--client {client}: a silo keeps its own model to itself, and the run's folder does not have it"
         )

@@ -37,7 +37,7 @@ class Collector:
         self._layout = experiment.method.problem.layout
         self._check = UploadCheck(experiment)
         self.state = state
-        self.holds_memories = experiment.settings.common_args.training_type == "simulation"
+        self.holds_memories = experiment.settings.common_args.is_simulation
         """Whether clients' memories are here; silos keep theirs to themselves."""
         self.memories: dict[int, Memory] = {}
         """What each client remembers, by client id."""

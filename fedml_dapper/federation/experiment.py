@@ -89,8 +89,7 @@ class Experiment:
     @property
     def sums_in_secret(self) -> bool:
         """Whether clients are processes of their own whose uploads the server does not see, but their sum."""
-        is_simulation = self.settings.common_args.training_type == "simulation"
-        return self.method.problem.secure_sums is not None and not is_simulation
+        return self.method.problem.secure_sums is not None and not self.settings.common_args.is_simulation
 
     def data_of(self, client_id: int) -> ClientData:
         """The training data of ``client_id``, which this process has."""
@@ -173,7 +172,7 @@ def build_experiment(
             f"dapper_args.defence.aggregation: `{aggregation}` stands in for the mean of methods that recover and"
             f" average only, and `{method.name}` aggregates in its own way; set it to mean, or choose another method"
         )
-    if method.tests_on_training_data and settings.common_args.training_type != "simulation":
+    if method.tests_on_training_data and not settings.common_args.is_simulation:
         raise ConfigError(
             f"dapper_args.params.{method.name}: these settings measure something on all clients' training data, which"
             " only a simulation has in one place; choose others (docs/methods.md)"
@@ -207,7 +206,6 @@ def build_experiment(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
     workers, privacy, secure = plan_workers(settings, division), problem.privacy, problem.secure_sums
-    is_simulation = settings.common_args.training_type == "simulation"
     return Experiment(
         settings=settings,
         method=method,
@@ -228,7 +226,7 @@ def build_experiment(
             *(() if fleet is None else fleet.notes),
             *(() if workers.note is None else (workers.note,)),
             *(() if privacy is None else (privacy_note(privacy, settings.train_args.comm_round),)),
-            *(() if secure is None else (secure_sums_note(secure, is_simulation),)),
+            *(() if secure is None else (secure_sums_note(secure, settings.common_args.is_simulation),)),
         ),
         sources=_sources(settings, model, data),
         clock=_clock(settings, method, fleet),
@@ -258,7 +256,7 @@ def _check_buffer(settings: Settings, method: Method[Any]) -> None:
     args, wanted = settings.dapper_args, settings.train_args.client_num_per_round
     if args.buffer_size is None:
         return
-    if settings.common_args.training_type == "simulation":
+    if settings.common_args.is_simulation:
         raise ConfigError(
             "dapper_args.buffer_size: a simulation has no real clock; choose dapper_args.fleet.clock, late: kept and"
             " over_selection (docs/fleet.md)"
@@ -289,7 +287,7 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
     args, training = settings.dapper_args.fleet, settings.train_args
     if fleet is None or args is None or args.clock is None:
         return None
-    if settings.common_args.training_type != "simulation":
+    if not settings.common_args.is_simulation:
         raise ConfigError(
             "dapper_args.fleet.clock: a virtual clock is for simulations; silos' rounds take real time, which"
             " dapper_args.round_timeout_s limits. Leave it out"

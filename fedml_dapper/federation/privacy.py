@@ -19,7 +19,7 @@ def settled_privacy(settings: Settings) -> Privacy | None:
     args = settings.dapper_args.privacy
     if args is None or not args.adds_noise:
         return None
-    by_default = "run" if settings.common_args.training_type == "simulation" else "secret"
+    by_default = "run" if settings.common_args.is_simulation else "secret"
     is_secret = (args.noise_seed or by_default) == "secret"
     privacy = Privacy(args.where, args.clip, args.noise_multiplier or 0.0, args.delta, is_secret)
     if args.target_epsilon is None:

@@ -223,9 +223,7 @@ class Server(Collector):
         if secure is None or self.holds_memories:
             return None
         plans = {client_id: self._plan_of(client_id) for client_id in self._ready}
-        self._exchange = SumExchange(
-            self.state.round + 1, self._ready, plans, self._layout, secure.rules, codec
-        )  # fmt: skip
+        self._exchange = SumExchange(self.state.round + 1, self._ready, plans, self._layout, secure.rules, codec)
         return self._exchange
 
     def _plan_of(self, client_id: int) -> PruningPlan:

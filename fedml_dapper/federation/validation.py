@@ -29,7 +29,7 @@ class UploadCheck:
         self._layout = experiment.method.problem.layout
         self._metric = experiment.method.problem.task.headline
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
-        is_simulation = experiment.settings.common_args.training_type == "simulation"
+        is_simulation = experiment.settings.common_args.is_simulation
         is_bounded = experiment.settings.dapper_args.privacy is not None  # and no client may decide on another's upload
         self.times_median = None if is_simulation or is_bounded else self._defence.max_times_median
         """``defence.max_times_median``, where clients are other people's and nothing else bounds them."""
