@@ -347,11 +347,18 @@ def test_a_stream_that_breaks_off_is_dropped_and_may_be_repeated(
         frames = whole.frames()
         yield next(frames)
         yield next(frames)
-        go_on.wait(10)
+        go_on.wait(60)
 
     broken = raw(1).begin(half())
     no_message = parcel(receiver=2)  # refused in any case
-    wait_until(lambda: refused(lambda: raw(1).deliver(no_message.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    def has_begun() -> bool:
+        nonlocal broken
+        if broken.done():  # the call that asks came first, and took its place
+            broken = raw(1).begin(half())
+        return refused(lambda: raw(1).deliver(no_message.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    wait_until(has_begun)
     assert refused(lambda: raw(1).deliver(whole.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED  # one at a time
     broken.cancel()
     go_on.set()
