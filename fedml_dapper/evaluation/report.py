@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, get_args
 
 import yaml
@@ -74,6 +75,8 @@ def write_report(
             extreme="maximum" if run.metric.higher_is_better else "minimum",
             summary=summary,
             privacy=_spent(rounds),
+            opened_share=_opened_share(rounds),
+            without_change=[record for record in rounds if record.rolled_back is not None],
             others=_other_figures(rounds),
             clients=client_rows(run, summary),
             planned_rounds=_setting(run, "train_args", "comm_round"),
@@ -128,6 +131,12 @@ def _spent(rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
     """What the last round left of a client's privacy; None where nothing is promised."""
     privacy = rounds[-1].privacy if rounds else None
     return None if privacy is None or privacy.epsilon is None else privacy
+
+
+def _opened_share(rounds: Sequence[RoundRecord]) -> float | None:
+    """Of the weights, in the rounds whose sum was opened; None where nobody sums under masks."""
+    shares = [record.opened_share for record in rounds if record.opened_share is not None]
+    return fmean(shares) if shares else None
 
 
 def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, float]]]:

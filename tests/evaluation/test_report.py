@@ -107,6 +107,25 @@ def test_epsilon_stands_beside_accuracy_where_there_is_one(make_run, make_round,
     assert "epsilon" not in _Page(page(None, None)).text
 
 
+def test_sums_under_masks_and_rounds_that_came_to_nothing_are_shown(make_run, make_round, write):
+    void, ruinous = "the sum is void: 2 clients are there, and the threshold is 3", "client 1 sent <b>3e38</b>"
+    rounds = [
+        make_round(1, 20.0, 10.0).model_copy(update={"opened_share": 0.5}),
+        make_round(2).model_copy(update={"rolled_back": void}),
+        make_round(3, 30.0, 20.0).model_copy(update={"opened_share": 1.0}),
+        make_round(4).model_copy(update={"rolled_back": void}),
+        make_round(5).model_copy(update={"rolled_back": ruinous}),
+    ]
+    html = write(make_run(), rounds)
+    assert "<strong>75 %</strong>of the weights opened in sums under masks" in html
+    assert "3 rounds left the model as it was:" in html
+    assert f"{void} (round 2, 4)" in html
+    assert "client 1 sent &lt;b&gt;3e38&lt;/b&gt; (round 5)" in html
+    plain = write(make_run(), [make_round(1, 20.0, 10.0)])
+    assert "under masks" not in plain
+    assert "left the model as it was" not in plain
+
+
 def test_labels_are_escaped(make_run, make_round, write):
     evil = "<script>alert('x')</script>"
     run = make_run(suite=evil, method=evil, notes=(evil,), settings={"data_args": {"dataset": evil}})
