@@ -155,14 +155,21 @@ def serve(listener: socket.socket) -> dict[str, Any]:
 
 
 def guard(process: int, connection: socket.socket) -> NoReturn:
-    """Tell the pid of ``process``, wait for its end, tell its exit code; end it where nobody is interested any more."""
+    """Tell the pid of ``process``, wait for its end, tell its exit code; end it where nobody is interested any more.
+
+    The pid is the process's until whoever started it has heard of its end, who may send it a signal till then.
+    """
     connection.send(NUMBER.pack(process))
     ended = os.pidfd_open(process)
     if ended not in select.select([ended, connection], [], [])[0]:
         os.kill(process, signal.SIGKILL)
-    _, status = os.waitpid(process, 0)
-    with suppress(BrokenPipeError):
-        connection.send(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+    end = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert end is not None
+    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.send(NUMBER.pack(code))
+        connection.recv(1)  # until it is heard
+    os.waitpid(process, 0)
     os._exit(0)
 
 

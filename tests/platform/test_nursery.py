@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ..waiting import wait_until
 from .nursery import Fork, nursery
 
 Starter = Callable[[str], Fork]
@@ -49,6 +49,23 @@ def test_a_killed_one_was_killed(start: Starter) -> None:
     assert process.wait(60) == -signal.SIGKILL
 
 
+def test_one_that_ended_a_moment_ago_can_still_be_told_to(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = start("pass")
+    wait_until(lambda: not runs(process.pid))
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "poll", lambda: None)  # as if asked right before
+        process.terminate()
+    assert process.wait(60) == 0
+
+
+def runs(process: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
 def test_a_stand_in_s_fork_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)")
     stand_in = subprocess.Popen(
@@ -59,10 +76,7 @@ def test_a_stand_in_s_fork_ends_with_it(tmp_path: Path) -> None:
     assert fork != stand_in.pid
     stand_in.kill()
     stand_in.communicate(timeout=60)
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{fork}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not runs(fork))
 
 
 def test_a_stand_in_ends_as_its_fork_does(tmp_path: Path) -> None:
