@@ -16,11 +16,12 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.operations import AuditLog, allowance
-from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
+from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo, link
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
 from ..processes import ROOT, free_port
 from .manager import Manager
+from .raw_silo import SECONDS
 
 NUM_SILOS = 2
 MAX_MESSAGE_MB = 4
@@ -67,7 +68,7 @@ class Running:
     def receive_message(self, msg_type: Any, msg_params: Message) -> None:
         self.told.put(msg_params)
 
-    def next(self, seconds: float = 60) -> Message:
+    def next(self, seconds: float = SECONDS) -> Message:
         return self.told.get(timeout=seconds)
 
     def nothing_else(self, seconds: float = 0.5) -> bool:
@@ -110,6 +111,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 Starter = Callable[..., Running]
 
 
+@pytest.fixture(autouse=True)
+def _nobody_is_gone_because_the_machine_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "AWAY_SECONDS", SECONDS)
+
+
 @pytest.fixture
 def start(config: SecureGrpcConfig) -> Iterator[Starter]:
     """``start(rank)`` or ``start(rank, config)``: that process's transport, connected."""
@@ -121,7 +127,7 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
             silos = {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)}
             transport: Endpoint = SecureServer(settings, credentials, silos, AuditLog(settings.audit_file), Manager())
         else:
-            transport = SecureSilo(settings, credentials, rank, patience_s=20)
+            transport = SecureSilo(settings, credentials, rank, patience_s=SECONDS)
         running.append(Running(transport))
         if ready:
             assert running[-1].next().get_type() == READY

@@ -14,6 +14,8 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import Credentials
 from fedml_dapper.platform.secure_grpc.parcel import Envelope, Parcel
 
+from ...waiting import wait_until
+
 UPLOAD, STATUS, MODEL, CHECK, FINISH = 3, 5, 2, 6, 7
 """FedML's message types."""
 OPTIONS = (
@@ -21,6 +23,8 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),  # or the window may grow until all that is left unread fits into it
 )
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+SECONDS = 300.0
+"""How long a call may take: no promise, only the end of waiting."""
 DELIVER, FETCH = "/fedml_dapper.Federation/Deliver", "/fedml_dapper.Federation/Fetch"
 TRY_UP, TRY_DOWN = "/fedml_dapper.Federation/TryUp", "/fedml_dapper.Federation/TryDown"
 
@@ -47,40 +51,57 @@ class RawSilo:
         self._metadata = () if token is None else (("authorization", token),)
 
     def deliver(
-        self, frames: Iterator[bytes], timeout: float | None = 10, compression: grpc.Compression | None = None
+        self, frames: Iterator[bytes], timeout: float | None = SECONDS, compression: grpc.Compression | None = None
     ) -> bytes:
         call = self._channel.stream_unary(DELIVER)
         return call(frames, timeout=timeout, metadata=self._metadata, compression=compression)  # type: ignore[no-any-return]
 
     def begin(self, frames: Iterator[bytes]) -> Any:
-        return self._channel.stream_unary(DELIVER).future(frames, timeout=30, metadata=self._metadata)
+        return self._channel.stream_unary(DELIVER).future(frames, timeout=SECONDS, metadata=self._metadata)
 
     def begin_fetch(self) -> Any:
         """A fetch that reads nothing yet."""
-        return self._channel.unary_stream(FETCH)(b"{}", timeout=30, metadata=self._metadata)
+        return self._channel.unary_stream(FETCH)(b"{}", timeout=SECONDS, metadata=self._metadata)
 
     def begin_wordless(self, method: str) -> Any:
         """A call that says nothing, and does not end either."""
         silence = iter(threading.Event().wait, True)
-        return self._channel.stream_stream(method)(silence, timeout=30, metadata=self._metadata)
+        return self._channel.stream_stream(method)(silence, timeout=SECONDS, metadata=self._metadata)
 
     def try_up(self, frames: Iterator[bytes]) -> bytes:
         call = self._channel.stream_unary(TRY_UP)
-        return call(frames, timeout=30, metadata=self._metadata)  # type: ignore[no-any-return]
+        return call(frames, timeout=SECONDS, metadata=self._metadata)  # type: ignore[no-any-return]
 
     def begin_try_down(self, size: int) -> Any:
-        return self._channel.unary_stream(TRY_DOWN)(size.to_bytes(8, "little"), timeout=60, metadata=self._metadata)
+        return self._channel.unary_stream(TRY_DOWN)(
+            size.to_bytes(8, "little"), timeout=SECONDS, metadata=self._metadata
+        )
 
     def try_down(self, size: int) -> list[bytes]:
         return list(self.begin_try_down(size))
 
-    def fetch(self, timeout: float = 10) -> list[bytes]:
+    def fetch(self, timeout: float = SECONDS) -> list[bytes]:
         """The frames of the next message; acknowledges the one before."""
         call = self._channel.unary_stream(FETCH)
         frames = list(call(self._receipt, timeout=timeout, metadata=self._metadata))
         envelope = json.loads(frames[0])
         self._receipt = json.dumps({"session": envelope["session"], "counter": envelope["counter"]}).encode()
         return frames
+
+
+def begun(silo: Callable[[], RawSilo], frames: Callable[[], Iterator[bytes]]) -> Any:
+    """A delivery of silo 1 that has begun, and goes on as ``frames`` come."""
+    call = silo().begin(frames())
+    no_message = parcel(receiver=2)  # refused in any case
+
+    def has_begun() -> bool:
+        nonlocal call
+        if call.done():  # the call that asks came first, and took its place
+            call = silo().begin(frames())
+        return refused(lambda: silo().deliver(no_message.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    wait_until(has_begun)
+    return call
 
 
 def refused(attempt: Callable[[], object]) -> tuple[grpc.StatusCode, str]:

@@ -21,8 +21,9 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.platform.secure_grpc import server as server_module
 from fedml_dapper.platform.secure_grpc import silo as silo_module
-from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE
+from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE, MAX_FETCHES
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MIB
 from fedml_dapper.platform.secure_grpc.server import REFUSALS_AT_ONCE, SiloAwayError
 
@@ -35,14 +36,21 @@ from .raw_silo import (
     FINISH,
     MODEL,
     OWN_CONNECTION,
+    SECONDS,
     STATUS,
     TRY_DOWN,
     TRY_UP,
     UPLOAD,
     RawSilo,
+    begun,
     parcel,
     refused,
 )
+
+CONNECTIONS = 5
+"""Of eight calls each, as many as one may have: more than the server has threads, and fewer than it lets wait."""
+HELD = 1 + MAX_FETCHES + 1
+"""Calls of a silo that go on at a time: a delivery, fetches, and a trial of its line."""
 
 
 def message(kind: int, sender: int, receiver: int, **params: Any) -> Message:
@@ -112,7 +120,10 @@ def test_a_message_the_silo_did_not_acknowledge_is_fetched_again(start: Starter,
     assert silo.nothing_else()
 
 
-def test_what_a_silo_was_told_last_is_not_told_its_next_process(start: Starter) -> None:
+def test_what_a_silo_was_told_last_is_not_told_its_next_process(
+    start: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silo_module, "FAREWELL_SECONDS", SECONDS)
     server, silo = start(0), start(1)
     server.transport.send_message(message(CHECK, 0, 1))  # as a refusal, at which a silo's process ends
     assert silo.next().get_type() == CHECK
@@ -155,7 +166,7 @@ def test_a_silo_that_finds_no_server_says_so_again_and_again(
         return [record.message for record in caplog.records if record.message.startswith("no server at localhost")]
 
     wait_until(lambda: len(said()) >= 3)
-    assert said()[0].endswith("looking for it for 20 s in all")
+    assert said()[0].endswith("looking for it for 300 s in all")
     assert silo.failures.empty()
 
 
@@ -171,7 +182,10 @@ def test_a_name_that_no_machine_has_is_said_at_once(start: Starter, config: Secu
     assert "no machine has the name `nobody.invalid`" in str(failure)
 
 
-def test_what_waits_is_fetched_before_the_server_ends(start: Starter, raw: Callable[[int], RawSilo]) -> None:
+def test_what_waits_is_fetched_before_the_server_ends(
+    start: Starter, raw: Callable[[int], RawSilo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LAST_MESSAGES_SECONDS", SECONDS)
     server = start(0)
     raw(1).deliver(parcel(kind=STATUS).frames())
     server.transport.send_message(message(FINISH, 0, 1))
@@ -179,7 +193,7 @@ def test_what_waits_is_fetched_before_the_server_ends(start: Starter, raw: Calla
     ending.start()
     time.sleep(0.3)
     assert len(raw(1).fetch()) == 1
-    ending.join(10)
+    ending.join(SECONDS)
     assert not ending.is_alive()
 
 
@@ -347,23 +361,15 @@ def test_a_stream_that_breaks_off_is_dropped_and_may_be_repeated(
         frames = whole.frames()
         yield next(frames)
         yield next(frames)
-        go_on.wait(60)
+        go_on.wait(SECONDS)
 
-    broken = raw(1).begin(half())
-    no_message = parcel(receiver=2)  # refused in any case
-
-    def has_begun() -> bool:
-        nonlocal broken
-        if broken.done():  # the call that asks came first, and took its place
-            broken = raw(1).begin(half())
-        return refused(lambda: raw(1).deliver(no_message.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-    wait_until(has_begun)
+    broken = begun(lambda: raw(1), half)
     assert refused(lambda: raw(1).deliver(whole.frames()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED  # one at a time
     broken.cancel()
     go_on.set()
+    ended = "silo-1 ended early|silo-1 .*: the message ended after"  # whichever is seen first
+    wait_until(lambda: re.search(ended, caplog.text))
     assert server.nothing_else()
-    assert re.search("silo-1 ended early|silo-1 .*: the message ended after", caplog.text)  # whichever is seen first
     raw(1).deliver(whole.frames())
     assert server.next().get("model_params") == whole.payload
 
@@ -415,9 +421,9 @@ def test_a_silo_that_stops_reading_takes_only_its_own_place(start: Starter, raw:
 def test_strangers_that_say_nothing_take_nobody_s_place(start: Starter, config: SecureGrpcConfig, method: str) -> None:
     server, silo = start(0), start(1)
     nobody = read_credentials(config, NUM_SILOS + 1)
-    calls = [  # of 8 connections, since one holds 8 calls at a time
+    calls = [
         peer.begin_wordless(method)
-        for peer in [RawSilo(config, nobody, options=OWN_CONNECTION) for _ in range(8)]
+        for peer in [RawSilo(config, nobody, options=OWN_CONNECTION) for _ in range(CONNECTIONS)]
         for _ in range(8)
     ]
     still_works(server, silo)
@@ -427,12 +433,12 @@ def test_strangers_that_say_nothing_take_nobody_s_place(start: Starter, config: 
 def test_a_silo_that_says_nothing_takes_only_its_own_place(start: Starter, config: SecureGrpcConfig) -> None:
     server, other = start(0), start(2)
     own = read_credentials(config, 1)
-    for _ in range(8):
-        peer = RawSilo(config, own, options=OWN_CONNECTION)
-        for method in (DELIVER, FETCH, TRY_UP, TRY_DOWN):
-            peer.begin_wordless(method)
-            peer.begin_wordless(method)
-    time.sleep(1)
+    calls = [
+        peer.begin_wordless(method)
+        for peer in [RawSilo(config, own, options=OWN_CONNECTION) for _ in range(CONNECTIONS)]
+        for method in (DELIVER, FETCH, TRY_UP, TRY_DOWN) * 2
+    ]
+    wait_until(lambda: sum(call.done() for call in calls) == len(calls) - HELD)
     other.transport.send_message(message(STATUS, 2, 0, client_status="ONLINE"))
     assert server.next().get_sender_id() == 2
     server.transport.send_message(message(CHECK, 0, 2))
@@ -458,11 +464,13 @@ def test_a_silo_that_calls_too_often_is_told_so(clock: Clock, start: Starter, ra
 
 def test_a_silo_that_delivers_too_much_is_told_so(clock: Clock, start: Starter, raw: Callable[[int], RawSilo]) -> None:
     server = start(0)
-    peer, payload = raw(1), bytes(MAX_MESSAGE_MB * MIB)
+    peer, other, payload = raw(1), raw(2), bytes(MAX_MESSAGE_MB * MIB)
     with pytest.raises(grpc.RpcError) as caught:  # noqa: PT012  # one of them, no matter which
         for counter in range(1, 100):
             peer.deliver(parcel(payload, counter=counter).frames())
             server.next()
+            other.deliver(parcel(counter=counter, kind=STATUS, sender=2).frames())
+            server.next()  # so the server has let go of the one before it
             gc.collect()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "more bytes a second" in caught.value.details()
