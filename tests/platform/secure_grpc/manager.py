@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
+
+
+class Waiting(Future[str]):
+    """Of an order that nobody carries out: who waits for it has waited long enough when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time_is_up = threading.Event()
+
+    def result(self, timeout: float | None = None) -> str:
+        self.time_is_up.wait()
+        return super().result(0)
 
 
 class Manager:
@@ -22,7 +35,7 @@ class Manager:
         return self.board.read()
 
     def ask(self, order: Order) -> Future[str]:
-        future: Future[str] = Future()
+        future: Future[str] = Waiting() if self.is_busy else Future()
         self.asked.append((order, future))
         if not self.is_busy:
             if order.act == "resume":

@@ -20,12 +20,11 @@ from fedml_dapper.operations import AuditLog, add_members, read_certificate, rev
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.orders import STEER, Order, give_order
 from fedml_dapper.platform.secure_grpc import SecureServer
-from fedml_dapper.platform.secure_grpc import server as server_module
 from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE
 
 from ...waiting import wait_until
 from .conftest import Clock, Running
-from .manager import Manager
+from .manager import Manager, Waiting
 from .raw_silo import DELIVER, FETCH, TRY_UP, RawSilo, parcel, refused
 
 
@@ -125,9 +124,8 @@ def test_an_admin_that_is_not_listed_or_revoked_gives_none(
 
 
 def test_an_order_that_the_server_is_too_busy_for_is_never_carried_out(
-    server: Running, own: SecureGrpcConfig, manager: Manager, admin: Credentials, monkeypatch: pytest.MonkeyPatch
+    server: Running, own: SecureGrpcConfig, manager: Manager, admin: Credentials
 ) -> None:
-    monkeypatch.setattr(server_module, "ORDER_SECONDS", 4.0)
     manager.is_busy = True
     end = Order(act="end")
     failures: list[DapperError] = []
@@ -143,9 +141,11 @@ def test_an_order_that_the_server_is_too_busy_for_is_never_carried_out(
     wait_until(lambda: manager.asked)
     with pytest.raises(DapperError, match="another order is being carried out"):
         give_order(own.server_address, admin, Order(act="pause"))
+    [(order, future)] = manager.asked
+    assert isinstance(future, Waiting)
+    future.time_is_up.set()
     first.join(60)
     assert "heard nothing of the order; try again" in str(failures[0])
-    [(order, future)] = manager.asked
     assert order == end
     assert not future.set_running_or_notify_cancel()
     assert give_order(own.server_address, admin, Order(act="status")).status.round == 3
