@@ -200,7 +200,9 @@ def test_a_new_authority_comes_beside_the_old_one_and_takes_its_place(
     for rank, name in ((0, "server"), (1, "silo-1")):
         for kind in ("key", "pem"):
             shutil.copy(new / f"{name}.{kind}", theirs[rank])
-    time.sleep(0.5)
+    by_new = RawSilo(at[1], read_credentials(at[1], 1), options=OWN_CONNECTION)
+    wait_until(lambda: code_of(by_new) is None)  # the server has looked
+    assert server.next().get_sender_id() == 1
     for rank, silo in ((1, one), (2, two)):  # the first by the new authority, the second still by the old one
         passes(server, silo, rank)
     (theirs[0] / "ca.pem").write_bytes((new / "ca.pem").read_bytes())
@@ -256,6 +258,7 @@ def test_the_audit_log_tells_who_came_was_refused_and_was_cut_off(
     server, silo = start(0, own), start(1, own)
     for _ in range(3):
         passes(server, silo, 1)
+    silo.transport._heard.wait()  # its next call is open
     assert code_of(RawSilo(own, read_credentials(own, 3)), 3) is grpc.StatusCode.PERMISSION_DENIED
     revoke_members(members_of(own), "silo-1", "left\nfor good")
     assert server.next().get_type() == CUT_OFF
