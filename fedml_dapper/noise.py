@@ -1,4 +1,4 @@
-"""Normal random numbers from ChaCha20's keystream: repeatable with a known key, beyond prediction with a secret one."""
+"""Random numbers from ChaCha20's keystream: repeatable with a known key, beyond prediction with a secret one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from math import prod
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedml_dapper.discrete_gaussian import discrete_gaussian
 from fedml_dapper.seeding import Stream, numpy_generator
 
 _KEY_BYTES, _NONCE_BYTES = 32, 16
 
 
 class Noise:
-    """One stream of independent standard normal numbers, each given out once.
-
-    Box and Muller's transform of uniform numbers of 53 bits, so that none is larger than 8.6. As all noise of floating
-    point it has gaps in its last digits (Mironov, CCS 2012), which a proof over real numbers does not see.
-    """
+    """One stream of independent numbers, each given out once."""
 
     def __init__(self, key: bytes) -> None:
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(_NONCE_BYTES)), mode=None).encryptor()
@@ -37,11 +35,22 @@ class Noise:
         return cls(os.urandom(_KEY_BYTES))
 
     def normal(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        """The next numbers, float64, in ``shape``."""
+        """The next numbers as standard normal ones, float64, in ``shape``.
+
+        Box and Muller's transform of uniform numbers of 53 bits, so that none is larger than 8.6. As all noise of
+        floating point it has gaps in its last digits (Mironov, CCS 2012), which a proof over real numbers does not see.
+        """
         count = prod(shape)
         pairs = -(-count // 2)
-        drawn = np.frombuffer(self._stream.update(bytes(16 * pairs)), dtype="<u8") >> np.uint64(11)
+        drawn = self._words(2 * pairs) >> np.uint64(11)
         uniform = drawn.astype(np.float64).reshape(2, pairs) * 2.0**-53
         length, angle = np.sqrt(-2 * np.log(uniform[0] + 2.0**-53)), 2 * np.pi * uniform[1]
         normal = np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:count]
         return torch.from_numpy(normal).view(torch.Size(shape)).to(device)
+
+    def discrete(self, std: int, count: int) -> NDArray[np.int64]:
+        """The next ones as ``count`` whole numbers of the discrete Gaussian (:func:`discrete_gaussian`)."""
+        return discrete_gaussian(self._words, std, count)
+
+    def _words(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")

@@ -13,6 +13,7 @@ FLOORS = (
         "__version__",
         "errors",
         "seeding",
+        "discrete_gaussian",
         "profiling",
         "provenance",
         "interruption",
