@@ -28,7 +28,7 @@ Words = Callable[[int], NDArray[np.uint64]]
 Whole = NDArray[np.int64]
 
 LARGEST_STD = 2**31
-_AT_ONCE = 2**15
+_MOST_AT_ONCE = 2**15
 """Candidates, which stay in the processor's cache."""
 _TOSSES = 27
 """For k, which is larger with probability 2^-27, and then kept with less than 2^-500: such a candidate is dropped."""
@@ -46,16 +46,15 @@ def discrete_gaussian(words: Words, std: int, count: int) -> Whole:
     drawn: Whole = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
-        kept = _kept_of(words, std)[: count - done]
+        kept = _kept_of(words, std, min(_MOST_AT_ONCE, 2 * (count - done) + 16))[: count - done]
         drawn[done : done + len(kept)] = kept
         done += len(kept)
     return drawn
 
 
-def _kept_of(words: Words, std: int) -> Whole:
-    """Those of the next candidates that are kept, in order."""
-    both = words(2 * _AT_ONCE)
-    first, uniform = both[:_AT_ONCE], both[_AT_ONCE:]
+def _kept_of(words: Words, std: int, candidates: int) -> Whole:
+    """Those of the next ``candidates`` that are kept, in order."""
+    first, uniform = words(candidates), words(candidates)
     tosses = first >> np.uint64(1) & np.uint64(2**_TOSSES - 1)
     lowest = tosses & (~tosses + np.uint64(1))  # 2^k, or 0
     place = first >> np.uint64(1 + _TOSSES)

@@ -35,9 +35,10 @@ class PrivacyArgs(Section):
     """``dapper_args.privacy``: differential privacy of clients, and sums that the server sees no part of
     (docs/privacy.md)."""
 
-    where: Literal["server", "client"] = "server"
-    """Who adds the noise: the server, to the sum of all uploads, so that it has to be trusted with them; or every
-    client, to its own upload, which takes far more noise in all."""
+    where: Literal["server", "client", "distributed"] = "server"
+    """Who adds the noise: the server, to the sum of all uploads, so that it has to be trusted with them; every client,
+    to its own upload, which takes far more noise in all; or, ``distributed``, all clients together, each its share of
+    what the server would add. That needs ``secure_aggregation``, or the server would see uploads with a share alone."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest l2 norm of what one client may change, over all coordinates that it sends; no limit when null, which goes
     with ``noise_multiplier: 0``."""
@@ -54,6 +55,10 @@ class PrivacyArgs(Section):
     noise off. ``secret``: it follows from the operating system's random numbers, and nobody can repeat it. When absent,
     ``run`` in simulation and ``secret`` across silos."""
 
+    colluding: int = Field(default=0, ge=0)
+    """So many clients of a round may tell an attacker which noise they added: where that is ``distributed``, the
+    others add as much more as makes up for it. A client that attacks others by the model it is sent is one of them."""
+
     secure_aggregation: SecureAggregationArgs | None = None
     """Sums under masks; uploads are seen by the server when absent."""
 
@@ -63,11 +68,17 @@ class PrivacyArgs(Section):
         if not isinstance(values, dict):
             return values
         given = [key for key in ("noise_multiplier", "target_epsilon") if values.get(key) is not None]
-        if values.get("secure_aggregation") is not None:
-            if given or values.get("delta") is not None:
+        where, is_secure = values.get("where", "server"), values.get("secure_aggregation") is not None
+        if where == "distributed" and not is_secure:
+            raise ValueError(
+                "where: distributed hides shares of noise in sums under masks; give secure_aggregation, e.g."
+                " {threshold: 6}, or set where to server or client"
+            )
+        if is_secure and where != "distributed":
+            if given or values.get("delta") is not None or where == "client":
                 raise ValueError(
-                    "secure_aggregation goes without noise: the server would add it to a sum that it has seen; leave"
-                    f" out {(*given, 'delta')[0]}, or secure_aggregation"
+                    "secure_aggregation goes with noise that clients add together; set where to distributed, or leave"
+                    f" out {(*given, 'where: client' if where == 'client' else 'delta')[0]}"
                 )
             return values
         if len(given) != 1:
@@ -85,7 +96,19 @@ class PrivacyArgs(Section):
             raise ValueError("clip is null, and noise is measured by it; give one, e.g. 1.0")
         return self
 
+    @model_validator(mode="after")
+    def _some_noise_counts(self) -> PrivacyArgs:
+        if self.colluding and self.where != "distributed":
+            raise ValueError(f"colluding is about noise of where: distributed, which is {self.where}; leave it out")
+        secure = self.secure_aggregation
+        if secure is not None and self.colluding >= secure.fewest_holders:
+            raise ValueError(
+                f"colluding is {self.colluding}, and a weight may have {secure.fewest_holders} holders"
+                " (secure_aggregation.min_holders), so that none is left whose noise counts; lower it"
+            )
+        return self
+
     @property
     def adds_noise(self) -> bool:
-        """Whether changes are clipped, and noise is added; without secure sums always, also where it is of size 0."""
-        return self.secure_aggregation is None
+        """Whether changes are clipped, and noise is added, also where that is of size 0."""
+        return self.secure_aggregation is None or self.where == "distributed"

@@ -6,13 +6,15 @@ are drawn in numbers that are fixed, without replacement; for that no amplificat
 nobody knows who was drawn: a client pays in full for every round in which it is asked, and nothing for the others.
 
 Neighbours, where the server adds noise, are runs with and without one client's uploads, whose distance is the clip C.
-Where a client adds it, its data may be any other, and two of its uploads are up to 2 C apart.
+Where clients add it together, that client's change is nothing in one of the runs, at the same distance. Where a client
+adds it for itself, its data may be any other, and two of its uploads are up to 2 C apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
+from dataclasses import replace
+from math import exp, inf, pi, sqrt
 from warnings import catch_warnings, simplefilter
 
 from fedml_dapper.federation.records import PrivacySpent
@@ -36,7 +38,7 @@ def epsilon(privacy: Privacy, uses: int) -> float:
         return inf
     from opacus.accountants.analysis import rdp  # noqa: PLC0415  # slow, and most runs do without
 
-    distance = 1 if privacy.where == "server" else 2
+    distance = 2 if privacy.where == "client" else 1
     spent = rdp.compute_rdp(q=1, noise_multiplier=privacy.noise_multiplier / distance, steps=uses, orders=list(_ORDERS))
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # it wants more orders where the best is the largest; its bound holds
@@ -50,7 +52,7 @@ def with_noise_for(privacy: Privacy, target: float, uses: int) -> Privacy | None
     low, high = 0.0, _MOST_NOISE
 
     def of(multiplier: float) -> Privacy:
-        return Privacy(privacy.where, privacy.clip, multiplier, privacy.delta, privacy.is_secret, is_for_target=True)
+        return replace(privacy, noise_multiplier=multiplier, is_for_target=True)
 
     if epsilon(of(high), uses) > target:
         return None
@@ -58,6 +60,18 @@ def with_noise_for(privacy: Privacy, target: float, uses: int) -> Privacy | None
         middle = (low + high) / 2 if low else high / 10
         low, high = (low, middle) if epsilon(of(middle), uses) <= target else (middle, high)
     return of(high)
+
+
+def excess_of_sum(std: int, summands: int, coordinates: int) -> float:
+    """By how much a sum of that many discrete Gaussians of ``std`` is worse than a Gaussian of the same variance.
+
+    For a distance of D and standard deviations S of that Gaussian, divergence of order a is at most a/2 (D/S)^2 for the
+    Gaussian, and a/2 (D/S + excess)^2 for the sum (Kairouz, Liu and Steinke, ICML 2021, Proposition 14, where it is tau
+    sqrt(d); ``std`` is at least 1/2). From 9 on it is 0 to float64: then the sum has the Gaussian's epsilon. More noise
+    on top of it, from clients that need not have stayed, only makes that smaller.
+    """
+    total = sum(exp(-2 * (pi * std) ** 2 * k / (k + 1)) for k in range(1, summands))
+    return 10 * total * sqrt(coordinates)
 
 
 def spent(privacy: Privacy, before: PrivacySpent | None, uses: Mapping[int, int]) -> PrivacySpent:

@@ -109,7 +109,7 @@ class ClientSide:
         """The upload as it may leave a client that does not trust the server: its change clipped and with noise, and
         without what training measured. As it is, where the client need not see to that."""
         problem = self._experiment.method.problem
-        if problem.privacy is None or problem.privacy.where == "server":
+        if problem.privacy is None or problem.privacy.where != "client":
             return upload
         noise = problem.privacy.noise(problem.seed, upload.round, upload.client_id)
         weights = clipped(upload.weights, downlink.weights, problem.privacy.clip)

@@ -314,6 +314,7 @@ def build_untrained(settings: Settings, num_classes: int, example: Tensor) -> Me
 
 def build_problem(settings: Settings, backbone: Backbone, example: Tensor) -> Problem:
     """What ``settings`` have learnt by ``backbone`` from inputs like ``example``, a batch of one."""
+    privacy = settled_privacy(settings)
     return Problem(
         backbone=backbone,
         example=example,
@@ -326,8 +327,8 @@ def build_problem(settings: Settings, backbone: Backbone, example: Tensor) -> Pr
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
         at_home=settings.dapper_args.at_home,
-        privacy=settled_privacy(settings),
-        secure_sums=settled_secure_sums(settings),
+        privacy=privacy,
+        secure_sums=settled_secure_sums(settings, privacy),
     )
 
 

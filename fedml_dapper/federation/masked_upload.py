@@ -30,7 +30,8 @@ class MaskedUpload:
         self._layout, self._codec = experiment.method.problem.layout, codec
         self.round, self._client, self._plan = upload.round, upload.client_id, upload.plan
         self._steps = upload.metrics.steps
-        self._numbers = encoded_changes(upload.weights, downlink.weights, secure.code)
+        share = experiment.method.problem.noise_share(upload.round, upload.client_id)
+        self._numbers = encoded_changes(upload.weights, downlink.weights, secure.code, share)
         self._participant = Participant(upload.client_id, secure.rules)
         self._sum_id = ""
         self._packing: Packing | None = None

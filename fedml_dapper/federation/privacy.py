@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from math import log2
+from collections.abc import Collection
+from math import ceil, log2, prod, sqrt
 from typing import Any
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation.accountant import epsilon, with_noise_for
-from fedml_dapper.methods import Method, Privacy, SecureSums, running_statistics
+from fedml_dapper.federation.accountant import epsilon, excess_of_sum, with_noise_for
+from fedml_dapper.methods import Method, Privacy, Problem, SecureSums, running_statistics
+from fedml_dapper.pruning import rounding
 from fedml_dapper.secure_sum import FixedPoint, Rules
 
 _PLACE = "dapper_args.privacy"
+_MOST_LOST = 0.1
+"""Of the clip, to rounding."""
 
 
 def settled_privacy(settings: Settings) -> Privacy | None:
@@ -33,13 +37,19 @@ def settled_privacy(settings: Settings) -> Privacy | None:
     return found
 
 
-def settled_secure_sums(settings: Settings) -> SecureSums | None:
-    """How ``settings`` have changes summed under masks, or as they would be under masks; None where they do not."""
-    args = None if settings.dapper_args.privacy is None else settings.dapper_args.privacy.secure_aggregation
-    if args is None:
+def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSums | None:
+    """How ``settings`` have changes summed under masks, or as they would be under masks, with the noise of ``privacy``;
+    None where they do not."""
+    args = settings.dapper_args.privacy
+    if args is None or args.secure_aggregation is None:
         return None
-    code = FixedPoint(args.largest_change, settings.train_args.client_num_per_round)
-    return SecureSums(Rules(args.threshold, args.fewest_holders), code)
+    secure, clients = args.secure_aggregation, settings.train_args.client_num_per_round
+    rules, largest = Rules(secure.threshold, secure.fewest_holders), secure.largest_change
+    if privacy is None:
+        return SecureSums(rules, FixedPoint(largest, clients))
+    share = privacy.std / sqrt(rules.min_holders - args.colluding)
+    code = FixedPoint(largest if privacy.clip is None else min(largest, privacy.clip), clients, share * sqrt(clients))
+    return SecureSums(rules, code, ceil(share * code.scale))
 
 
 def check_privacy(method: Method[Any]) -> None:
@@ -60,6 +70,29 @@ def check_privacy(method: Method[Any]) -> None:
             " has it, or dapper_args.at_home to statistics"
         )
     _check_counters(method)
+    _check_steps(method.problem, method.personal)
+
+
+def _check_steps(problem: Problem, personal: Collection[str]) -> None:
+    """Raises :class:`ConfigError` where noise that clients add in whole steps is not as good as Gaussian, or where so
+    much of it has to have room in 32 bits that steps are too long for changes."""
+    privacy, secure = problem.privacy, problem.secure_sums
+    if privacy is None or privacy.clip is None or secure is None:
+        return
+    tensors = problem.layout.tensors.items()
+    weights = sum(prod(spec.shape) for name, spec in tensors if spec.dtype.is_floating_point and name not in personal)
+    step, multiplier = f"2^-{round(log2(secure.code.scale))}", f"{privacy.noise_multiplier:.4g}"
+    lost = rounding(weights) / (privacy.clip * secure.code.scale)
+    if lost > _MOST_LOST:
+        raise ConfigError(
+            f"{_PLACE}.noise_multiplier: noise of {multiplier} leaves room for steps of {step}, to which rounding"
+            f" {weights:,} weights takes {100 * lost:.0f} % of the clip; choose a smaller one, or where: server"
+        )
+    if secure.noise_std and excess_of_sum(secure.noise_std, secure.rules.min_holders, weights):
+        raise ConfigError(
+            f"{_PLACE}.noise_multiplier: noise of {multiplier} is {secure.noise_std} steps of {step} a client, so few"
+            " that a sum of such noise hides less than is counted; choose a larger one"
+        )
 
 
 def _check_counters(method: Method[Any]) -> None:
@@ -78,11 +111,12 @@ def privacy_note(privacy: Privacy, comm_round: int) -> str:
     """What the run's ledger says of its privacy before the first round."""
     after = epsilon(privacy, comm_round)
     promise = f"epsilon {after:.3g} with delta {privacy.delta:g}" if privacy.delta and after < float("inf") else "none"
+    by = {"server": "the server", "client": "each client", "distributed": "clients together"}[privacy.where]
     seed = "secret noise" if privacy.is_secret else "noise that follows from the run's seed, which is for experiments"
     clip = "no clip" if privacy.clip is None else f"clip {privacy.clip:g}"
     return (
         f"differential privacy of a client in all {comm_round} rounds: {promise} (noise multiplier"
-        f" {privacy.noise_multiplier:.4g}, {clip}, added by the {privacy.where}; {seed})"
+        f" {privacy.noise_multiplier:.4g}, {clip}, added by {by}; {seed})"
     )
 
 

@@ -370,7 +370,7 @@ class Server(Collector):
         """Where the server adds noise, chosen clients without an upload count as ones that changed nothing: what is
         divided by has to be the same with and without anybody's upload (``pruning.private``)."""
         privacy = self._method.problem.privacy
-        if privacy is None or privacy.where == "client":
+        if privacy is None or privacy.where != "server":
             return
         assert self._aggregation is not None
         for client_id in sorted(set(self._clients) - {record.client for record in self._records}):

@@ -6,6 +6,7 @@ from fedml_dapper.pruning.fixed_point_mean import FixedPointMean, encoded_change
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, TensorSpec, Widths
 from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
+from fedml_dapper.pruning.noise_share import NoiseShare, rounding
 from fedml_dapper.pruning.packing import Packing
 from fedml_dapper.pruning.plan import (
     DENSE,
@@ -39,6 +40,7 @@ __all__ = [
     "Fleet",
     "Footprint",
     "LevelRule",
+    "NoiseShare",
     "Packing",
     "PartialSum",
     "PrivateMean",
@@ -67,6 +69,7 @@ __all__ = [
     "plan_window",
     "ranked",
     "relative_change",
+    "rounding",
     "slim_layout",
     "slim_model",
     "slim_tensors",

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.pruning.layout import ChannelLayout
+from fedml_dapper.pruning.noise_share import NoiseShare
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import PartialSum, check_fits
 from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent
@@ -49,13 +50,16 @@ class FixedPointMean:
         """In float64, where whole numbers are exact up to 2^53."""
         self._total = 0.0
 
-    def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """As :meth:`RecoveringMean.add`, of weight 1."""
+    def add(
+        self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = (),
+        share: NoiseShare | None = None,
+    ) -> None:  # fmt: skip
+        """As :meth:`RecoveringMean.add`, of weight 1, with a ``share`` of noise where clients add that."""
         assert weight == 1, "Settings see to that"
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
         kept = KeptIndices(plan)
-        for name, numbers in encoded_changes(weights, before, self._code).items():
+        for name, numbers in encoded_changes(weights, before, self._code, share).items():
             cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
             self._sums[name].add(Sent(torch.from_numpy(numbers), cuts, weight))
         self._total += weight
@@ -93,14 +97,17 @@ class FixedPointMean:
 
 
 @torch.no_grad()
-def encoded_changes(weights: Tensors, before: Tensors, code: FixedPoint) -> Numbers:
-    """What ``weights`` changed since ``before``, cut alike, for every tensor of floats. Nothing where some of it is not
-    finite: who diverged counts as one that changed nothing."""
+def encoded_changes(weights: Tensors, before: Tensors, code: FixedPoint, share: NoiseShare | None = None) -> Numbers:
+    """What ``weights`` changed since ``before``, cut alike, for every tensor of floats; clipped and with noise where
+    there is a ``share`` of it. Nothing changed where some of it is not finite: who diverged counts so."""
     changes = {
         name: tensor.detach().double() - before[name].to(tensor.device).double()
         for name, tensor in weights.items()
         if tensor.is_floating_point()
     }
     if not all(bool(change.isfinite().all()) for change in changes.values()):
-        return {name: np.zeros(tuple(change.shape), dtype=np.int32) for name, change in changes.items()}
-    return {name: code.encode(change.cpu().numpy()) for name, change in changes.items()}
+        changes = {name: torch.zeros_like(change) for name, change in changes.items()}
+    if share is not None:
+        changes = share.shortened(changes, 1 / code.scale)
+    numbers = {name: code.encode(change.cpu().numpy()) for name, change in changes.items()}
+    return numbers if share is None else share.disturbed(numbers)

@@ -3,10 +3,11 @@
 A number of size up to ``largest`` is rounded to a multiple of 1 / ``scale``; what is larger is cut down to that. The
 scale is the largest power of two with which no sum of so many ``summands`` wraps:
 
-    summands * largest * scale <= 2^31 - 1
+    (summands * largest + 12 noise) * scale <= 2^31 - 1
 
-So one number is off by at most 1 / (2 scale), and so is the mean of any number of them: with ten summands of size 1 by
-2^-28, or 3.7e-9.
+where ``noise`` is the standard deviation of what normal noise the summands bring along: beyond 12 of them lie 2^-107 of
+it. So one number is off by at most 1 / (2 scale), and so is the mean of any number of them: with ten summands of size 1
+by 2^-28, or 3.7e-9.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 Words = NDArray[np.uint32]
 _LARGEST_SUM = 2**31 - 1
+_DEVIATIONS = 12
+"""That noise has room for."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,13 @@ class FixedPoint:
 
     largest: float
     summands: int
+    noise: float = 0.0
+    """Standard deviation of noise on the sum."""
 
     @cached_property
     def scale(self) -> float:
         """A power of two."""
-        return float(2.0 ** floor(log2(_LARGEST_SUM / (self.summands * self.largest))))
+        return float(2.0 ** floor(log2(_LARGEST_SUM / (self.summands * self.largest + _DEVIATIONS * self.noise))))
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.int32]:
         """The multiples of 1 / ``scale`` nearest to ``values``, halves to even, in the same shape. Not for NaN."""

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
+import yaml
 
-from fedml_dapper.config import Settings
+from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.federation import build_experiment
+
+from .silos_in_process import SECURE, Federation
+from .test_privacy import FREE_OF_NORMS
 
 
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
     """As everywhere, on smaller images: what is compared here is run against run."""
     return partial(tiny_settings, "image_size=16")
+
+
+@pytest.fixture
+def silos(tiny_settings: Callable[..., Settings], tmp_path: Path) -> Callable[..., Federation]:
+    """``silos("method=fedavg", ...)``: five that sum under masks, over DAPPER_GRPC but for the network."""
+
+    def build(*overrides: str) -> Federation:
+        content = yaml.safe_load(tiny_settings(*FREE_OF_NORMS, SECURE, *overrides).as_yaml())
+        content["common_args"]["training_type"] = "cross_silo"
+        address = {"server_address": "localhost:1", "certificates": str(tmp_path)}
+        content["comm_args"] = {"backend": "DAPPER_GRPC", "dapper_grpc": address}
+        file = tmp_path / "silos.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return Federation(build_experiment(load_settings([file])))
+
+    return build

@@ -3,104 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
-import yaml
 
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation import (
-    Agreement,
-    ClientSide,
-    Codec,
-    Experiment,
-    MaskedUpload,
-    Ready,
-    RoundRecord,
-    Server,
-    SumCodec,
-    SumExchange,
-    SumMessage,
-    build_experiment,
-    simulate,
-)
+from fedml_dapper.federation import Ready, SumMessage, build_experiment, simulate
 from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed, Survivors
-from fedml_dapper.pruning import FixedPointMean, PruningPlan, Tensors, encoded_changes, slim_tensors
+from fedml_dapper.pruning import encoded_changes, slim_tensors
 
+from .silos_in_process import SECURE, Federation
 from .test_privacy import FREE_OF_NORMS, same
 
 SettingsFactory = Callable[..., Settings]
-SECURE = "dapper_args.privacy={secure_aggregation: {threshold: 3, min_holders: 2}}"
-STEPS = (Deal, Masked, Revealed)
-
-
-@dataclass
-class Federation:
-    """A server and its silos in this process; all that passes between them is bytes."""
-
-    experiment: Experiment
-    server: Server = field(init=False)
-    wire: list[bytes] = field(default_factory=list)
-    """All that silos sent."""
-    uploads: dict[int, MaskedUpload] = field(default_factory=dict)
-    changes: dict[int, tuple[PruningPlan, Tensors]] = field(default_factory=dict)
-    """What silos keep to themselves."""
-
-    def __post_init__(self) -> None:
-        layout, agreement = self.experiment.method.problem.layout, Agreement.of(self.experiment)
-        self.server, self._clients = Server(self.experiment), ClientSide(self.experiment)
-        self.codec = SumCodec(Codec(layout, agreement), agreement)
-
-    def train(self) -> None:
-        """All clients of the next round, which then are ready."""
-        for client_id in self.server.round_clients():
-            downlink = self.server.downlink(client_id)
-            upload = self._clients.update(downlink, self.experiment.clients[client_id])
-            self.uploads[client_id] = MaskedUpload(self.experiment, self.codec, upload, downlink)
-            self.changes[client_id] = (upload.plan, upload.weights)
-            self.server.receive_ready(self.sent(self.uploads[client_id].ready()))
-
-    def sent(self, message: SumMessage) -> SumMessage:
-        self.wire.append(self.codec.encode(message))
-        return self.codec.decode(self.wire[-1])
-
-    def round(self, gone: Mapping[type, Collection[int]]) -> RoundRecord:
-        """One whole round, in which these are gone before they send what is of that type."""
-        self.train()
-        exchange = self.server.begin_sum(self.codec)
-        assert exchange is not None
-        self.sum_up(exchange, gone)
-        return self.server.close_round()
-
-    def sum_up(self, exchange: SumExchange, gone: Mapping[type, Collection[int]]) -> None:
-        told = exchange.beginning()
-        for step in STEPS:
-            for message in told:
-                arrived = self.codec.decode(self.codec.encode(message))
-                if message.client_id not in gone.get(step, ()):
-                    answer = self.sent(self.uploads[message.client_id].answer(arrived))
-                    if exchange.is_about(answer):
-                        exchange.take(answer)
-            exchange.time_is_over()
-            told = exchange.go_on() if exchange.can_go_on else []
-        assert exchange.is_over
-
-
-@pytest.fixture
-def silos(tiny_settings: SettingsFactory, tmp_path: Path) -> Callable[..., Federation]:
-    def build(*overrides: str) -> Federation:
-        content = yaml.safe_load(tiny_settings(*FREE_OF_NORMS, SECURE, *overrides).as_yaml())
-        content["common_args"]["training_type"] = "cross_silo"
-        address = {"server_address": "localhost:1", "certificates": str(tmp_path)}
-        content["comm_args"] = {"backend": "DAPPER_GRPC", "dapper_grpc": address}
-        file = tmp_path / "silos.yaml"
-        file.write_text(yaml.safe_dump(content))
-        return Federation(build_experiment(load_settings([file])))
-
-    return build
 
 
 @pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedrolex", "dapperfl_slim", "fedbn"])
@@ -118,17 +35,6 @@ def test_the_model_is_that_of_the_simulation_bit_for_bit(
         assert record.opened_share is not None
         assert 0.5 < record.opened_share <= 1
     assert same(simulated.state.weights, federation.server.state.weights)
-
-
-def plain_mean(federation: Federation, clients: Collection[int], lost: int) -> Tensors:
-    """Of these clients' changes in fixed point, where ``lost`` more have dealt shares."""
-    problem, before = federation.experiment.method.problem, federation.server.state.weights
-    assert problem.secure_sums is not None
-    mean = FixedPointMean(before, problem.layout, "holders", problem.secure_sums.code, 2 + lost)
-    for client in clients:
-        plan, weights = federation.changes[client]
-        mean.add(weights, plan, 1)
-    return mean.result()
 
 
 GONE: list[tuple[dict[type, set[int]], list[int] | str]] = [
@@ -160,7 +66,7 @@ def test_whoever_leaves_at_whichever_step_a_round_is_the_sum_of_those_it_names_o
     else:
         assert named == outcome
         federation.server.state.weights, after = before, federation.server.state.weights
-        assert same(plain_mean(federation, named, 0), after)
+        assert same(federation.plain_mean(named), after)
     assert federation.round({}).rolled_back is None  # and the next round is none the worse for it
 
 

@@ -28,6 +28,7 @@ from fedml_dapper.pruning import (
     ClippedMean,
     FixedPointMean,
     Footprint,
+    NoiseShare,
     PartialSum,
     PrivateMean,
     PruningPlan,
@@ -87,6 +88,13 @@ class Problem:
     def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
         """The plain local objective: the task's mean loss over the batch."""
         return self.task.loss(model(batch.inputs), batch.targets)
+
+    def noise_share(self, round_: int, client_id: int) -> NoiseShare | None:
+        """The client's, of the noise of a round that clients add together; None where they do not."""
+        if self.privacy is None or self.secure_sums is None:
+            return None
+        noise = self.privacy.noise(self.seed, round_, client_id)
+        return NoiseShare(self.privacy.clip, self.secure_sums.noise_std, noise)
 
     @cached_property
     def layout(self) -> ChannelLayout:
@@ -521,7 +529,7 @@ class RecoverAndAverage:
 
     def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
         self._server = server
-        self._layout = problem.layout
+        self._layout, self._share_of = problem.layout, problem.noise_share
         self._uniform = problem.uniform_weights
         sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
         self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
@@ -529,7 +537,11 @@ class RecoverAndAverage:
 
     def add(self, upload: Upload) -> None:
         weight = 1 if self._uniform else upload.num_samples
-        self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
+        if isinstance(self._mean, FixedPointMean):
+            share = self._share_of(upload.round, upload.client_id)
+            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced, share)
+        else:
+            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
         self._added.append(upload.client_id)
 
     def partial(self) -> PartialSum:

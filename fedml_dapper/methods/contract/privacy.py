@@ -13,7 +13,7 @@ from fedml_dapper.secure_sum import FixedPoint, Rules
 class Privacy:
     """A Gaussian mechanism, of which every round is one use."""
 
-    where: Literal["server", "client"]
+    where: Literal["server", "client", "distributed"]
     clip: float | None
     """Largest l2 norm of a client's change; None for no limit."""
     noise_multiplier: float
@@ -26,7 +26,7 @@ class Privacy:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the noise on a coordinate of a sum, or of an upload."""
+        """Standard deviation of the noise that counts, on a coordinate of a sum, or of an upload."""
         return 0.0 if self.clip is None else self.noise_multiplier * self.clip
 
     def noise(self, seed: int, *keys: int) -> Noise:
@@ -41,3 +41,5 @@ class SecureSums:
     rules: Rules
     code: FixedPoint
     """In what changes are summed."""
+    noise_std: int = 0
+    """Of the noise that each client adds, in steps of the code; 0 for none."""
