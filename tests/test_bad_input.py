@@ -41,7 +41,12 @@ def secure(settings: str) -> str:
     return f"dapper_args.privacy={{secure_aggregation: {{{settings}}}}}"
 
 
-GOOD, UNIFORM = "{noise_multiplier: 1, delta: 1.0e-5}", "aggregation_weights=uniform"
+def distributed(noise: str, sums: str = "threshold: 6") -> str:
+    return f"dapper_args.privacy={{where: distributed, {noise}, secure_aggregation: {{{sums}}}}}"
+
+
+NOISE = "noise_multiplier: 1, delta: 1.0e-5"
+GOOD, UNIFORM = f"{{{NOISE}}}", "aggregation_weights=uniform"
 DATA = """
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
@@ -129,7 +134,48 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         ([secure("threshold: 11"), UNIFORM], "10 its clients cannot reach; choose 6 to 10"),
         ([secure("threshold: 5"), UNIFORM], "10 two halves of it could reach apart; choose 6 to 10"),
         ([secure("threshold: 6, min_holders: 11"), UNIFORM], "no weight would ever change; lower it"),
-        ([secure("threshold: 6}, delta: 1.0e-5, x: {"), UNIFORM], "goes without noise"),
+        ([secure("threshold: 6}, delta: 1.0e-5, x: {"), UNIFORM], "leaves delta without effect: set where to"),
+        ([f"dapper_args.privacy={GOOD[:-1]}, secure_aggregation: {{threshold: 6}}}}"], "or leave noise_multiplier out"),
+        (["dapper_args.privacy={where: client, secure_aggregation: {threshold: 6}}"], "leaves where without effect"),
+        (["dapper_args.privacy={clip: 2, secure_aggregation: {threshold: 6}}"], "leaves clip without effect"),
+        ([f"dapper_args.privacy={GOOD[:-1]}, where: distributed}}"], "give secure_aggregation, e.g. {threshold: 6}"),
+        (["dapper_args.privacy={where: distributed, secure_aggregation: {threshold: 6}}"], "neither is there"),
+        ([distributed("noise_multiplier: 1")], "noise_multiplier needs delta"),
+        ([distributed("target_epsilon: 8")], "target_epsilon needs delta"),
+        ([distributed("noise_multiplier: 1, delta: 0.1"), UNIFORM], "privacy.delta is 0.1 for 10 clients"),
+        ([distributed("clip: 0, noise_multiplier: 1, delta: 1.0e-5")], "`clip` in dapper_args.privacy is 0"),
+        ([distributed("clip: null, noise_multiplier: 1, delta: 1.0e-5")], "clip is null, and noise"),
+        ([distributed(f"{NOISE}, colluding: 6")], "none is left whose noise counts"),
+        (
+            [distributed(f"{NOISE}, colluding: -1")],
+            "`colluding` in dapper_args.privacy is -1",
+        ),
+        ([f"dapper_args.privacy={GOOD[:-1]}, colluding: 1}}"], "where: distributed, which is server; leave it out"),
+        (
+            [distributed(NOISE, "threshold: 5"), UNIFORM],
+            "10 two halves of it could reach apart; choose 6 to 10",
+        ),
+        (
+            [distributed("noise_multiplier: 1.0e+6, delta: 1.0e-5"), UNIFORM, "method=fedavg", "norm=group"],
+            "of the clip; choose a smaller one, or where: server",
+        ),
+        (
+            [distributed("noise_multiplier: 1.0e-9, delta: 1.0e-5"), UNIFORM, "method=fedavg", "norm=group"],
+            "a sum of such noise hides less than is counted; choose a larger one",
+        ),
+        (
+            [distributed("target_epsilon: 1.0e-12, delta: 1.0e-30"), UNIFORM, "method=fedavg", "norm=group"],
+            "no noise is enough for 1e-12 with delta 1e-30",
+        ),
+        ([distributed(NOISE), UNIFORM], "`dapperfl` learns which channels each client"),
+        (
+            [distributed(NOISE), UNIFORM, "method=fedavg", "norm=batch"],
+            "sends BatchNorm's statistics",
+        ),
+        (
+            [distributed(NOISE), UNIFORM, "uplink=int8"],
+            "uplink int8 has codes that cannot be added up",
+        ),
         ([secure("threshold: 6"), UNIFORM, "uplink=int8"], "uplink int8 has codes that cannot be added up"),
         ([secure("threshold: 6"), UNIFORM, "dapper_args.defence.max_change=2"], "max_change looks at single uploads"),
         ([secure("threshold: 6"), UNIFORM], "`dapperfl` learns which channels each client keeps"),

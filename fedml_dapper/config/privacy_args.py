@@ -9,6 +9,11 @@ from pydantic import Field, model_validator
 from fedml_dapper.config.limits import MAX_SECONDS
 from fedml_dapper.config.section import Section
 
+_OF_NOISE: dict[str, Any] = {
+    "where": "server", "noise_multiplier": None, "target_epsilon": None, "delta": None, "noise_seed": None, "clip": 1.0,
+}  # fmt: skip
+"""Settings that are about noise, and their defaults."""
+
 
 class SecureAggregationArgs(Section):
     """``dapper_args.privacy.secure_aggregation``: the server learns sums over clients alone
@@ -67,7 +72,6 @@ class PrivacyArgs(Section):
     def _one_kind_of_noise_and_a_delta(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        given = [key for key in ("noise_multiplier", "target_epsilon") if values.get(key) is not None]
         where, is_secure = values.get("where", "server"), values.get("secure_aggregation") is not None
         if where == "distributed" and not is_secure:
             raise ValueError(
@@ -75,12 +79,14 @@ class PrivacyArgs(Section):
                 " {threshold: 6}, or set where to server or client"
             )
         if is_secure and where != "distributed":
-            if given or values.get("delta") is not None or where == "client":
+            idle = [key for key, default in _OF_NOISE.items() if values.get(key, default) not in (None, default)]
+            if idle:
                 raise ValueError(
-                    "secure_aggregation goes with noise that clients add together; set where to distributed, or leave"
-                    f" out {(*given, 'where: client' if where == 'client' else 'delta')[0]}"
+                    f"secure_aggregation alone adds no noise, and leaves {idle[0]} without effect: set where to"
+                    f" distributed, and clients add noise together; or leave {idle[0]} out"
                 )
             return values
+        given = [key for key in ("noise_multiplier", "target_epsilon") if values.get(key) is not None]
         if len(given) != 1:
             raise ValueError(
                 "give noise_multiplier, e.g. 1.1, or target_epsilon, e.g. 8; "
