@@ -3,5 +3,6 @@
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"
 CHECKPOINTS_NAME = "checkpoints"
+OPENED_NAME = "opened_round.txt"
 SETTINGS_NAME = "settings.yaml"
 REPORT_NAME = "report.html"

@@ -47,6 +47,11 @@ class RunJournal:
         for observer in self._observers:
             observer.round_started(self._server.state.round + 1, client_ids)
 
+    def sum_opens(self) -> None:
+        """Call before clients are asked to open the secure sum of the open round."""
+        if self._files is not None:
+            self._files.sum_opens(self._server.state.round + 1)
+
     def round_closed(self, record: RoundRecord) -> None:
         for observer in self._observers:
             observer.round_finished(record)

@@ -10,7 +10,14 @@ from fedml_dapper.config import short_name
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, REPORT_NAME, SETTINGS_NAME
+from fedml_dapper.federation.file_names import (
+    CHECKPOINTS_NAME,
+    LEDGER_NAME,
+    MODEL_NAME,
+    OPENED_NAME,
+    REPORT_NAME,
+    SETTINGS_NAME,
+)
 from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.records import RunRecord
@@ -75,7 +82,7 @@ def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) ->
 def _clear(path: Path) -> None:
     """Delete what a run wrote into ``path``, and nothing else."""
     shutil.rmtree(path / CHECKPOINTS_NAME, ignore_errors=True)
-    for name in (LEDGER_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
+    for name in (LEDGER_NAME, OPENED_NAME, MODEL_NAME, SETTINGS_NAME, REPORT_NAME):
         (path / name).unlink(missing_ok=True)
 
 

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedml_dapper.durable import written_whole
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, OPENED_NAME
 from fedml_dapper.federation.ledger import LedgerWriter, read_unfinished
 from fedml_dapper.federation.model_file import origin_of, save_model
 from fedml_dapper.federation.observer import RunObserver
@@ -37,6 +38,8 @@ class RunFiles(RunObserver):
         self._server = server
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
+        self._opened = run_dir / OPENED_NAME
+        """Of the last round whose secure sum clients were asked to open: written before they are."""
         self._model = run_dir / MODEL_NAME
         self._origin = origin_of(experiment)
         self._unsaved: list[Checkpoint] = []
@@ -52,12 +55,19 @@ class RunFiles(RunObserver):
             self._ledger.path.unlink(missing_ok=True)
             return None
         _, rounds = found
+        if self._opened.exists():
+            self._server.opened_before = int(self._opened.read_text())
         checkpoint = self._checkpoints.latest(len(rounds))
         if checkpoint is None:
             LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
             return []
         self._server.restore(checkpoint)
         return rounds[: checkpoint.round]
+
+    def sum_opens(self, round_: int) -> None:
+        """Call before clients are asked to open the secure sum of a round: it is not opened again, whatever happens."""
+        with written_whole(self._opened) as file:
+            file.write_text(f"{round_}\n")
 
     def run_started(self, record: RunRecord) -> None:
         self._ledger.run_started(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 
@@ -71,6 +71,8 @@ class Server(Collector):
         """Clients of the open round whose upload waits, at theirs, for the sum of all."""
         self._exchange: SumExchange | None = None
         """The open round's, once nobody else can become ready."""
+        self.opened_before = 0
+        """The last round whose sum clients may have been asked to open before this server was started."""
         self._opened = 0.0
 
     @property
@@ -217,13 +219,19 @@ class Server(Collector):
         self._awaited.remove(message.client_id)
         self._ready[message.client_id] = message.content
 
-    def begin_sum(self, codec: SumCodec) -> SumExchange | None:
-        """The sum over who is ready, before the round closes; None where the server sees uploads themselves."""
+    def begin_sum(self, codec: SumCodec, opening: Callable[[], None] = lambda: None) -> SumExchange | None:
+        """The sum over who is ready, before the round closes; None where the server sees uploads themselves.
+
+        It calls ``opening`` before clients are asked to open it. One that an earlier server may have seen opened is
+        void: that of a round is a look at the clients' data, and there is no second one.
+        """
         secure = self._method.problem.secure_sums
         if secure is None or self.holds_memories:
             return None
-        plans = {client_id: self._plan_of(client_id) for client_id in self._ready}
-        self._exchange = SumExchange(self.state.round + 1, self._ready, plans, self._layout, secure.rules, codec)
+        round_, plans = self.state.round + 1, {client_id: self._plan_of(client_id) for client_id in self._ready}
+        self._exchange = SumExchange(round_, self._ready, plans, self._layout, secure.rules, codec, opening)
+        if round_ <= self.opened_before:
+            self._exchange.end("it may have been opened before the server crashed, and nothing is opened twice")
         return self._exchange
 
     def _plan_of(self, client_id: int) -> PruningPlan:

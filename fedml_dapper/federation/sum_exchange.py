@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,12 +42,13 @@ class SumExchange:
     """A sum over the clients that are ``ready``, who hold the parts of ``plans``; step by step until it is over.
 
     Whoever does not answer, or not as it has to, is lost: nothing else of it is opened. Whether the sum comes to
-    something shows in :attr:`opened`; else :attr:`void` says why not.
+    something shows in :attr:`opened`; else :attr:`void` says why not. ``opening`` is called before clients are asked to
+    open it.
     """
 
     def __init__(
         self, round_: int, ready: Mapping[int, Ready], plans: Mapping[int, PruningPlan], layout: ChannelLayout,
-        rules: Rules, codec: SumCodec,
+        rules: Rules, codec: SumCodec, opening: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._round, self._sum_id = round_, secrets.token_hex(16)
         self.awaited: set[int] = set()
@@ -57,6 +58,7 @@ class SumExchange:
         self.opened: OpenedSum | None = None
         self.void = ""
         self._step: _Step = "dealing"
+        self._opening = opening
         self._bytes_up: dict[int, int] = dict.fromkeys(ready, 0)
         keys = {client: each.keys for client, each in sorted(ready.items()) if each.keys is not None}
         self._start = Start(keys, {client: plans[client] for client in keys})
@@ -65,7 +67,7 @@ class SumExchange:
         try:
             self._summation = Summation(roster, rules, self._packing.cells)
         except ProtocolError as error:
-            self._end(str(error))
+            self.end(str(error))
         else:
             self.awaited = set(keys)
 
@@ -112,6 +114,10 @@ class SumExchange:
         for client in sorted(self.awaited):
             self.lose(client, "it did not answer in time")
 
+    def end(self, reason: str) -> None:
+        """Make the sum void."""
+        self.awaited, self.void, self._step = set(), reason, "over"
+
     @property
     def can_go_on(self) -> bool:
         """Whether the present step has all that it needs, or will get."""
@@ -127,12 +133,13 @@ class SumExchange:
                     self._step = "masking"
                 case "masking":
                     survivors = tuple(self._summation.end_masking())
+                    self._opening()
                     told = dict.fromkeys(survivors, Survivors(survivors))
                     self._step = "revealing"
                 case "revealing":
                     self._open()
         except ProtocolError as error:
-            self._end(str(error))
+            self.end(str(error))
             return []
         self.awaited = set(told)
         return [self._message(client, content) for client, content in told.items()]
@@ -144,9 +151,6 @@ class SumExchange:
         share = float(cells.sizes[opened.cells].sum() / max(1, sent_at_all))
         self.opened = OpenedSum(opened.clients, self._packing.unpack(opened), share, self._bytes_up)
         self._step = "over"
-
-    def _end(self, reason: str) -> None:
-        self.awaited, self.void, self._step = set(), reason, "over"
 
     def _message(self, client: int, content: Content) -> SumMessage:
         return SumMessage(self._round, client, self._sum_id, content)

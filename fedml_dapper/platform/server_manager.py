@@ -272,7 +272,7 @@ class DapperServerManager(RoundManager):
         self._open = False
         for client_id in self._unsent:
             self._server.give_up(client_id)
-        exchange = self._server.begin_sum(self._sum_codec)
+        exchange = self._server.begin_sum(self._sum_codec, self._journal.sum_opens)
         if exchange is None:
             self._close_after_sum()
         else:

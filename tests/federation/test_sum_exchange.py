@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation import Ready, SumMessage, build_experiment, simulate
+from fedml_dapper.federation import Ready, RunJournal, SumMessage, build_experiment, simulate
 from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed, Survivors
 from fedml_dapper.pruning import encoded_changes, slim_tensors
 
@@ -112,6 +113,38 @@ def test_a_round_that_all_have_opened_before_is_void(silos: Callable[..., Federa
     record = federation.server.close_round()
     assert record.rolled_back == "the sum is void: 0 clients are there, and the threshold is 3"
     assert record.refused.keys() == {0, 1, 2, 3, 4}
+
+
+def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_server_does_not_ask_again(
+    silos: Callable[..., Federation], tmp_path: Path
+) -> None:
+    """Whatever silos remember: these are started again, too."""
+    (tmp_path / "run").mkdir()
+    crashed = silos("method=fedavg", "comm_round=2")
+    journal = RunJournal(crashed.experiment, crashed.server, [], tmp_path / "run", resume=True)
+    journal.started()
+    crashed.train()
+
+    def opens() -> None:
+        assert not any(upload.has_opened for upload in crashed.uploads.values())
+        journal.sum_opens()
+
+    exchange = crashed.server.begin_sum(crashed.codec, opens)
+    assert exchange is not None
+    crashed.sum_up(exchange, {})
+    assert exchange.opened is not None
+
+    again = Federation(crashed.experiment)
+    journal = RunJournal(again.experiment, again.server, [], tmp_path / "run", resume=True)
+    journal.started()
+    void = again.round({})
+    assert void.rolled_back == (
+        "the sum is void: it may have been opened before the server crashed, and nothing is opened twice"
+    )
+    assert not any(upload.has_opened for upload in again.uploads.values())
+    journal.round_closed(void)
+    assert again.round({}).rolled_back is None
+    journal.finished()
 
 
 def test_a_client_that_says_others_keys_are_its_own_is_refused(silos: Callable[..., Federation]) -> None:
