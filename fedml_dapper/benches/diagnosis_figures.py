@@ -21,6 +21,7 @@ from fedml_dapper.benches.tables import Tables
 from fedml_dapper.evaluation.style import MARKERS, SHARES, below_legend, multiples
 
 _LEGEND_CLASSES = 20
+_SPOKES = 3
 
 
 def diagnosed(variant: VariantResults) -> list[tuple[int, Diagnosis]]:
@@ -28,8 +29,17 @@ def diagnosed(variant: VariantResults) -> list[tuple[int, Diagnosis]]:
     return [(seed, cell.diagnosis) for seed, cell in variant.cells.items() if cell.diagnosis is not None]
 
 
+def has_level_radar(tables: Tables) -> bool:
+    """Whether some variant has all levels, and these are enough for spokes. Of a fleet each variant may have others."""
+    levels = {row.level for row in tables.levels}
+    labels = {row.label for row in tables.levels}
+    return len(levels) >= _SPOKES and any(
+        {row.level for row in tables.levels if row.label == label} == levels for label in labels
+    )
+
+
 def level_radar(results: BenchResults, tables: Tables) -> Figure:
-    """Accuracy of clients' own models after local training, a spoke per capability level; needs three levels."""
+    """Accuracy of clients' own models after local training, a spoke per capability level, of variants that have all."""
     levels = {row.level: row.ratio for row in tables.levels}
     figure, (axes,) = multiples(
         "Own models by capability level", subtitle(results), 1, height=4.6, subplot_kw={"projection": "polar"}

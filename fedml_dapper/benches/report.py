@@ -27,7 +27,6 @@ TABLES_NAME = "tables.csv"
 SUMMARY_NAME = "summary.json"
 ANALYSIS_NAME = "analysis.md"
 _PNG_DPI = 200
-_LEVELS_OF_A_RADAR = 3
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:
 
 def _pictures_of_models(results: BenchResults, tables: Tables) -> Iterator[Picture]:
     is_sweep = any(variant.variant.x is not None for variant in results.variants)
-    if not is_sweep and len({row.level for row in tables.levels}) >= _LEVELS_OF_A_RADAR:
+    if not is_sweep and diagnosis_figures.has_level_radar(tables):
         yield Picture(
             "levels", diagnosis_figures.level_radar(results, tables), "Accuracy by capability level",
             "Every client's own model, on its domain's test images. Levels differ in the domains that their clients"

@@ -62,6 +62,14 @@ def test_radar_has_a_spoke_per_level(results):
     assert axes.get_lines()[0].get_ydata().tolist() == [60, 55, 50, 60]
 
 
+def test_there_is_no_radar_where_each_variant_has_other_levels(results):
+    tables = build_tables(results)
+    assert diagnosis_figures.has_level_radar(tables)
+    others = {"Ours": {1, 2}, "FedAvg": {3}}
+    apart = tables.model_copy(update={"levels": tuple(row for row in tables.levels if row.level in others[row.label])})
+    assert not diagnosis_figures.has_level_radar(apart)
+
+
 def test_confusions_are_shares_of_the_true_class(results):
     axes = diagnosis_figures.confusion_matrices(results, results["Ours"]).axes[0]
 
