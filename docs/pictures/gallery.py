@@ -11,6 +11,7 @@ from docs.pictures import (
     federation,
     levels,
     memory,
+    over_time,
     partitions,
     recording,
     recovery,
@@ -29,6 +30,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "rooms": rooms.picture,
     "memory": memory.picture,
     "levels": levels.picture,
+    "over_time": over_time.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 
