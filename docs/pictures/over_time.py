@@ -65,7 +65,7 @@ def picture() -> Picture:
         x, _ = place(seconds, 0)
         drawn.text(x, _FLOOR + 20, f"{seconds}", size=13, anchor="middle", colour="soft")
     drawn.text(_RIGHT, _FLOOR + 42, "virtual seconds", size=13, anchor="end", colour="soft")
-    below = _TOP - _APART
+    below = float(_TOP - _APART)
     for name, points in sorted(curves.items(), key=lambda item: -item[1][-1][1]):
         colour, dashed = _LINES[name]
         drawn.line(*(place(*point) for point in points), colour=colour, dashed=dashed, thick=2)

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+from fedml_dapper import packed
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
@@ -41,7 +42,7 @@ def run_cell(folder: Path) -> None:
 
 def is_finished(folder: Path) -> bool:
     """Whether nothing is left to do in ``folder``."""
-    return (folder / DIAGNOSIS_NAME).exists()
+    return packed.find(folder / DIAGNOSIS_NAME) is not None
 
 
 def _take(lock: int, folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedml_dapper import packed
 from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
 from fedml_dapper.durable import written_whole
@@ -68,8 +69,9 @@ class Diagnosis(Record):
     @classmethod
     def load(cls, path: Path) -> Diagnosis:
         """Raises :class:`DataError` where the file is not one of these."""
+        found = packed.content(path)
         try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
+            return cls.model_validate_json(found)
         except ValueError as error:
             raise DataError(f"{path}: not the diagnosis of a cell; was it written by another version?") from error
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from fedml_dapper import packed
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
-from fedml_dapper.federation.ledger import find_ledger
 
 MANIFEST_NAME = "bench.json"
 CELLS_NAME = "cells"
@@ -170,7 +170,7 @@ def load_results(folder: Path) -> BenchResults:
 
 def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
     """A finished run, or what keeps it from being one."""
-    if find_ledger(folder / LEDGER_NAME) is None:
+    if packed.find(folder / LEDGER_NAME) is None:
         return "not started"
     try:
         run, rounds = read_ledger(folder / LEDGER_NAME)
@@ -181,7 +181,7 @@ def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
 
 
 def _diagnosis(folder: Path) -> Diagnosis | str:
-    if not (folder / DIAGNOSIS_NAME).is_file():
+    if packed.find(folder / DIAGNOSIS_NAME) is None:
         return "no diagnosis"
     try:
         return Diagnosis.load(folder / DIAGNOSIS_NAME)

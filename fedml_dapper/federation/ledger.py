@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from fedml_dapper import packed
 from fedml_dapper.durable import explained, written_whole
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.observer import RunObserver
@@ -99,32 +98,13 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     return _run_of(first, path), rounds
 
 
-def find_ledger(path: Path) -> Path | None:
-    """The ledger at ``path``, or its compressed copy beside it (``ledger.jsonl.gz``), as which results are kept; None
-    where there is neither."""
-    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
-
-
 def count_rounds(path: Path) -> tuple[RunRecord | None, int]:
     """A ledger's run, and how many whole lines follow it; no run where there is not even a whole first line.
 
     Much faster than :func:`read_ledger`. Raises :class:`DataError` where the first line is no run's.
     """
-    first, *lines = _content(path).split(b"\n")
+    first, *lines = packed.content(path).split(b"\n")
     return (_run_of(first, path), len(lines) - 1) if lines else (None, 0)
-
-
-def _content(path: Path) -> bytes:
-    """All bytes of a ledger, unpacked; none where there is no ledger."""
-    found = find_ledger(path)
-    if found is None:
-        return b""
-    if found == path:
-        return found.read_bytes()
-    try:
-        return gzip.decompress(found.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{found}: cannot be unpacked ({error}); get it anew, e.g. from git") from error
 
 
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
@@ -133,9 +113,9 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
     A last line without its line break is a record that a killed run did not finish, and is left out. Raises
     :class:`DataError` naming any other line that cannot be read.
     """
-    if find_ledger(path) is None:
+    if packed.find(path) is None:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
-    *lines, _unfinished = _content(path).decode("utf-8").split("\n")
+    *lines, _unfinished = packed.content(path).decode("utf-8").split("\n")
     run = _run_of(lines[0] if lines else "", path)
     rounds = []
     for number, line in enumerate(lines[1:], start=2):

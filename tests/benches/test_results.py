@@ -1,5 +1,8 @@
+import lzma
+
 import pytest
 
+from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
 from fedml_dapper.benches.grid import Variant
 from fedml_dapper.benches.results import load_results
@@ -44,6 +47,18 @@ def test_cells_without_a_usable_diagnosis_count_as_finished(store):
     assert set(results["Ours"].cells) == {1, 2, 3}
     assert [seed for seed, cell in results["Ours"].cells.items() if cell.diagnosis] == [1]
     assert [cell.seed for cell in results.undiagnosed] == [2, 3]
+
+
+def test_a_kept_cell_is_read_where_its_files_lie_compressed(store):
+    folder = store.bench(["Ours"], seeds=(1,))
+    cell = store.cell("Ours", 1, [10, 20, 30], diagnosed=True)
+    for name in ("ledger.jsonl", DIAGNOSIS_NAME):
+        (cell / f"{name}.xz").write_bytes(lzma.compress((cell / name).read_bytes()))
+        (cell / name).unlink()
+    assert is_finished(cell)
+    [kept] = load_results(folder)["Ours"].cells.values()
+    assert kept.summary.global_accuracy.best == 30
+    assert kept.diagnosis is not None
 
 
 def test_no_bench_is_said_so(tmp_path):

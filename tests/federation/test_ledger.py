@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import gzip
+import lzma
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -48,13 +48,13 @@ def test_a_kept_ledger_is_read_where_it_lies_compressed(tiny_settings: Callable[
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     ledger.round_finished(record)
     ledger.run_finished()
-    packed = tmp_path / "ledger.jsonl.gz"
-    packed.write_bytes(gzip.compress(ledger.path.read_bytes()))
+    packed = tmp_path / "ledger.jsonl.xz"
+    packed.write_bytes(lzma.compress(ledger.path.read_bytes()))
     ledger.path.unlink()
     assert read_ledger(ledger.path) == (run, [record])
     assert count_rounds(ledger.path) == (run, 1)
     packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"ledger.jsonl.gz: cannot be unpacked"):
+    with pytest.raises(DataError, match=r"ledger.jsonl.xz: cannot be unpacked"):
         read_ledger(ledger.path)
     packed.unlink()
     assert count_rounds(ledger.path) == (None, 0)
