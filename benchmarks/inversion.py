@@ -227,7 +227,8 @@ def _area(found: Tensor, truth: Tensor, others: Tensor) -> float:
 def _likeness(found: Tensor, pictures: Tensor) -> Tensor:
     """Pearson's correlation of pixels, with each picture."""
     own, theirs = found.flatten() - found.mean(), pictures.flatten(1) - pictures.mean(dim=(1, 2, 3))[:, None]
-    return theirs @ own / (theirs.norm(dim=1) * own.norm() + 1e-12)
+    likeness: Tensor = torch.mv(theirs, own) / (theirs.norm(dim=1) * own.norm() + 1e-12)
+    return likeness
 
 
 def _as_png(pictures: Tensor) -> list[str]:
