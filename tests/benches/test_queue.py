@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fedml_dapper.benches import queue
 from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Cell, cells
@@ -117,12 +119,12 @@ from {Path(__file__).stem} import run, tiny_cells
 run(tiny_cells(rounds=6, methods=("dapperfl",)), Path({str(tmp_path / "killed")!r}))
 """
     for rounds in (1, 3):
-        queue = subprocess.Popen([sys.executable, "-c", queue_of_its_own], cwd=Path(__file__).parent)
+        killed = subprocess.Popen([sys.executable, "-c", queue_of_its_own], cwd=Path(__file__).parent)
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not (ledger.exists() and ledger.read_bytes().count(b"\n") > rounds):
             time.sleep(0.05)
-        queue.send_signal(signal.SIGKILL)
-        queue.wait()
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
     assert not is_finished(ledger.parent)
     run(chosen, tmp_path / "killed")
     run(chosen, tmp_path / "whole")
@@ -131,9 +133,17 @@ run(tiny_cells(rounds=6, methods=("dapperfl",)), Path({str(tmp_path / "killed")!
     assert (ledger.parent / DIAGNOSIS_NAME).read_text() == (whole / DIAGNOSIS_NAME).read_text()
 
 
-def test_when_the_time_is_up_running_cells_stop_and_go_on_later(tmp_path: Path) -> None:
+def test_when_the_time_is_up_running_cells_stop_and_go_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=time.sleep)
+    monkeypatch.setattr(queue, "time", clock)
+
+    def tell(progress: Progress) -> None:
+        clock.now = 9.0 if progress.rounds_done else 0.0  # the time is up once there is something to go on from
+
     chosen = tiny_cells(rounds=400, methods=("fedavg",))
-    outcome, _ = run(chosen, tmp_path, max_seconds=8)
+    outcome, _ = run(chosen, tmp_path, max_seconds=8, tell=tell)
     assert outcome.stopped
     assert not is_finished(tmp_path / chosen[0].folder)
     [shorter] = tiny_cells(rounds=1, methods=("fedavg",))
