@@ -162,8 +162,12 @@ def test_a_killed_workers_client_is_trained_again(tiny_settings: SettingsFactory
     assert killer.left == 0
 
 
-def test_a_client_whose_workers_die_again_and_again_ends_the_run(tiny_settings: SettingsFactory) -> None:
-    experiment = with_workers(build_experiment(tiny_settings(*ONE_ROUND)), 2)
+def test_a_client_whose_workers_die_again_and_again_ends_the_run(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    (tmp_path / "my_method.py").write_text(SLEEPER)  # or a client may be done before its first step is heard here
+    method = f"method={tmp_path}/my_method.py:Sleeper"
+    experiment = with_workers(build_experiment(tiny_settings(*ONE_ROUND, method)), 2)
     with pytest.raises(DapperError, match=r"client \d: 3 processes .* by SIGKILL; .* memory ran out"):
         simulate(experiment, [Killer(round_=1, times=100)])
     assert multiprocessing.active_children() == []
