@@ -350,8 +350,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
 
 
 def _wait_for_start(process: subprocess.Popen[str], settings_file: Path, since: float) -> None:
-    """Until the run has opened its folder, which is right before its first round."""
-    while not settings_file.exists() or settings_file.stat().st_mtime < since:
-        assert process.poll() is None
+    """Until the run has opened its folder, which is right before its first round, or has ended already."""
+    while process.poll() is None and (not settings_file.exists() or settings_file.stat().st_mtime < since):
         assert time.time() < since + 300
         time.sleep(0.01)
