@@ -159,6 +159,7 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
     programs = {0: timeless_program(tmp_path), 3: program, 4: program}
     for rank in range(NUM_SILOS + 1):
         silos.start(rank, program=programs.get(rank))
+    silos.wait_for_round(1)  # in which rank 3 may be the last to answer too
     assert wait_for_all_but(silos, 3)
     assert len(silos.rounds()) == 1
     let_time_pass(silos.processes[0])
