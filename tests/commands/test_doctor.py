@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from fedml_dapper.cli import main
 from fedml_dapper.commands import doctor
 
+from ..platform.processes import free_port
+
 
 def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp_path: Path) -> None:
     (tmp_path / "fedml.py").write_text("raise SystemError('imported')")
@@ -218,10 +220,10 @@ def test_data_that_is_there_and_data_that_is_not(tmp_path: Path, monkeypatch: py
 
 
 def test_an_occupied_port_is_named() -> None:
+    port = free_port()  # which nobody else takes when it is free again
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", port))
         listener.listen(1)
-        port = listener.getsockname()[1]
         row = doctor.check_ports(port, 1)
     assert row.status == "failed"
     assert f"{port}: Address already in use" in row.found
