@@ -120,8 +120,8 @@ class Silos:
 
         wait_until(has_closed, seconds, lambda: self.output(0))
 
-    def wait_for_answers_of_all_but(self, rank: int) -> int:
-        """Until the open round waits for this client alone, which does not answer; the rounds that closed before."""
+    def wait_for_answers_of_all_but(self, rank: int) -> None:
+        """Until the open round waits for this client alone, which is not to answer meanwhile."""
         others = set(range(1, self.num_clients + 1)) - {rank}
 
         def have_answered() -> bool:
@@ -129,7 +129,6 @@ class Silos:
             return others == {other for other in range(1, self.num_clients + 1) if answer in self.output(other)}
 
         wait_until(have_answered, otherwise=lambda: self.output(0))
-        return len(self.rounds())
 
     def wait_for_words(self, *words: str, rank: int = 0) -> None:
         """Until the process has said all of them."""

@@ -1,4 +1,4 @@
-"""A silo whose machine is ten times slower than the others', by the clock, or by the rounds that close meanwhile."""
+"""Silos that are slower than the others: ten times, by the clock, until rounds have closed, or until a test says so."""
 
 from __future__ import annotations
 
@@ -43,6 +43,25 @@ dataset, model = dapper.load(args)
 dapper.DistributedRunner(args, None, dataset, model, client_trainer=Paced(model, args)).run()
 """
 
+AT_WORK = "trains until it is let go"
+_UNTIL_LET_GO = f"""
+import runpy, time
+from pathlib import Path
+from fedml_dapper.platform import DapperClientTrainer
+
+train, let_go = DapperClientTrainer.train, Path("let_go")
+
+def train_until_let_go(trainer, train_data, device, args):
+    if args.round_idx == 1:
+        print("{AT_WORK}", flush=True)
+        while not let_go.exists():
+            time.sleep(0.05)
+    train(trainer, train_data, device, args)
+
+DapperClientTrainer.train = train_until_let_go
+runpy.run_module("fedml_dapper", run_name="__main__")
+"""
+
 
 def slow_program(folder: Path) -> Path:
     """The program that such a silo runs, below ``folder``."""
@@ -58,3 +77,16 @@ def paced_program(folder: Path, slow: int) -> Path:
     program = folder / "paced.py"
     program.write_text(_BY_ROUNDS.format(slow=slow, client=slow - 1))
     return program
+
+
+def busy_program(folder: Path) -> Path:
+    """The program of a silo of a federation below ``folder`` that does not end the second round's training before
+    :func:`let_go`. Once it has said :data:`AT_WORK`, a signal or an order finds it at work, and the round open."""
+    program = folder / "busy.py"
+    program.write_text(_UNTIL_LET_GO)
+    return program
+
+
+def let_go(folder: Path) -> None:
+    """The busy silo trains to the end."""
+    (folder / "let_go").touch()

@@ -14,6 +14,7 @@ from ..waiting import wait_until
 from .nursery import Fork
 from .processes import Silos
 
+HALT_S = 600
 _PROGRAM = """
 import runpy, signal
 from fedml_dapper.platform.round_manager import RoundManager
@@ -27,6 +28,7 @@ def tells(text, handle):
 def listens(loop):
     def listen_and_loop(server):
         signal.signal(signal.SIGUSR1, lambda *_: server.set_deadline(0))
+        signal.signal(signal.SIGUSR2, lambda *_: server.set_deadline(-{halt_s}))
         loop(server)
     return listen_and_loop
 
@@ -42,13 +44,18 @@ runpy.run_module("fedml_dapper", run_name="__main__")
 def timeless_program(folder: Path) -> Path:
     """The program that such a server runs, below ``folder``. The experiment's timeouts are to be long."""
     program = folder / "timeless.py"
-    program.write_text(_PROGRAM)
+    program.write_text(_PROGRAM.replace("{halt_s}", str(HALT_S)))
     return program
 
 
 def let_time_pass(server: Fork | Popen[bytes]) -> None:
     """As much as this server or edge waits for now. It is to have said something before."""
     server.send_signal(signal.SIGUSR1)
+
+
+def let_time_pass_in_a_halt(server: Fork | Popen[bytes]) -> None:
+    """As when this process is halted for so long that what it waited for is over since :data:`HALT_S`."""
+    server.send_signal(signal.SIGUSR2)
 
 
 def wait_for_all_but(silos: Silos, *missing: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
-import signal
 import socket
 import threading
 import time
@@ -28,6 +27,8 @@ from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Pa
 
 from ...waiting import wait_until
 from ..processes import Silos
+from ..slow_silo import AT_WORK, busy_program, let_go
+from ..timeless_server import let_time_pass_in_a_halt, timeless_program, wait_for_all_but
 from .experiment_file import experiment_file
 from .impostor import Crafted, Impostor
 from .line import Line
@@ -104,9 +105,9 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
     monkeypatch.setenv("DAPPER_TOKEN", TOKEN)
     config = config.model_copy(update={"token_variable": "DAPPER_TOKEN", "max_message_mb": 2})
     silos = federation(settings, config, cold=(0, 1))
-    silos.start_all()
-    silos.wait_for_round(1)
-    silos.processes[4].send_signal(signal.SIGSTOP)  # the run waits for it meanwhile
+    for rank in range(5):
+        silos.start(rank, program=busy_program(tmp_path) if rank == 4 else None)
+    silos.wait_for_words(AT_WORK, rank=4)  # the run waits for it meanwhile
 
     two = read_credentials(config, 2)
     foreign = read_credentials(config.model_copy(update={"certificates": other_certificates}), 1)
@@ -124,8 +125,7 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
         "a pickle": lambda: insider.deliver(iter([crafted])),
     }
     statuses = {name: answer_to(attempt) for name, attempt in attempts.items()}
-    assert silos.processes[0].poll() is None, "the run was over before it was attacked"
-    silos.processes[4].send_signal(signal.SIGCONT)
+    let_go(tmp_path)
     assert statuses.pop("truncated") in ("CANCELLED", "UNKNOWN")
     assert statuses == {
         "no certificate": "UNAVAILABLE",
@@ -172,16 +172,18 @@ def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
 
 
 @pytest.mark.long
-def test_a_server_that_was_halted_hears_what_waits_before_it_closes_the_round(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+def test_a_server_that_was_halted_hears_of_those_at_work_before_it_closes_the_round(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
-    settings = of_four(tiny_settings, "comm_round=3", "round_timeout_s=15", "join_timeout_s=600")
-    silos = federation(settings, config)
-    silos.start_all()
-    silos.wait_for_round(1)
-    silos.processes[0].send_signal(signal.SIGSTOP)
-    time.sleep(17)
-    silos.processes[0].send_signal(signal.SIGCONT)
+    silos = federation(of_four(tiny_settings, "comm_round=3"), config)
+    programs = {0: timeless_program(tmp_path), 4: busy_program(tmp_path)}
+    for rank in range(5):
+        silos.start(rank, program=programs.get(rank))
+    silos.wait_for_words(AT_WORK, rank=4)
+    assert wait_for_all_but(silos, 4)
+    let_time_pass_in_a_halt(silos.processes[0])
+    silos.wait_for_words("this process was halted")
+    let_go(tmp_path)
     assert silos.wait(0) == 0, silos.output(0)
     assert [record.absent for record in silos.rounds()] == [()] * 3
 
@@ -210,13 +212,13 @@ def test_a_silo_that_floods_the_server_costs_the_others_no_time(
 
 @pytest.mark.long
 def test_a_silo_that_is_killed_at_work_and_started_again_misses_no_round(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
     silos = federation(of_four(tiny_settings, "comm_round=4", "round_timeout_s=600"), config)
-    silos.start_all()
-    silos.wait_for_round(1)
-    silos.processes[3].send_signal(signal.SIGSTOP)
-    silos.wait_for_answers_of_all_but(3)  # so the server has sent silo 3 what it will not train on
+    for rank in range(5):
+        silos.start(rank, program=busy_program(tmp_path) if rank == 3 else None)
+    silos.wait_for_words(AT_WORK, rank=3)
+    silos.wait_for_answers_of_all_but(3)
     silos.kill(3)
     silos.start(3)
     assert [silos.wait(rank) for rank in range(5)] == [0, 0, 0, 0, 0], silos.output(0)

@@ -12,6 +12,7 @@ from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
 from ..processes import Silos
+from ..slow_silo import AT_WORK, busy_program
 from ..timeless_server import let_time_pass, timeless_program, wait_for_all_but
 from .test_federation import federation
 
@@ -35,15 +36,14 @@ def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
     silos.start(0, program=timeless_program(tmp_path))
     silos.wait_for_words("waiting for ranks")
     silos.start(1, above=impatient)
-    silos.start(2)
+    silos.start(2, program=busy_program(tmp_path))
     silos.wait_for_words("rank 1 is there", "rank 2 is there")
     let_time_pass(silos.processes[0])
-    silos.wait_for_round(1)
+    silos.wait_for_words(AT_WORK, rank=2)
     interrupted(silos, 2, signal.SIGTERM)
-    without_it = len(silos.rounds()) + 2
     assert wait_for_all_but(silos, 2, 3, 4)
     let_time_pass(silos.processes[0])
-    silos.wait_for_round(without_it)
+    silos.wait_for_round(3)
     assert [client.client for client in silos.rounds()[-1].clients] == [0]
     interrupted(silos, 0, signal.SIGINT)
     assert "Stopped after" in silos.output(0)

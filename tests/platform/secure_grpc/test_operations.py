@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from fedml_dapper.operations.orders import Act, Answer, Order, give_order
 from fedml_dapper.operations.status import ServerStatus
 
 from ..processes import Silos, free_port
+from ..slow_silo import AT_WORK, busy_program, let_go
 from .experiment_file import experiment_file
 
 SettingsFactory = Callable[..., Settings]
@@ -39,10 +39,10 @@ def own(config: SecureGrpcConfig, certificates: Path, tmp_path: Path) -> SecureG
 def federation(tmp_path: Path, tiny_settings: SettingsFactory, own: SecureGrpcConfig) -> Iterator[Callable[..., Silos]]:
     running: list[Silos] = []
 
-    def build(*overrides: str) -> Silos:
+    def build(*overrides: str, programs: Mapping[int, Path] | None = None) -> Silos:
         four = ("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1")
         settings = tiny_settings(*four, *overrides)
-        running.append(Silos(tmp_path, experiment_file(tmp_path, settings, own), 4))
+        running.append(Silos(tmp_path, experiment_file(tmp_path, settings, own), 4, programs=programs))
         running[-1].start_all()
         return running[-1]
 
@@ -52,21 +52,20 @@ def federation(tmp_path: Path, tiny_settings: SettingsFactory, own: SecureGrpcCo
 
 
 def test_a_silo_that_is_revoked_at_work_is_cut_off_and_the_run_ends_without_it(
-    federation: Callable[..., Silos], own: SecureGrpcConfig
+    federation: Callable[..., Silos], own: SecureGrpcConfig, tmp_path: Path
 ) -> None:
-    silos = federation("comm_round=6")
-    silos.wait_for_round(1)
-    silos.processes[4].send_signal(signal.SIGSTOP)  # so that a round waits for it, for an hour if it has to
-    done = silos.wait_for_answers_of_all_but(4)
+    silos = federation("comm_round=6", programs={4: busy_program(tmp_path)})
+    silos.wait_for_words(AT_WORK, rank=4)
+    silos.wait_for_answers_of_all_but(4)
     assert own.members_file is not None
     revoke_members(own.members_file, "silo-4")
     silos.wait_for_words("silo-4 is cut off")
-    silos.wait_for_round(done + 1)
-    silos.processes[4].send_signal(signal.SIGCONT)
+    silos.wait_for_round(2)
+    let_go(tmp_path)
     assert silos.wait(0) == 0, silos.output(0)
     assert [silos.wait(rank) for rank in range(1, 5)] == [0, 0, 0, 2], silos.output(4)
     assert "of silo-4 was revoked on" in silos.output(4).splitlines()[-1]
-    assert [record.absent for record in silos.rounds()] == [() for _ in range(done)] + [(3,) for _ in range(6 - done)]
+    assert [record.absent for record in silos.rounds()] == [()] + [(3,)] * 5
 
 
 def test_an_operator_pauses_evicts_resumes_and_ends_a_run(
