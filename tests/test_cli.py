@@ -17,6 +17,8 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import LedgerWriter, build_experiment, read_ledger, simulate
 
+from .holding import held_before
+
 SettingsFactory = Callable[..., Settings]
 SECONDS = re.compile(rb'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
@@ -85,17 +87,19 @@ def test_run_as_json_prints_one_document_and_writes_everything(
 def test_an_interrupt_between_checkpoints_costs_no_finished_round(
     tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:
-    rounds = 20  # so many that a busy machine cannot end them between a look at the ledger and the signal
+    rounds = 5
     settings = tiny_settings(
         f"comm_round={rounds}", "epochs=1", "checkpoint_every=100", "client_share=0.03", "image_size=16"
     )
     experiment, folder, whole = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "whole"
     experiment.write_text(settings.as_yaml())
     heeding_interrupts = ["env", "--default-signal=INT"]  # a job in the background would ignore them
-    command = [*heeding_interrupts, *COMMAND, "run", "-c", experiment, "--output", folder]
+    run = ["run", "-c", experiment, "--output", folder]
+    held = f"{held_before(rounds)}\n{COMMAND[-1]}"
     process = subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [*heeding_interrupts, *COMMAND[:-1], held, *run],
+        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     deadline = time.monotonic() + 240
     while not ((folder / "ledger.jsonl").exists() and len((folder / "ledger.jsonl").read_text().splitlines()) > 2):
         assert time.monotonic() < deadline, process.communicate(timeout=5)
@@ -112,7 +116,7 @@ def test_an_interrupt_between_checkpoints_costs_no_finished_round(
     assert [path.name for path in folder.glob("checkpoints/*")] == [f"round_{finished:05}.safetensors"]
 
     resumed = subprocess.run(
-        [*command, "--resume", "--verbose"],
+        [*COMMAND, *run, "--resume", "--verbose"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert resumed.returncode == 0, resumed.stderr

@@ -24,6 +24,8 @@ from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, build_experiment, simulate
 from fedml_dapper.runs import run as run_function
 
+from .holding import held_before
+
 SettingsFactory = Callable[..., Settings]
 SECONDS = re.compile(rb'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 
@@ -180,25 +182,8 @@ def test_no_setting_is_named_as_an_argument() -> None:
     assert arguments.isdisjoint(path[-1] for path in leaves(Settings))
 
 
-IN_THE_LAST_ROUND = """
-import time
-import fedml_dapper
-from fedml_dapper.federation import Server
-
-begin = Server.round_clients
-
-def begin_but_the_last(server):
-    if server.state.round == 5:
-        time.sleep(600)  # the interrupt comes before that
-    return begin(server)
-
-Server.round_clients = begin_but_the_last
-"""
-"""Without it, a run might come to its end between a look at its ledger and the signal."""
-
-
 def test_an_interrupted_run_says_how_it_goes_on_and_does(tiny: str, tmp_path: Path) -> None:
-    code = f"{IN_THE_LAST_ROUND}\nfedml_dapper.run({tiny!r}, comm_round=6, output='cut')"
+    code = f"{held_before(6)}\nfedml_dapper.run({tiny!r}, comm_round=6, output='cut')"
     process = subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-c", code],
         cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,

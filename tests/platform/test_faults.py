@@ -27,6 +27,7 @@ from fedml_dapper.federation import (
 from fedml_dapper.federation.checkpoint import load_checkpoint
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
+from ..holding import held_before
 from .test_mpi import MPIEXEC
 from .test_resume import FEW, assert_same, environment
 
@@ -54,7 +55,7 @@ from fedml_dapper.cli import main
 from fedml_dapper.interruption import ending_in_order
 
 config, run_dir, lives, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-chance, fsync = random.Random(int(sys.argv[5])), os.fsync
+chance, fsync, told = random.Random(int(sys.argv[5])), os.fsync, [signal.SIGINT, signal.SIGTERM]
 
 def rounds():
     ledger = run_dir / "ledger.jsonl"
@@ -64,6 +65,7 @@ def life(number, flushes):
     log = os.open(f"life_{number:02}.log", os.O_CREAT | os.O_WRONLY)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, told)  # it has a log for what it says then
     def telling_in_the_end(descriptor):
         nonlocal flushes
         flushes -= 1
@@ -76,17 +78,20 @@ def life(number, flushes):
 with ending_in_order("it"):
     for number in range(lives):
         at_a_flush = number % 2 == 0
-        flushes, done = chance.randint(1, 9), rounds()
+        flushes, last = chance.randint(1, 9), max(rounds(), 1) + 3
+        signal.pthread_sigmask(signal.SIG_BLOCK, told)
         child = os.fork()
         if child == 0:
             first = 3  # of the ledger's first line, when no round has begun; settings.yaml takes two
             life(number, first if number == 0 else flushes if at_a_flush else -1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, told)
         if not at_a_flush:
             until = time.monotonic() + chance.uniform(0, seconds)
-            while time.monotonic() < until and rounds() < done + 3:  # or a fast one would come to the run's end
+            while time.monotonic() < until and rounds() < last:
                 time.sleep(0.005)
-            os.kill(child, chance.choice([signal.SIGINT, signal.SIGTERM]))
+            os.kill(child, chance.choice(told))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    last = None
     life(lives, -1)
 """
 
@@ -154,7 +159,7 @@ def test_interruptions_at_any_moment_change_nothing(
     expected = simulate(experiment)
     a_part = (loaded - started) + (time.monotonic() - loaded) / (2 * lives)
     program = [
-        "env", "--default-signal=INT", sys.executable, "-c", MANY_INTERRUPTIONS, config, run_dir,
+        "env", "--default-signal=INT", sys.executable, "-c", held_before("last") + MANY_INTERRUPTIONS, config, run_dir,
         str(lives), str(a_part), str(chance.randrange(10**9)),
     ]  # fmt: skip
     ended = subprocess.run(
@@ -191,16 +196,16 @@ def test_a_program_that_is_still_loading_ends_at_once(
 ) -> None:
     """Compiled modules make an error, or an abort, of what is raised while they are loaded: when ``library`` is."""
     config = tmp_path / "tiny.yaml"
-    config.write_text(tiny_settings(*FEW, "comm_round=500").as_yaml())
+    config.write_text(tiny_settings(*FEW, "comm_round=100000").as_yaml())
     for number in (signal.SIGTERM, signal.SIGINT):
         process = subprocess.Popen(
             ["env", "--default-signal=INT", sys.executable, *words, config, "--output", tmp_path / "run"],
             cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        had_loaded = mapped(process)
+        had_loaded = seen = ""
         while not listens_to(process, signal.SIGTERM):
+            had_loaded, seen = seen, mapped(process)  # what it had loaded when it did not listen yet
             time.sleep(0.005)
-            had_loaded = mapped(process)
         assert "libtorch" not in had_loaded
         while library not in mapped(process):
             time.sleep(0.005)
@@ -215,7 +220,7 @@ def test_a_program_that_is_still_loading_ends_at_once(
 @pytest.mark.long
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    settings = tiny_settings(*FEW, "comm_round=500", "backend=MPI")
+    settings = tiny_settings(*FEW, "comm_round=100000", "backend=MPI")
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(settings.as_yaml())
     process = subprocess.Popen(

@@ -26,6 +26,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 
+from ..holding import held_before
 from ..waiting import wait_until
 from .nursery import Fork, nursery
 from .test_mpi import MPIEXEC
@@ -60,8 +61,16 @@ run_experiment([config], output=run_dir, resume=True)
 """A run, which ends at a flush where their number is given."""
 
 
-def command(config: Path, run_dir: Path) -> list[str | Path]:
-    return [*nursery().python, "-m", "fedml_dapper", "--cf", config, "--output", run_dir, "--resume"]
+def command(config: Path, run_dir: Path, *program: str | Path) -> list[str | Path]:
+    program = program or ("-m", "fedml_dapper")
+    return [*nursery().python, *program, "--cf", config, "--output", run_dir, "--resume"]
+
+
+def held_command(round_: int, config: Path, run_dir: Path) -> list[str | Path]:
+    """As :func:`command`, of a run that does not begin ``round_``."""
+    program = run_dir.parent / "held.py"
+    program.write_text(f'{held_before(round_)}\nimport runpy\nrunpy.run_module("fedml_dapper", run_name="__main__")\n')
+    return command(config, run_dir, program)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -104,7 +113,7 @@ def finished(words: list[str | Path], run_dir: Path) -> subprocess.CompletedProc
 def test_a_killed_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=10")
     config.write_text(settings.as_yaml())
-    killed_in_round(3, command(config, run_dir), run_dir)
+    killed_in_round(3, held_command(10, config, run_dir), run_dir)
     first = finished(command(config, run_dir), run_dir)
     assert "going on after round" in first.stderr
     assert "round 10/10" in first.stderr
@@ -123,8 +132,9 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     settings = tiny_settings(*FEW, "comm_round=8", "backend=MPI")
     config.write_text(settings.as_yaml())
-    words = [MPIEXEC, "-n", "3", *command(config, run_dir)]
-    killed_in_round(3, words, run_dir)
+    ranks = [MPIEXEC, "-n", "3"]
+    killed_in_round(3, [*ranks, *held_command(8, config, run_dir)], run_dir)
+    words = [*ranks, *command(config, run_dir)]
     first = finished(words, run_dir)
     assert "going on after round" in first.stderr
     assert_same(run_dir, *simulate(build_experiment(settings)))
@@ -145,9 +155,9 @@ def test_kills_at_random_moments_change_nothing(
     expected = simulate(build_experiment(settings))
     two_rounds = 2 * (time.monotonic() - started) / rounds
     life, said = tmp_path / "life.py", tmp_path / "said"
-    life.write_text(LIFE)
 
-    def live(flushes: int = -1) -> Fork:
+    def live(flushes: int, program: str) -> Fork:
+        life.write_text(program)
         with said.open("ab") as output:
             words = [str(word) for word in (life, config, run_dir, flushes)]
             return nursery().start(words, tmp_path, environment(tmp_path), output.fileno())
@@ -155,17 +165,18 @@ def test_kills_at_random_moments_change_nothing(
     for number in range(kills):
         begun, done = time.time(), lines_of(run_dir / LEDGER_NAME)
         at_a_flush, flushes = number % 2, chance.randint(1, 9)
-        process = live(flushes if at_a_flush else -1)
+        last = max(done, 1) + 3  # the first line is the run's
+        process = live(flushes if at_a_flush else -1, held_before(last) + LIFE)
         if not at_a_flush:
             settings_file = run_dir / SETTINGS_NAME
             while not settings_file.exists() or settings_file.stat().st_mtime < begun:
                 assert process.poll() is None, said.read_text()[-3000:]
                 time.sleep(0.01)
             until = time.monotonic() + chance.uniform(0, two_rounds)
-            while time.monotonic() < until and lines_of(run_dir / LEDGER_NAME) < done + 3:  # not to the end
+            while time.monotonic() < until and lines_of(run_dir / LEDGER_NAME) < last:
                 time.sleep(0.005)
             process.kill()
         assert process.wait(300) == -signal.SIGKILL, said.read_text()[-3000:]
-    assert live().wait(900) == 0, said.read_text()[-3000:]
+    assert live(-1, LIFE).wait(900) == 0, said.read_text()[-3000:]
     assert_same(run_dir, *expected)
     assert not list((run_dir / CHECKPOINTS_NAME).glob("*.refused")), said.read_text()[-3000:]
