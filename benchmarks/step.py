@@ -54,9 +54,9 @@ def main(
             plan = plan_by_importance(layout, dense.state_dict(), widths[ratio])
             slim = slim_model(dense, layout, plan).to(where)
             last = images.to(memory_format=torch.channels_last)
-            work[f"{precision} {ratio}"] = _step(slim, last, labels, precision)
+            work[f"{precision} {ratio}"] = training_step(slim, last, labels, precision)
     whole = build_backbone(ModelArgs(model=model, width=width), 10, 1, example_image(input_size)).to(where)
-    work[FIRST_CHANNELS] = _step(whole, images, labels, "fp32")
+    work[FIRST_CHANNELS] = training_step(whole, images, labels, "fp32")
     seconds = time_in_turns(work, runs, warm_ups=2)
     macs = {ratio: footprint(layout, widths[ratio]).macs for ratio in RATIOS}
     rows: list[dict[str, Figure]] = []
@@ -84,7 +84,7 @@ def main(
     Findings(f"One SGD step of {shape}, on {device}", runs, rows, figures).show(as_json)
 
 
-def _step(model: Backbone, images: Tensor, labels: Tensor, precision: Precision) -> Callable[[], None]:
+def training_step(model: Backbone, images: Tensor, labels: Tensor, precision: Precision) -> Callable[[], None]:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-5)
     on = images.device.type
 

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import aggregate, clients, round, secure_aggregation, step, wire  # the benchmark's name
+from benchmarks import aggregate, clients, limits, round, secure_aggregation, step, step_parts, wire  # their names
 
 
 def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
@@ -25,6 +25,23 @@ def test_steps() -> None:
     assert [row["ratio"] for row in rows if row["precision"] == "bf16"] == [0.0, 0.2, 0.4, 0.6, 0.8]
     assert rows[0]["time of dense"] == 1
     assert rows[4]["MACs of dense"] == pytest.approx(0.2, abs=0.05)
+
+
+def test_steps_as_shares_of_what_the_machine_can_do() -> None:
+    found = findings(limits.main, "--model", "resnet10", "--batch", "4", "--precision", "fp32", "--threads", "1")
+    shares = {row["work"]: row["of the matrix product"] for row in found["rows"]}
+    assert shares["fp32 matrix product"] == 1
+    assert shares["fp32 step, ratio 0.8"] > 0
+    assert found["memory, GB/s read and written"] > 0
+
+
+def test_parts_of_a_step_are_shares_of_it() -> None:
+    arguments = ("--model", "resnet10", "--width", "8", "--batch", "8", "--norm", "standardised")
+    rows = findings(step_parts.main, *arguments)["rows"]
+    assert [row["ratio"] for row in rows] == [0.0, 0.2, 0.4, 0.6, 0.8]
+    for row in rows:
+        assert row["convolution"] > row["optimizer"] > 0
+        assert row["Python and the rest"] < 0.9
 
 
 def test_aggregation_reads_what_was_sent_and_needs_no_model_a_client() -> None:
