@@ -15,7 +15,6 @@ from docs.tutorials.running import FOLDER, executed, shape, written
 from .test_prose import MOST_WORDS, broken, links, sentences
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-IN_EVERY_RUN = ("first_federation", "read_a_ledger")
 MOST_BYTES = 150_000
 
 
@@ -33,12 +32,8 @@ def outputs(notebook: Any) -> list[str]:
     ]
 
 
-def marked(file: Path) -> Any:
-    marks = [pytest.mark.long] if file.stem in IN_EVERY_RUN else [pytest.mark.long, pytest.mark.nightly]
-    return pytest.param(file, marks=marks, id=file.stem)
-
-
-@pytest.mark.parametrize("file", map(marked, NOTEBOOKS))
+@pytest.mark.long
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_it_runs_and_shows_what_is_kept(file: Path) -> None:
     assert shape(executed(file)) == shape(kept(file)), f"run: python -m docs.tutorials {file.stem}"
 
