@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,12 @@ from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME
+from fedml_dapper.federation.ledger import count_rounds
 
+from ..holding import held_before
+from ..waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 TINY = {
     "model_args": {"width": 8},
     "data_args": {"client_share": 0.08, "validation_share": 0.1},
@@ -111,20 +117,20 @@ def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: P
 
 
 def test_a_queue_killed_at_any_time_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
-    chosen = tiny_cells(rounds=6, methods=("dapperfl",))
+    chosen = tiny_cells(rounds=4, methods=("dapperfl",))
     ledger = tmp_path / "killed" / chosen[0].folder / LEDGER_NAME
     queue_of_its_own = f"""
 from pathlib import Path
-from {Path(__file__).stem} import run, tiny_cells
-run(tiny_cells(rounds=6, methods=("dapperfl",)), Path({str(tmp_path / "killed")!r}))
+from tests.benches.test_queue import run, tiny_cells
+run(tiny_cells(rounds=4, methods=("dapperfl",)), Path({str(tmp_path / "killed")!r}))
 """
-    for rounds in (1, 3):
-        killed = subprocess.Popen([sys.executable, "-c", queue_of_its_own], cwd=Path(__file__).parent)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not (ledger.exists() and ledger.read_bytes().count(b"\n") > rounds):
-            time.sleep(0.05)
+    (tmp_path / "sitecustomize.py").write_text(held_before(4))  # for the cell too, which notices after a moment
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for rounds in (1, 2):
+        killed = subprocess.Popen([sys.executable, "-c", queue_of_its_own], cwd=ROOT, env=environment)
+        wait_until(lambda killed=killed, r=rounds: killed.poll() is not None or count_rounds(ledger)[1] >= r)
         killed.send_signal(signal.SIGKILL)
-        killed.wait()
+        assert killed.wait() == -signal.SIGKILL
     assert not is_finished(ledger.parent)
     run(chosen, tmp_path / "killed")
     run(chosen, tmp_path / "whole")
