@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 
 from fedml_dapper import profiling
 from fedml_dapper.config import Settings
+from fedml_dapper.evaluation import round_profile
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler, RunProfile
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.profiling import Profiler, fetching, part
@@ -76,7 +78,12 @@ def test_a_part_that_raises_is_left(clock: SimpleNamespace) -> None:
     assert profiler.seconds["data"] == 0
 
 
-def test_the_parts_of_a_round_add_up(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:
+def test_the_parts_of_a_round_add_up(
+    tmp_path: Path, tiny_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_time = SimpleNamespace(perf_counter=time.process_time)  # in which other processes take no part
+    for module in (profiling, round_profile):
+        monkeypatch.setattr(module, "time", own_time)
     profiler = Profiler(CPU)
     watcher = RoundProfiler(profiler, "fp32")
     with profiler.active():
