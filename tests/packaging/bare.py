@@ -75,12 +75,6 @@ class Service:
         os.kill(self._pid, signal.SIGTERM)
         return self.wait(self._patience_s)
 
-    def pause(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-
-    def unpause(self) -> None:
-        os.kill(self._pid, signal.SIGCONT)
-
     def wait(self, seconds: float) -> int:
         assert self._process is not None
         return self._process.wait(seconds)
