@@ -1,4 +1,5 @@
-"""Processes that are killed at a certain step of a secure sum, as by the kernel: without a word."""
+"""Processes that are killed at a certain step of a secure sum, as by the kernel: without a word; and a server for which
+time is over once it waits for none but those."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 _PROGRAM = """
-import os, runpy, signal
+import os, runpy, signal, sys
+from pathlib import Path
 from fedml_dapper.federation import MaskedUpload
 from fedml_dapper.platform import client_manager
 from fedml_dapper.platform.summing import SUM
@@ -14,17 +16,21 @@ from fedml_dapper.platform.summing import SUM
 answer, send = MaskedUpload.answer, client_manager.DapperClientManager._send_until_heard
 latest = []
 
+def die():
+    Path("dead." + sys.argv[sys.argv.index("--rank") + 1]).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
 def answer_and_note(upload, asked):
     told = answer(upload, asked)
     latest.append(type(told.content).__name__)
     if latest[-1] == "{step}" and "{when}" == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     return told
 
 def send_and_die(manager, message):
     send(manager, message)
     if message.get_type() == SUM and latest[-1] == "{step}":
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
 MaskedUpload.answer = answer_and_note
 client_manager.DapperClientManager._send_until_heard = send_and_die
@@ -59,4 +65,34 @@ def dying_server(folder: Path, round_: int) -> Path:
     """The program of a server that dies when it has opened the sum of that round, before it writes it down."""
     program = folder / "server_dies.py"
     program.write_text(_SERVER.format(round_=round_))
+    return program
+
+
+_BURYING = """
+import runpy
+from pathlib import Path
+from fedml_dapper.platform.server_manager import DapperServerManager
+
+on_turn = DapperServerManager.on_turn
+
+def on_turn_among_the_dead(server):
+    on_turn(server)
+    dead = {int(file.suffix[1:]) - 1 for file in Path().glob("dead.*")}
+    if server._summing is not None:
+        awaited = server._summing._exchange.awaited
+    else:
+        awaited = server._sent.keys() - server._collector.answered() - server._silent if server._open else set()
+    if awaited and awaited <= dead:
+        server.set_deadline(0)  # what a dead one had sent comes first
+
+DapperServerManager.on_turn = on_turn_among_the_dead
+runpy.run_module("fedml_dapper", run_name="__main__")
+"""
+
+
+def burying_server(folder: Path) -> Path:
+    """The program of a server below ``folder`` for which a round's time, and that of a step of its sum, is over once it
+    waits for none but silos that died of :func:`dying_program`. The experiment's timeouts are to be long."""
+    program = folder / "server_buries.py"
+    program.write_text(_BURYING)
     return program

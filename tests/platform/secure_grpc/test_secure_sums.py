@@ -14,7 +14,7 @@ from fedml_dapper.federation import build_experiment, simulate
 
 from ..processes import Silos
 from .conftest import make_certificates
-from .dying_silo import dying_program, dying_server
+from .dying_silo import burying_server, dying_program, dying_server
 from .experiment_file import experiment_file
 from .replay import differences_to_replay
 
@@ -26,8 +26,8 @@ NOISE = "where: distributed, noise_multiplier: 0.5, delta: 1.0e-5, noise_seed: r
 """Of clients together, which follows from the seed, so that it is drawn again here."""
 
 
-def secure(threshold: int, step_timeout_s: float = 600, noise: str = "") -> str:
-    args = f"{{threshold: {threshold}, min_holders: 2, step_timeout_s: {step_timeout_s}}}"
+def secure(threshold: int, noise: str = "") -> str:
+    args = f"{{threshold: {threshold}, min_holders: 2, step_timeout_s: 600}}"
     return f"dapper_args.privacy={{{noise}secure_aggregation: {args}}}"
 
 
@@ -64,7 +64,7 @@ def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> 
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, method: str, noise: str
 ) -> None:
-    settings = settings_of(tiny_settings, 4, secure(3, noise=noise), f"method={method}", "comm_round=2")
+    settings = settings_of(tiny_settings, 4, secure(3, noise), f"method={method}", "comm_round=2")
     server, rounds = simulate(build_experiment(settings))
     silos = federation(settings, config)
     silos.start_all()
@@ -81,9 +81,9 @@ def test_of_six_silos_one_is_killed_before_it_sends_and_one_after(
 ) -> None:
     """The sums are those of the clients that the ledger names, bit for bit, with the noise of these."""
     config = config.model_copy(update={"certificates": make_certificates(tmp_path / "six", 6)})
-    settings = settings_of(tiny_settings, 6, secure(4, 30, NOISE), "method=fedavg", "comm_round=2")
+    settings = settings_of(tiny_settings, 6, secure(4, NOISE), "method=fedavg", "comm_round=2")
     programs = {2: dying_program(tmp_path, "Masked", "before"), 5: dying_program(tmp_path, "Masked", "after")}
-    silos = federation(settings, config, programs)
+    silos = federation(settings, config, {0: burying_server(tmp_path), **programs})
     silos.start_all()
     assert silos.wait(0) == 0, silos.output(0)
     assert [silos.wait(rank) for rank in (2, 5)] == [-9, -9]
@@ -99,9 +99,9 @@ def test_of_six_silos_one_is_killed_before_it_sends_and_one_after(
 def test_below_the_threshold_the_round_is_void_and_says_so(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
-    settings = settings_of(tiny_settings, 4, secure(3, step_timeout_s=10), "method=fedavg", "comm_round=2")
+    settings = settings_of(tiny_settings, 4, SECURE, "method=fedavg", "comm_round=2")
     dies = dying_program(tmp_path, "Masked", "before")
-    silos = federation(settings, config, {2: dies, 3: dies})
+    silos = federation(settings, config, {0: burying_server(tmp_path), 2: dies, 3: dies})
     silos.start_all()
     assert silos.wait(0) == 0, silos.output(0)
     first, second = silos.rounds()
