@@ -55,6 +55,7 @@ NOT_RUN = {
     r"fedml-dapper data pack ": "asks for the pictures of a published suite; tests/datasets",
     r"fedml-dapper search |fedml-dapper run .* runs/search/best": "40 trials; tests/search",
     r"fedml-dapper report (results|benches)": "reports of hundreds of runs; tests/benches",
+    r"fedml-dapper doctor|python -m fedml_dapper\.doctor": "fails where ports are taken; tests/commands/test_doctor.py",
     r"for method in": "two methods of which each is run by tests/methods",
 }
 """Beginning of a command -> why it is not run here."""

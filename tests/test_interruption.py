@@ -16,7 +16,7 @@ PROGRAM = """
 import signal, sys, threading, time
 from fedml_dapper import interruption
 
-interruption.PATIENCE_S = 3
+interruption.PATIENCE_S = {patience_s}
 
 def ready():
     print("ready", flush=True)
@@ -91,8 +91,9 @@ REPORTED = """
 """
 
 
-def started(body: str, folder: Path, *before: str) -> subprocess.Popen[str]:
-    (folder / "program.py").write_text(PROGRAM.format(body=body))
+def started(body: str, folder: Path, *before: str, patience_s: int = 300) -> subprocess.Popen[str]:
+    """Patience is to last for ever where a program ends without it, and for a moment where it is what ends."""
+    (folder / "program.py").write_text(PROGRAM.format(body=body, patience_s=patience_s))
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *before, sys.executable, "-m", "program"],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -137,7 +138,7 @@ def test_of_imports_at_once(tmp_path: Path) -> None:
     ids=["swallowed", "a_thread_hangs", "a_library_hangs"],
 )
 def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
-    process = started(body, tmp_path)
+    process = started(body, tmp_path, patience_s=3)
     process.terminate()
     _, stderr = process.communicate(timeout=50)
     assert process.returncode == INTERRUPTED
@@ -145,7 +146,7 @@ def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
 
 
 def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -> None:
-    process = started(REPORTING, tmp_path)
+    process = started(REPORTING, tmp_path, patience_s=3)
     process.terminate()
     heard(process)
     process.terminate()
@@ -154,7 +155,7 @@ def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -
 
 
 def test_after_it_the_end_may_not(tmp_path: Path) -> None:
-    process = started(REPORTED, tmp_path)
+    process = started(REPORTED, tmp_path, patience_s=3)
     process.terminate()
     stdout, _ = process.communicate(timeout=50)
     assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")
