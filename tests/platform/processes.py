@@ -152,6 +152,15 @@ class Silos:
         return self.folder / f"rank_{rank}.log"
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes calls at this port of loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def mqtt_services(folder: Path) -> Iterator[list[str]]:
     """mosquitto and moto's S3 server on loopback; yields the overrides that point an experiment at them."""
@@ -169,7 +178,8 @@ def mqtt_services(folder: Path) -> Iterator[list[str]]:
         ]
     endpoint = f"http://127.0.0.1:{s3}"
     try:
-        subprocess.run([sys.executable, ROOT / "run" / "make_bucket.py", endpoint], check=True, timeout=60)
+        wait_until(partial(listens, s3), otherwise=(folder / "services.log").read_text)
+        subprocess.run([sys.executable, ROOT / "run" / "make_bucket.py", endpoint], check=True, timeout=300)
         yield [
             f"comm_args.customized_training_mqtt_config.BROKER_PORT={mqtt}",
             f"comm_args.customized_training_s3_config.CN_S3_ENDPOINT={endpoint}",
@@ -177,10 +187,10 @@ def mqtt_services(folder: Path) -> Iterator[list[str]]:
     finally:
         for service in services:
             service.terminate()
-            service.wait(20)
+            service.wait(300)
 
 
 def objects_left(overrides: Sequence[str]) -> int:
     endpoint = next(text.partition("=")[2] for text in overrides if "ENDPOINT" in text)
     command = [sys.executable, ROOT / "run" / "make_bucket.py", "--count", endpoint]
-    return int(subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout)
+    return int(subprocess.run(command, check=True, timeout=300, capture_output=True, text=True).stdout)

@@ -111,7 +111,7 @@ def check_what_an_operator_sees(config: SecureGrpcConfig) -> None:
         ("silo-1", True, True), ("silo-2", True, True), ("silo-3", True, True)
     ]  # fmt: skip
     assert (status.round >= 1, status.rounds, status.absent) == (True, 8, ())
-    with urllib.request.urlopen(f"http://127.0.0.1:{edge.monitor_port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{edge.monitor_port}/metrics", timeout=60) as answer:
         assert 'dapper_caller_connected{caller="silo-2"} 1.0' in answer.read().decode()
     with pytest.raises(DapperError, match="an edge says how it is, and takes no orders; ask the server to pause"):
         give_order(edge.server_address, admin, Order(act="pause"))
