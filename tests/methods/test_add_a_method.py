@@ -1,4 +1,4 @@
-"""The method that docs/add_a_method.md writes, taken from the page itself."""
+"""The methods that docs/add_a_method.md writes, taken from the page itself."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PAGE = (Path(__file__).parents[2] / "docs" / "add_a_method.md").read_text(encodi
 FEW = ("client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+def block(name: str) -> str:
+    found = re.search(rf"```\w+\n(# {re.escape(name)}\b.*?)```", PAGE, flags=re.DOTALL)
     assert found is not None
     return found.group(1)
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
-    """The page's two files, as a user would save them."""
-    (tmp_path / "fedavgm.py").write_text(block("python"))
-    (tmp_path / "fedavgm.yaml").write_text(block("yaml"))
+    """The first method's two files, as a user would save them; the second's are beside them."""
+    for name in ("fedavgm.py", "fedavgm.yaml", "calibrated.py", "calibrated.yaml"):
+        (tmp_path / name).write_text(block(name))
     return tmp_path / "fedavgm.yaml"
 
 
@@ -47,6 +47,15 @@ def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> N
     name = "predictor.weight"
     torch.testing.assert_close(still[name], plain[name])
     assert not torch.allclose(moved[name], plain[name])
+
+
+def test_the_page_s_loss_is_what_clients_minimise(page: Path, tiny_settings: SettingsFactory) -> None:
+    above = page.with_name("calibrated.yaml")
+    shifted = final_weights(build_experiment(tiny_settings(*FEW, above=above)))
+    off = final_weights(build_experiment(tiny_settings(*FEW, "dapper_args.params.calibrated.tau=0", above=above)))
+    plain = final_weights(build_experiment(tiny_settings("method=fedavg", *FEW)))
+    assert all(torch.equal(off[name], plain[name]) for name in plain)
+    assert not torch.allclose(shifted["predictor.bias"], plain["predictor.bias"])
 
 
 def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) -> None:
