@@ -45,7 +45,7 @@ def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     numbers = [number for number, _ in tested]
     figure, axes = panel()
     for place, (domain, colour) in enumerate(domain_colours(run).items()):
-        values = [scores.domain_accuracy[domain] for _, scores in tested]
+        values = [scores.domain_accuracy.get(domain, float("nan")) for _, scores in tested]  # a gap: its silo was away
         axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **markers(place, len(numbers)))
     means = [scores.global_accuracy for _, scores in tested]
     axes.plot(numbers, means, color="black", label="global (mean)", linewidth=3, **markers(0, len(numbers)))

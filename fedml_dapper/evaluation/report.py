@@ -15,6 +15,7 @@ from fedml_dapper.config import Settings, check, sources
 from fedml_dapper.datasets import ContactSheet, contact_sheet, load_suite
 from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.evaluation import clock_figures, figures
+from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.client_rows import client_rows
 from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
@@ -65,6 +66,7 @@ def write_report(
     ``contact_sheet`` shows the data, ``last_model`` what the model makes of them, if they are at hand. Pictures are
     inlined. A run without finished or tested rounds gets a report that says so.
     """
+    run = as_announced(run, rounds)
     last_model, summary = last_model or LastModel(), summarise(run, rounds)
     html = (
         environment(__package__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.clock_summary import ClockSummary, summarise_clock
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.records import DeviceFigures, DeviceScores, PersonalScores, Record
@@ -83,7 +84,7 @@ class RunSummary(Record):
     domain_accuracy: dict[str, Accuracy]
     """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
     same_round: dict[str, float]
-    """By domain, all in the round in which the global accuracy was best."""
+    """By domain, all in the round in which the global accuracy was best; without domains that it did not test."""
     chosen: ChosenRound | None = None
     """None where the partition keeps no validation samples."""
     unseen_accuracy: Accuracy | None = None
@@ -99,7 +100,9 @@ class RunSummary(Record):
 
 def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
     """Summary of the rounds that are there, be they fewer than were asked for, or none."""
+    run = as_announced(run, rounds)
     tested = {record.round: record.scores for record in rounds if record.scores is not None}
+    by_domain = {domain: _of_domain(tested, domain) for domain in run.domains}
     overall = None
     if tested:
         overall = _accuracy({number: scores.global_accuracy for number, scores in tested.items()}, run.metric)
@@ -108,7 +111,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
         rounds=len(rounds),
         tested_rounds=len(tested),
         global_accuracy=overall,
-        domain_accuracy={domain: _accuracy(_of_domain(tested, domain), run.metric) for domain in run.domains if tested},
+        domain_accuracy={domain: _accuracy(found, run.metric) for domain, found in by_domain.items() if found},
         same_round=dict(tested[overall.best_round].domain_accuracy) if overall else {},
         chosen=_choose(rounds, run.metric),
         unseen_accuracy=_accuracy(unseen, run.metric) if unseen else None,
@@ -120,7 +123,8 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
 
 
 def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
-    return {number: scores.domain_accuracy[domain] for number, scores in tested.items()}
+    """By round; a silo that was away left its domain untested."""
+    return {n: scores.domain_accuracy[domain] for n, scores in tested.items() if domain in scores.domain_accuracy}
 
 
 def _choose(rounds: Sequence[RoundRecord], metric: Metric) -> ChosenRound | None:

@@ -55,6 +55,16 @@ def _sheet(*pictures: Image.Image) -> ContactSheet:
     return ContactSheet(("zero", "one"), dict.fromkeys(("mnist", "usps"), pictures))
 
 
+def test_silos_that_no_list_names_are_counted_and_have_rows(make_run, make_round, write):
+    rounds = [make_round(1, 40, 50), make_round(2, 90, 40)]
+    page = write(make_run(clients=(), domains=()), rounds)
+    assert "3 clients, 2 domains" in page
+    assert len(re.findall(r"</svg>(mnist|usps)</td>", page.partition("Who the clients are")[0])) == 2
+    assert "say what they hold when they join" not in page
+    only_mnist = rounds[1].scores.model_copy(update={"domain_accuracy": {"mnist": 90.0}})
+    write(make_run(clients=(), domains=()), [rounds[0], rounds[1].model_copy(update={"scores": only_mnist})])
+
+
 def test_report_is_one_file_under_a_strict_policy(make_run, rounds, write):
     html = write(make_run(), rounds, _sheet(*[Image.new("RGB", (56, 172))] * 2))
 

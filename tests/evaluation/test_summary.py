@@ -1,6 +1,7 @@
 import pytest
 
 from fedml_dapper.evaluation import Accuracy, summarise
+from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.federation import LedgerWriter, read_ledger
 
 ACCURACIES = {1: (10.0, 50.0), 2: (90.0, 20.0), 3: (60.0, 60.0), 4: (40.0, 70.0), 5: (50.0, 62.0), 6: (54.0, 58.0)}
@@ -30,6 +31,23 @@ def test_same_round_is_the_round_of_the_best_global_accuracy(make_run, rounds):
 
     assert summary.same_round == {"mnist": 60, "usps": 60}
     assert sum(summary.same_round.values()) / 2 == summary.global_accuracy.best
+
+
+def test_domains_and_clients_that_only_the_rounds_name(make_run, make_round):
+    """Silos with data of their own are in no list; one that was away left its domain untested."""
+    run = make_run(clients=(), domains=())
+    rounds = [make_round(1, 10, 50), make_round(2, 90, 20), make_round(3, 60, 60)]
+    away = rounds[2].scores.model_copy(update={"domain_accuracy": {"mnist": 60.0}, "global_accuracy": 60.0})
+    rounds[2] = rounds[2].model_copy(update={"scores": away})
+
+    summary, announced = summarise(run, rounds), as_announced(run, rounds)
+
+    assert (announced.clients, announced.domains) == (make_run().clients, ("mnist", "usps"))
+    assert {domain: (one.last, one.last_round) for domain, one in summary.domain_accuracy.items()} == {
+        "mnist": (60, 3),
+        "usps": (20, 2),
+    }
+    assert summary.same_round == {"mnist": 60}
 
 
 def test_first_of_equally_good_rounds_is_the_best_round(make_run, make_round):

@@ -1,0 +1,24 @@
+"""Who took part, where only the rounds tell: silos with data of their own are in no list beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.federation.records import ClientSummary
+
+
+def as_announced(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunRecord:
+    """``run`` with the clients and domains of its ``rounds``, each client as it was last; a run that names its clients
+    stays as it is."""
+    if run.clients:
+        return run
+    last = {
+        client.client: ClientSummary(**{name: getattr(client, name) for name in ClientSummary.model_fields})
+        for record in rounds
+        for client in record.clients
+    }
+    clients = tuple(last[client] for client in sorted(last))
+    scored = (domain for record in rounds if record.scores is not None for domain in record.scores.domain_accuracy)
+    domains = tuple(dict.fromkeys((*(client.domain for client in clients), *scored)))
+    return run.model_copy(update={"clients": clients, "domains": domains})
