@@ -128,4 +128,8 @@ make server
 for rank in $(seq 1 "$silos"); do make "silo-$rank"; done
 for rank in ${edges[@]+"${edges[@]}"}; do make "edge-$rank"; done
 make admin
+if [[ -n $experiment ]] && grep -q '^[^#]*server_address:' "$experiment" &&
+    ! grep -q "^[^#]*server_address: *[\"']\?${hosts[0]}:$port\b" "$experiment"; then
+    echo "note: the kits dial ${hosts[0]}:$port, and ${experiment##*/} names another server_address; HOST and --port say what kits dial" >&2
+fi
 echo "Certificates of a server (${hosts[*]}), $silos silos, ${#edges[@]} edges and an admin are in $folder, each with a kit in $folder/kits."

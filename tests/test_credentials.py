@@ -75,6 +75,21 @@ def test_a_kit_has_what_one_machine_needs_and_nobody_else_s_key(certificates: Pa
     assert started.stdout.split() == command.split()
 
 
+@pytest.mark.parametrize(
+    ("address", "port", "noted"),
+    [("localhost:8890", "8890", False), ("localhost:18890", "8890", True), ('"localhost:18890"', "18890", False)],
+)
+def test_kits_that_dial_another_server_than_the_experiment_s_are_noted(
+    tmp_path: Path, address: str, port: str, noted: bool
+) -> None:
+    experiment = tmp_path / "mine.yaml"
+    experiment.write_text(f"comm_args:\n  dapper_grpc:\n    # server_address: other:1\n    server_address: {address}\n")
+    finished = make(tmp_path / "certs", "1", "--experiment", str(experiment), "--port", port)
+    assert finished.returncode == 0, finished.stderr
+    note = f"note: the kits dial localhost:{port}, and mine.yaml names another server_address"
+    assert (note in finished.stderr) == noted
+
+
 def test_a_certificate_is_renewed_and_one_more_silo_made_by_the_same_authority(certificates: Path) -> None:
     before = {name: (certificates / f"{name}.pem").read_bytes() for name in ("ca", "server", "silo-1", "silo-2")}
     finished = make(certificates, "--renew", "server", "--renew", "silo-1", "--renew", "silo-3")
