@@ -106,9 +106,11 @@ def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
     assert settings.train_args.learning_rate == 0.001  # YAML 1.1 alone reads "1e-3" as text
 
 
-def test_overrides_by_bare_and_dotted_key(experiment: Path) -> None:
+@pytest.mark.parametrize("ratios", ["ratios", "levels.ratios", "dapper_args.levels.ratios"])
+def test_overrides_by_whole_key_and_by_its_end(experiment: Path, ratios: str) -> None:
     settings = load_settings(
-        [experiment], ["comm_round=7", "train_args.epochs=2", "dapper_args.params.dapperfl.gamma=0.5", "ratios=[0.1]"]
+        [experiment],
+        ["comm_round=7", "train_args.epochs=2", "dapper_args.params.dapperfl.gamma=0.5", f"{ratios}=[0.1]"],
     )
     assert (settings.train_args.comm_round, settings.train_args.epochs) == (7, 2)
     assert settings.dapper_args.params == {"dapperfl": {"gamma": 0.5}}

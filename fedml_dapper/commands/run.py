@@ -24,7 +24,11 @@ from fedml_dapper.commands.options import (
     help="Experiment file, or the name of a shipped one; give several to lay later ones over earlier ones.",
 )  # fmt: skip
 @click.option(
-    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting, e.g. --set comm_round=5."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one setting, e.g. --set comm_round=5 or --set train_args.comm_round=5.",
 )
 @json_option
 @click.option(

@@ -27,8 +27,8 @@ def load_settings(
 
     ``files`` are merged left to right, so a later one may hold only what differs; a name that is no path is that of a
     shipped file (``quickstart.yaml``, ``methods/fpl.yaml``). ``overrides`` are applied last: ``key=value`` texts, or
-    values by key. A key is dotted (``train_args.comm_round``) or, where it stands in one section only, bare
-    (``comm_round``). Raises :class:`ConfigError` with one line that names file, key and remedy.
+    values by key. A key is whole (``dapper_args.levels.ratios``) or, where only one key ends so, its end
+    (``levels.ratios``, ``ratios``). Raises :class:`ConfigError` with one line that names file, key and remedy.
     """
     merged: dict[str, Any] = {}
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
@@ -97,8 +97,10 @@ def parse_override(values: dict[str, Any], override: str) -> None:
 
 
 def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
-    """Put ``value`` at the place of a dotted or bare key; errors begin with ``shown``."""
-    path = dotted.split(".") if "." in dotted else _place_of(dotted, shown)
+    """Put ``value`` at the place of a key, whole or without its first sections; errors begin with ``shown``."""
+    path = dotted.split(".")
+    if len(path) <= MAX_DEPTH and path[0] not in Settings.model_fields:
+        path = _place_of(path, shown)
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"{shown:.100}: unknown key; none lies that deep")
     place = values
@@ -208,12 +210,16 @@ def _find_if_there(path: Path, folders: Sequence[Path]) -> Path:
     return next((candidate.resolve() for candidate in candidates if candidate.is_file()), path)
 
 
-def _place_of(key: str, shown: str) -> list[str]:
-    places = [path for path in leaves(Settings) if path[-1] == key and path[0] != "silo_args"]  # which its owner writes
+def _place_of(end: list[str], shown: str) -> list[str]:
+    """The whole path of the one key that ends so."""
+    keys = leaves(Settings)
+    places = [path for path in keys if path[-len(end) :] == end and path[0] != "silo_args"]  # which its owner writes
     if len(places) == 1:
         return places[0]
+    if not places and len(end) > 1:
+        return end  # whose first section is then said to be unknown
     if not places:
-        raise ConfigError(f"{shown}: unknown key{did_you_mean(key, (path[-1] for path in leaves(Settings)))}")
+        raise ConfigError(f"{shown}: unknown key{did_you_mean(end[-1], (path[-1] for path in keys))}")
     options = " or ".join(".".join(path) for path in places)
     raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
