@@ -36,7 +36,7 @@ class Comparison:
 
     runs: tuple[ComparedRun, ...]
     differences: Mapping[str, tuple[str, ...]]
-    """By setting, its value in every run, where these are not all the same; a dash where a run has none."""
+    """By setting, its value in every run, where these are not all the same; a dash where it is not set."""
 
     @property
     def same_data(self) -> bool:
@@ -91,8 +91,9 @@ def _differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, 
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Without what is not set: None, and a section without keys."""
     for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
-        else:
+        elif value is not None:
             yield prefix + key, value

@@ -74,9 +74,9 @@ def comparison_table(comparison: Comparison) -> Table:
 def difference_table(comparison: Comparison) -> Table:
     """A row per setting in which the runs differ."""
     table = Table(title="Settings that differ")
-    table.add_column("setting")
+    table.add_column("setting", overflow="fold")
     for each in comparison.runs:
-        table.add_column(escape(each.name))
+        table.add_column(escape(each.name), overflow="fold")
     for key, values in comparison.differences.items():
         table.add_row(escape(key), *map(escape, values))
     return table

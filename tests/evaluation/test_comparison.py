@@ -79,6 +79,20 @@ def test_it_says_what_was_reached_what_it_cost_and_what_differs(write: Callable[
     check_promises(html)
 
 
+def test_what_one_run_leaves_unset_and_another_lacks_is_no_difference(write: Callable[..., Path]) -> None:
+    one = {"comm_args": {"backend": "sp", "dapper_grpc": None}, "dapper_args": {"params": {}}}
+    other = {
+        "comm_args": {"backend": "sp", "dapper_grpc": {"token_file": None, "server_address": "a:1"}},
+        "dapper_args": {"params": {"mine": {"tau": 0.5}}},
+    }
+    differences = compare([write("one", 60, settings=one), write("other", 60, settings=other)]).differences
+    dash = "\N{EN DASH}"
+    assert differences == {
+        "comm_args.dapper_grpc.server_address": (dash, "a:1"),
+        "dapper_args.params.mine.tau": (dash, "0.5"),
+    }
+
+
 def test_virtual_time_is_an_axis_only_where_all_have_it(write: Callable[..., Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert call(write("a", 60, timed=True), write("b", 50), "-o", page).exit_code == 0
