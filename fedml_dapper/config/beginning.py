@@ -39,6 +39,7 @@ def experiment_text(beginning: Beginning, folder: Path) -> str:
     """The experiment as YAML, to be written into a file in ``folder``."""
     cuttable = beginning.model in _CUTTABLE
     levels = ", ".join(str(ratio) for ratio in beginning.ratios)
+    more = "" if cuttable else "\n    # what your network cannot lose is refused, and the run says how much it can"
     return f"""\
 # Made by `fedml-dapper init`. `fedml-dapper settings KEY` says what a key means; what is left out has its default.
 common_args:
@@ -65,7 +66,7 @@ train_args:
 dapper_args:
   method: {"dapperfl_slim" if cuttable else "dapperfl"}                  # or fedavg, heterofl, ...: config/methods
   levels:
-    ratios: [{levels}]    # share of the parameters that is cut at level 1, 2, ...
+    ratios: [{levels}]    # share of the parameters that is cut at level 1, 2, ...{more}
   evaluation: {{devices: true}}            # test what each level's devices run, not the global model alone
   output_dir: runs
 """
@@ -88,7 +89,7 @@ def _network(cuttable: bool) -> str:
             "  width: 16                     # channels of the first layer; the others scale with it\n"
             "  norm: standardised            # no BatchNorm, whose statistics do not fit slim models\n"
         )
-    return "  # where it has BatchNorm, slim models want statistics of their own device: docs/devices.md\n"
+    return "  # without BatchNorm, whose statistics do not fit slim models, try dapperfl_slim: docs/own_model.md\n"
 
 
 def _from(folder: Path, named: str) -> str:

@@ -66,7 +66,7 @@ def solve_widths(
         raise ConfigError(
             f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of}; the smallest share of"
             f" this scope is {100 * smallest:.1f} %, a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
-            " Choose another ratio, scope, width or ratio_of"
+            " Choose a smaller ratio, another pruning.scope (`fedml-dapper settings scope`), ratio_of or width"
         )
     return max((widths for widths in candidates if count(widths) <= target), key=count)
 

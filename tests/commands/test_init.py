@@ -32,6 +32,7 @@ def test_five_questions_make_an_experiment_that_can_be_run(tmp_path: Path, monke
     assert (settings.train_args.client_num_in_total, settings.train_args.comm_round) == (4, 3)
     assert settings.dapper_args.levels.ratios == (0.0, 0.125, 0.25, 0.375, 0.5)
     assert settings.dapper_args.method == "dapperfl"
+    assert "the run says how much it can" in Path("experiment.yaml").read_text()
 
 
 def test_flags_and_defaults_ask_nothing_and_the_file_runs(tmp_path: Path) -> None:
