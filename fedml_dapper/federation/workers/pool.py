@@ -44,13 +44,6 @@ MOST_DEATHS = 3
 """Of workers that trained one client in one round."""
 
 
-class WorkerError(Exception):
-    """An error in a worker, as it looked there."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 @dataclass(eq=False)
 class _Worker:
     process: ForkProcess
@@ -141,7 +134,10 @@ class WorkerPool:
                 case Step(client_id, steps, total):
                     self._clients.on_step(client_id, steps, total)
                 case Failed(error, trace):
-                    raise error from WorkerError(trace)
+                    error.add_note(
+                        f"\nWhere a client's process raised it:\n{trace}"
+                    )  # below all else, so that it is seen
+                    raise error
                 case Done():
                     busy[connection].task = None
                     done[message.upload.client_id] = message
