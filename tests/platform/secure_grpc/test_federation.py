@@ -289,18 +289,21 @@ def test_an_answer_to_a_server_that_has_crashed_since_does_not_count(
 
 @pytest.mark.long
 def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
     settings = of_four(tiny_settings, "method=scaffold", "comm_round=8", "epochs=4", "round_timeout_s=600")
     with Line(int(config.server_address.rpartition(":")[2])) as line:
         dialled = {"server_address": f"localhost:{line.port}", "listen_address": config.server_address}
         silos = federation(settings, config.model_copy(update=dialled))
-        silos.start_all()
+        for rank in range(5):
+            silos.start(rank, program=busy_program(tmp_path) if rank == 4 else None)
+        silos.wait_for_words(AT_WORK, rank=4)  # the first cut, at least, comes within a round
         for round_, seconds in ((1, 1.0), (3, 4.0), (5, 12.0)):
             silos.wait_for_round(round_)
             line.cut()
             time.sleep(seconds)
             line.mend()
+            let_go(tmp_path)
         assert [silos.wait(rank) for rank in range(5)] == [0, 0, 0, 0, 0], silos.output(0)
     assert "lost the server at" in silos.output(1)
     server, rounds = simulate(build_experiment(settings))
