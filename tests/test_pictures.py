@@ -20,7 +20,7 @@ from .test_architecture import FLOORS, PACKAGE
 FONT = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"
 """Wider than what browsers show: where its texts fit, others do."""
 SVG = "{http://www.w3.org/2000/svg}"
-MOST_BYTES = 40_000
+MOST_BYTES = 80_000
 MOST_BYTES_OF_PHOTOGRAPHS = 500_000
 
 

@@ -96,6 +96,18 @@ class Picture:
         path = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
         self._add("polyline", f"{colour} {'dash' if dashed else 'line'}", points=path, **{"stroke-width": thick})
 
+    def image(self, x: float, y: float, side: float, png: str) -> None:
+        """A square photograph, whose file is ``png`` in base64, pixel by pixel."""
+        self._add(
+            "image",
+            x=x,
+            y=y,
+            width=side,
+            height=side,
+            href=f"data:image/png;base64,{png}",
+            style="image-rendering:pixelated",
+        )
+
     def arrow(self, *points: tuple[float, float], colour: Colour = "ink", thick: float = 1.5) -> None:
         """From point to point, with a head at the last."""
         (before_x, before_y), (x, y) = points[-2:]

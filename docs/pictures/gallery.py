@@ -9,6 +9,7 @@ from docs.pictures import (
     a_round,
     dependency_group,
     federation,
+    inversion,
     levels,
     memory,
     over_time,
@@ -31,6 +32,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "memory": memory.picture,
     "levels": levels.picture,
     "over_time": over_time.picture,
+    "inversion": inversion.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 

@@ -34,7 +34,10 @@ def executed(file: Path) -> Any:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": scratch, "COLUMNS": _COLUMNS,
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        client = NotebookClient(notebook, timeout=_TIMEOUT_S, resources={"metadata": {"path": str(place)}})
+        client = NotebookClient(
+            notebook, timeout=_TIMEOUT_S, resources={"metadata": {"path": str(place)}},
+            coalesce_streams=True,  # what a command prints comes in as many pieces as the machine likes
+        )  # fmt: skip
         kernel = client.create_kernel_manager()
         kernel.transport, kernel.ip = "ipc", f"{scratch}/kernel"  # no port, which others on this machine could reach
         client.execute(env=environment)
