@@ -91,6 +91,7 @@ def write_report(
             peak_memory=last_model.peak_memory,
             costs=_costs(run, rounds),
             across_silos=is_of_silos(run),
+            silos_test=_silos_test(run),
             confusions=_confusions(run, last_model),
             mistakes=mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else [],
             most_samples=MOST_SAMPLES,
@@ -167,6 +168,11 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup
             drawn["loss"] = figures.loss_per_level(run, rounds)
             drawn["seconds"] = figures.seconds_per_level(run, rounds)
     return {name: inline_svg(figure) for name, figure in drawn.items()}
+
+
+def _silos_test(run: RunRecord) -> bool:
+    """Whether the server held no test samples, so that silos with data of their own measured the model."""
+    return _setting(run, "data_args", "partition") == "own" and _setting(run, "data_args", "data_cache_dir") is None
 
 
 def _setting(run: RunRecord, section: str, key: str) -> Any:

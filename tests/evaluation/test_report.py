@@ -57,8 +57,11 @@ def _sheet(*pictures: Image.Image) -> ContactSheet:
 
 def test_silos_that_no_list_names_are_counted_and_have_rows(make_run, make_round, write):
     rounds = [make_round(1, 40, 50), make_round(2, 90, 40)]
-    page = write(make_run(clients=(), domains=()), rounds)
+    settings = {"common_args": {"training_type": "cross_silo"}, "data_args": {"partition": "own"}}
+    page = write(make_run(clients=(), domains=(), settings=settings), rounds)
     assert "3 clients, 2 domains" in page
+    assert "as each silo measured it on its own" in page
+    assert "share one machine" not in page
     assert len(re.findall(r"</svg>(mnist|usps)</td>", page.partition("Who the clients are")[0])) == 2
     assert "say what they hold when they join" not in page
     only_mnist = rounds[1].scores.model_copy(update={"domain_accuracy": {"mnist": 90.0}})
