@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 import shutil
 import subprocess
@@ -82,8 +82,8 @@ def test_compare_loads_what_draws_where_it_draws(run_folder: Path) -> None:
 
 
 def test_report_and_data_check_load_what_reads_and_draws_pictures(run_folder: Path) -> None:
-    with gzip.open(run_folder / LEDGER.name) as packed:
-        (run_folder / LEDGER.name.removesuffix(".gz")).write_bytes(packed.read())
+    with lzma.open(run_folder / LEDGER.name) as packed:
+        (run_folder / LEDGER.name.removesuffix(".xz")).write_bytes(packed.read())
     data, report = heavy_after([["data", "check", "--dataset", "digits_offline"], ["report", str(run_folder)]]).values()
     assert data == {"torch", "numpy", "PIL"}  # torch brings pictures to their size
     assert report <= data | DRAWING | {"scipy"}  # of one method's quadratic programme
