@@ -8,14 +8,14 @@ from typing import get_args
 
 import click
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import ModelArgs, Precision
-from fedml_dapper.models import BACKBONES, Backbone, build_backbone, example_image
+from fedml_dapper.models import BACKBONES, build_backbone, example_image
 from fedml_dapper.pruning import footprint, plan_by_importance, slim_model, solve_widths, trace_layout
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -84,7 +84,7 @@ def main(
     Findings(f"One SGD step of {shape}, on {device}", runs, rows, figures).show(as_json)
 
 
-def training_step(model: Backbone, images: Tensor, labels: Tensor, precision: Precision) -> Callable[[], None]:
+def training_step(model: nn.Module, images: Tensor, labels: Tensor, precision: Precision) -> Callable[[], None]:
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-5)
     on = images.device.type
 

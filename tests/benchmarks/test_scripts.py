@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import aggregate, clients, limits, round, secure_aggregation, step, step_parts, wire  # their names
+from benchmarks import aggregate, clients, compiled, limits, round, secure_aggregation, step, step_parts, wire  # names
 
 
 def findings(command: click.Command, *arguments: str) -> dict[str, Any]:
@@ -33,6 +33,13 @@ def test_steps_as_shares_of_what_the_machine_can_do() -> None:
     assert shares["fp32 matrix product"] == 1
     assert shares["fp32 step, ratio 0.8"] > 0
     assert found["memory, GB/s read and written"] > 0
+
+
+def test_a_compiled_step() -> None:
+    """It compiles for real; whether it pays is for a quiet machine to say."""
+    [row] = findings(compiled.main, "--model", "resnet10", "--width", "4", "--batch", "4", "--ratio", "0.8")["rows"]
+    assert row["seconds of compiling"] > row["seconds"]
+    assert row["compiled, of that"] > 0
 
 
 def test_parts_of_a_step_are_shares_of_it() -> None:

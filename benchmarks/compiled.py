@@ -1,0 +1,72 @@
+"""What ``torch.compile`` gains in a training step of each level, and after how many steps compiling has paid.
+
+Every level is a network of its own, so each is compiled, in every process that trains it.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from statistics import median
+
+import click
+import torch
+
+from benchmarks.output import Figure, Findings, json_option
+from benchmarks.paired import median_ratio, time_in_turns
+from benchmarks.step import training_step
+from benchmarks.uploads import RATIOS
+from fedml_dapper.config import ModelArgs, Norm, Precision
+from fedml_dapper.models import BACKBONES, build_backbone, example_image
+from fedml_dapper.pruning import plan_by_importance, slim_model, solve_widths, trace_layout
+
+
+@click.command()
+@click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
+@click.option("--width", type=int, help="Channels of the first layer; as published when absent.")
+@click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True)
+@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
+@click.option("--batch", default=64, show_default=True)
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--ratio", "ratios", multiple=True, type=float, default=RATIOS, show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option("--threads", default=1, show_default=True)
+@json_option
+def main(
+    model: str, width: int | None, norm: Norm, input_size: int, batch: int, precision: Precision,
+    ratios: tuple[float, ...], runs: int, threads: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Seconds of a step with and without, and of compiling."""
+    torch.set_num_threads(threads)
+    dense = build_backbone(ModelArgs(model=model, width=width, norm=norm), 10, 1, example_image(input_size))
+    layout = trace_layout(dense, example_image(input_size), "internal")
+    images = torch.randn(batch, 3, input_size, input_size).to(memory_format=torch.channels_last)
+    labels = torch.arange(batch) % 10
+    rows: list[dict[str, Figure]] = []
+    for ratio in ratios:
+        plan = plan_by_importance(layout, dense.state_dict(), solve_widths(layout, ratio, "parameters"))
+        slim = slim_model(dense, layout, plan)
+        plain = training_step(slim, images, labels, precision)
+        other = deepcopy(slim)
+        other.compile()
+        compiled = training_step(other, images, labels, precision)
+        began = time.perf_counter()
+        compiled()
+        first = time.perf_counter() - began
+        seconds = time_in_turns({"plain": plain, "compiled": compiled}, runs)
+        gained = median(seconds["plain"]) - median(seconds["compiled"])
+        rows.append(
+            {
+                "ratio": ratio,
+                "seconds": median(seconds["plain"]),
+                "compiled, of that": median_ratio(seconds["compiled"], seconds["plain"]),
+                "seconds of compiling": first - median(seconds["compiled"]),
+                "steps until it has paid": round(first / gained) if gained > 0 else "never",
+            }
+        )
+    shape = f"{model}{'' if width is None else f' of width {width}'}, norm {norm}, batch {batch}, {precision}"
+    Findings(f"A compiled step of {shape}", runs, rows).show(as_json)
+
+
+if __name__ == "__main__":
+    main()
