@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import click
@@ -35,6 +36,9 @@ def test_steps_as_shares_of_what_the_machine_can_do() -> None:
     assert found["memory, GB/s read and written"] > 0
 
 
+@pytest.mark.long
+@pytest.mark.nightly  # half a minute
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, by which torch compiles")
 def test_a_compiled_step() -> None:
     """It compiles for real; whether it pays is for a quiet machine to say."""
     [row] = findings(compiled.main, "--model", "resnet10", "--width", "4", "--batch", "4", "--ratio", "0.8")["rows"]
