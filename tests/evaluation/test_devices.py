@@ -75,7 +75,7 @@ def test_a_level_without_a_model_is_said(
     table, page = shown(make_run(), rounds(DeviceScores(sent=figures(90, None), own_statistics=None)), tmp_path)
     assert table.count("no model") == 3
     assert "no model: the method cuts none for this level" in page
-    assert "There is no device accuracy" in page
+    assert "There is no figure for all devices" in page
     assert "devices (round" not in page
 
 
