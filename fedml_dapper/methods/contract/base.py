@@ -4,149 +4,40 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
 
-from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, Section, TrainArgs, Uplink, check
-from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.config import Section, check
+from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.methods.contract.at_home import tensors_at_home
+from fedml_dapper.methods.contract.aggregation import Aggregation, RecoverAndAverage
 from fedml_dapper.methods.contract.batchnorm import renew_statistics, running_statistics
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
-from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
+from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     DENSE,
-    ChannelLayout,
-    ClippedMean,
-    FixedPointMean,
     Footprint,
-    NoiseShare,
-    PartialSum,
-    PrivateMean,
     PruningPlan,
-    RecoveringMean,
-    Recovery,
-    RobustMean,
-    ScreenedMean,
     Tensors,
-    Widths,
     footprint,
     slim_model,
     slim_tensors,
-    solve_widths,
-    trace_layout,
-    verify_layout,
     write_back,
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
 from fedml_dapper.pruning.plan import gain_of
-from fedml_dapper.tasks import Classification, Task
 
 
 class MethodParams(Section):
     """Base of a method's own settings, ``dapper_args.params``."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is to be learnt, the same for every method that is compared on it."""
-
-    backbone: Backbone
-    """The initial global model; never trained itself."""
-    example: Tensor
-    """A batch of one input, on the CPU: its shape and dtype are those of all others."""
-    training: TrainArgs
-    pruning: PruningArgs
-    uniform_weights: bool
-    seed: int
-    ratios: tuple[float, ...] = (0.0,)
-    """Pruning ratio of each capability level, strongest first."""
-    slims: bool = True
-    """Whether the method slims; otherwise no channels are traced, so that any network will do."""
-    uplink: Uplink = "fp32"
-    """In what uploads travel."""
-    defence: DefenceArgs = field(default_factory=DefenceArgs)
-    """What the server takes over the clients that hold a coordinate."""
-    task: Task = field(default_factory=Classification)
-    """By what models are trained and judged."""
-    at_home: AtHome = "none"
-    """Which of their norms clients keep to themselves."""
-    privacy: Privacy | None = None
-    """What hides a client's part in the model; nothing when None."""
-    secure_sums: SecureSums | None = None
-    """In what changes are summed, where the server is to learn no more than their sum."""
-
-    def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
-        """The plain local objective: the task's mean loss over the batch."""
-        return self.task.loss(model(batch.inputs), batch.targets)
-
-    def noise_share(self, round_: int, client_id: int) -> NoiseShare | None:
-        """The client's, of the noise of a round that clients add together; None where they do not."""
-        if self.privacy is None or self.secure_sums is None:
-            return None
-        noise = self.privacy.noise(self.seed, round_, client_id)
-        return NoiseShare(self.privacy.clip, self.secure_sums.noise_std, noise)
-
-    @cached_property
-    def layout(self) -> ChannelLayout:
-        """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.example, self.pruning.scope if self.slims else None)
-        return replace(layout, uplink=self.uplink, importance=self.pruning.importance)
-
-    @cached_property
-    def kept_at_home(self) -> frozenset[str]:
-        """Names of the backbone's tensors that ``at_home`` stands for."""
-        return tensors_at_home(self.backbone, self.at_home)
-
-    def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
-        """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.
-
-        Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
-        """
-        if ratio not in self._solved:
-            pruning, removes = self.pruning, self.slims and self.pruning.scope != "official_mask"
-            self._solved[ratio] = (
-                solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting) if removes else {}
-            )
-        return self._solved[ratio]
-
-    def verify(self) -> None:
-        """Run the slim network of every ratio that was asked for once.
-
-        Raises ``ConfigError`` where one is not the dense network without the channels that it lost.
-        """
-        verify_layout(self.backbone, self.layout, self._solved, self.example)
-
-    @cached_property
-    def _solved(self) -> dict[float, Widths]:
-        return {}
-
-
-class Aggregation(Protocol):
-    """One round's aggregation. Uploads arrive in ascending client id and are not kept."""
-
-    def add(self, upload: Upload) -> None:
-        """Fold one upload in; raises ``ProtocolError``, with nothing changed, if it does not fit."""
-
-    def close(self) -> None:
-        """Write the new global model, and what the method remembers, into the server's state."""
-
-
-@runtime_checkable
-class MergingAggregation(Aggregation, Protocol):
-    """One that also takes clients whose uploads somebody else has summed."""
-
-    def merge(self, partial: PartialSum) -> None:
-        """Fold them in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
 
 
 P = TypeVar("P", bound=MethodParams)
@@ -521,73 +412,3 @@ class Method(Generic[P]):
             model.to(device)
             renew_statistics(model, data, device)
         return model
-
-
-class RecoverAndAverage:
-    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
-    ``dapper_args.defence.aggregation`` or ``dapper_args.privacy`` ask for in place of the mean."""
-
-    def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
-        self._server = server
-        self._layout, self._share_of = problem.layout, problem.noise_share
-        self._uniform = problem.uniform_weights
-        sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
-        self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
-        self._added: list[int] = []
-
-    def add(self, upload: Upload) -> None:
-        weight = 1 if self._uniform else upload.num_samples
-        if isinstance(self._mean, FixedPointMean):
-            share = self._share_of(upload.round, upload.client_id)
-            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced, share)
-        else:
-            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
-        self._added.append(upload.client_id)
-
-    def partial(self) -> PartialSum:
-        """What was added so far, for somebody else's :meth:`merge`."""
-        return self._plain_mean.partial()
-
-    def merge(self, partial: PartialSum) -> None:
-        self._plain_mean.merge(partial)
-
-    @property
-    def _plain_mean(self) -> RecoveringMean | PrivateMean | FixedPointMean:
-        assert isinstance(self._mean, RecoveringMean | PrivateMean | FixedPointMean), "Method.takes_edges sees to that"
-        return self._mean
-
-    def close(self) -> None:
-        self._server.weights = {**self._server.weights, **self._mean.result()}
-        verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
-        self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
-
-
-def _mean_of_round(
-    previous: Tensors, problem: Problem, recovery: Recovery, round_: int
-) -> UploadsMean | PrivateMean | FixedPointMean:
-    privacy, secure = problem.privacy, problem.secure_sums
-    if secure is not None:
-        return FixedPointMean(previous, problem.layout, recovery, secure.code, secure.rules.min_holders)
-    if privacy is None or privacy.where == "client":
-        return mean_of_uploads(previous, problem, recovery)
-    noise = privacy.noise(problem.seed, round_)
-    return PrivateMean(previous, problem.layout, recovery, privacy.clip, privacy.std, noise)
-
-
-UploadsMean = RecoveringMean | ScreenedMean | ClippedMean | RobustMean
-
-
-def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
-    """What uploads are folded into, one by one: the mean, or what ``dapper_args.defence`` puts in its place."""
-    layout, defence = problem.layout, problem.defence
-    match defence.aggregation:
-        case "mean":
-            return RecoveringMean(previous, layout, recovery)
-        case "screened_mean":
-            return ScreenedMean(previous, layout, recovery, defence.least_agreement, defence.most_length)
-        case "norm_clipping":
-            return ClippedMean(previous, layout, recovery, defence.clip_change)
-        case "trimmed_mean":
-            return RobustMean(previous, layout, recovery, defence.trimmed_share, defence.min_holders)
-        case "median":
-            return RobustMean(previous, layout, recovery, None, defence.min_holders)

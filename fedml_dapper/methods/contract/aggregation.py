@@ -1,0 +1,108 @@
+"""How the server makes one model of a round's uploads."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from fedml_dapper.methods.contract.messages import Upload
+from fedml_dapper.methods.contract.problem import Problem
+from fedml_dapper.methods.contract.state import ServerState
+from fedml_dapper.pruning import (
+    ClippedMean,
+    FixedPointMean,
+    PartialSum,
+    PrivateMean,
+    RecoveringMean,
+    Recovery,
+    RobustMean,
+    ScreenedMean,
+    Tensors,
+)
+
+
+class Aggregation(Protocol):
+    """One round's aggregation. Uploads arrive in ascending client id and are not kept."""
+
+    def add(self, upload: Upload) -> None:
+        """Fold one upload in; raises ``ProtocolError``, with nothing changed, if it does not fit."""
+
+    def close(self) -> None:
+        """Write the new global model, and what the method remembers, into the server's state."""
+
+
+@runtime_checkable
+class MergingAggregation(Aggregation, Protocol):
+    """One that also takes clients whose uploads somebody else has summed."""
+
+    def merge(self, partial: PartialSum) -> None:
+        """Fold them in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
+
+
+class RecoverAndAverage:
+    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
+    ``dapper_args.defence.aggregation`` or ``dapper_args.privacy`` ask for in place of the mean."""
+
+    def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
+        self._server = server
+        self._layout, self._share_of = problem.layout, problem.noise_share
+        self._uniform = problem.uniform_weights
+        sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
+        self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
+        self._added: list[int] = []
+
+    def add(self, upload: Upload) -> None:
+        weight = 1 if self._uniform else upload.num_samples
+        if isinstance(self._mean, FixedPointMean):
+            share = self._share_of(upload.round, upload.client_id)
+            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced, share)
+        else:
+            self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
+        self._added.append(upload.client_id)
+
+    def partial(self) -> PartialSum:
+        """What was added so far, for somebody else's :meth:`merge`."""
+        return self._plain_mean.partial()
+
+    def merge(self, partial: PartialSum) -> None:
+        self._plain_mean.merge(partial)
+
+    @property
+    def _plain_mean(self) -> RecoveringMean | PrivateMean | FixedPointMean:
+        assert isinstance(self._mean, RecoveringMean | PrivateMean | FixedPointMean), "Method.takes_edges sees to that"
+        return self._mean
+
+    def close(self) -> None:
+        self._server.weights = {**self._server.weights, **self._mean.result()}
+        verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
+        self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
+
+
+def _mean_of_round(
+    previous: Tensors, problem: Problem, recovery: Recovery, round_: int
+) -> UploadsMean | PrivateMean | FixedPointMean:
+    privacy, secure = problem.privacy, problem.secure_sums
+    if secure is not None:
+        return FixedPointMean(previous, problem.layout, recovery, secure.code, secure.rules.min_holders)
+    if privacy is None or privacy.where == "client":
+        return mean_of_uploads(previous, problem, recovery)
+    noise = privacy.noise(problem.seed, round_)
+    return PrivateMean(previous, problem.layout, recovery, privacy.clip, privacy.std, noise)
+
+
+UploadsMean = RecoveringMean | ScreenedMean | ClippedMean | RobustMean
+
+
+def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
+    """What uploads are folded into, one by one: the mean, or what ``dapper_args.defence`` puts in its place."""
+    layout, defence = problem.layout, problem.defence
+    match defence.aggregation:
+        case "mean":
+            return RecoveringMean(previous, layout, recovery)
+        case "screened_mean":
+            return ScreenedMean(previous, layout, recovery, defence.least_agreement, defence.most_length)
+        case "norm_clipping":
+            return ClippedMean(previous, layout, recovery, defence.clip_change)
+        case "trimmed_mean":
+            return RobustMean(previous, layout, recovery, defence.trimmed_share, defence.min_holders)
+        case "median":
+            return RobustMean(previous, layout, recovery, None, defence.min_holders)

@@ -1,0 +1,91 @@
+"""What is to be learnt, and under which rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from torch import Tensor
+
+from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, TrainArgs, Uplink
+from fedml_dapper.datasets import Batch
+from fedml_dapper.methods.contract.at_home import tensors_at_home
+from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import ChannelLayout, NoiseShare, Widths, solve_widths, trace_layout, verify_layout
+from fedml_dapper.tasks import Classification, Task
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learnt, the same for every method that is compared on it."""
+
+    backbone: Backbone
+    """The initial global model; never trained itself."""
+    example: Tensor
+    """A batch of one input, on the CPU: its shape and dtype are those of all others."""
+    training: TrainArgs
+    pruning: PruningArgs
+    uniform_weights: bool
+    seed: int
+    ratios: tuple[float, ...] = (0.0,)
+    """Pruning ratio of each capability level, strongest first."""
+    slims: bool = True
+    """Whether the method slims; otherwise no channels are traced, so that any network will do."""
+    uplink: Uplink = "fp32"
+    """In what uploads travel."""
+    defence: DefenceArgs = field(default_factory=DefenceArgs)
+    """What the server takes over the clients that hold a coordinate."""
+    task: Task = field(default_factory=Classification)
+    """By what models are trained and judged."""
+    at_home: AtHome = "none"
+    """Which of their norms clients keep to themselves."""
+    privacy: Privacy | None = None
+    """What hides a client's part in the model; nothing when None."""
+    secure_sums: SecureSums | None = None
+    """In what changes are summed, where the server is to learn no more than their sum."""
+
+    def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
+        """The plain local objective: the task's mean loss over the batch."""
+        return self.task.loss(model(batch.inputs), batch.targets)
+
+    def noise_share(self, round_: int, client_id: int) -> NoiseShare | None:
+        """The client's, of the noise of a round that clients add together; None where they do not."""
+        if self.privacy is None or self.secure_sums is None:
+            return None
+        noise = self.privacy.noise(self.seed, round_, client_id)
+        return NoiseShare(self.privacy.clip, self.secure_sums.noise_std, noise)
+
+    @cached_property
+    def layout(self) -> ChannelLayout:
+        """The tensors of the backbone and its prunable channels, traced once."""
+        layout = trace_layout(self.backbone, self.example, self.pruning.scope if self.slims else None)
+        return replace(layout, uplink=self.uplink, importance=self.pruning.importance)
+
+    @cached_property
+    def kept_at_home(self) -> frozenset[str]:
+        """Names of the backbone's tensors that ``at_home`` stands for."""
+        return tensors_at_home(self.backbone, self.at_home)
+
+    def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
+        """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.
+
+        Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
+        """
+        if ratio not in self._solved:
+            pruning, removes = self.pruning, self.slims and self.pruning.scope != "official_mask"
+            self._solved[ratio] = (
+                solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting) if removes else {}
+            )
+        return self._solved[ratio]
+
+    def verify(self) -> None:
+        """Run the slim network of every ratio that was asked for once.
+
+        Raises ``ConfigError`` where one is not the dense network without the channels that it lost.
+        """
+        verify_layout(self.backbone, self.layout, self._solved, self.example)
+
+    @cached_property
+    def _solved(self) -> dict[float, Widths]:
+        return {}
