@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
+from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, Manifest, bench_names, cells, load_bench
 from fedml_dapper.config import SHIPPED, load_settings
 from fedml_dapper.errors import ConfigError
@@ -161,10 +161,7 @@ def test_a_bench_cannot_extend_itself(tmp_path: Path) -> None:
 
 def test_committed_runs_are_those_that_the_bench_asks_for() -> None:
     store = Path(__file__).parents[2] / "results" / "small"
-    assert all(
-        (store / "cells" / cell.folder / DIAGNOSIS_NAME).is_file()
-        for cell in cells(load_bench("table2_drawn"), "small")
-    )
+    assert all(is_finished(store / "cells" / cell.folder) for cell in cells(load_bench("table2_drawn"), "small"))
 
 
 def test_all_variants_of_a_seed_have_the_same_data_and_model() -> None:
