@@ -12,13 +12,12 @@ from statistics import median
 import click
 import torch
 
+from benchmarks.networks import Networks
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
-from benchmarks.step import training_step
 from benchmarks.uploads import RATIOS
-from fedml_dapper.config import ModelArgs, Norm, Precision
-from fedml_dapper.models import BACKBONES, build_backbone, example_image
-from fedml_dapper.pruning import plan_by_importance, slim_model, solve_widths, trace_layout
+from fedml_dapper.config import Norm, Precision
+from fedml_dapper.models import BACKBONES
 
 
 @click.command()
@@ -38,18 +37,13 @@ def main(
 ) -> None:  # fmt: skip
     """Seconds of a step with and without, and of compiling."""
     torch.set_num_threads(threads)
-    dense = build_backbone(ModelArgs(model=model, width=width, norm=norm), 10, 1, example_image(input_size))
-    layout = trace_layout(dense, example_image(input_size), "internal")
-    images = torch.randn(batch, 3, input_size, input_size).to(memory_format=torch.channels_last)
-    labels = torch.arange(batch) % 10
+    networks = Networks(model, width, norm, input_size, batch)
     rows: list[dict[str, Figure]] = []
     for ratio in ratios:
-        plan = plan_by_importance(layout, dense.state_dict(), solve_widths(layout, ratio, "parameters"))
-        slim = slim_model(dense, layout, plan)
-        plain = training_step(slim, images, labels, precision)
+        slim = networks.slim(ratio)
         other = deepcopy(slim)
         other.compile()
-        compiled = training_step(other, images, labels, precision)
+        plain, compiled = networks.step(slim, precision), networks.step(other, precision)
         began = time.perf_counter()
         compiled()
         first = time.perf_counter() - began
@@ -64,8 +58,7 @@ def main(
                 "steps until it has paid": round(first / gained) if gained > 0 else "never",
             }
         )
-    shape = f"{model}{'' if width is None else f' of width {width}'}, norm {norm}, batch {batch}, {precision}"
-    Findings(f"A compiled step of {shape}", runs, rows).show(as_json)
+    Findings(f"A compiled step of {networks}, {precision}", runs, rows).show(as_json)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.networks import Networks
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import time_in_turns
-from benchmarks.step import DTYPES, training_step
+from benchmarks.step import DTYPES
 from benchmarks.uploads import RATIOS
-from fedml_dapper.config import ModelArgs, Norm, Precision
-from fedml_dapper.models import BACKBONES, build_backbone, example_image
-from fedml_dapper.pruning import footprint, plan_by_importance, slim_model, solve_widths, trace_layout
+from fedml_dapper.config import Norm, Precision
+from fedml_dapper.models import BACKBONES
 
 _SIDE, _CHANNELS, _BATCH, _IMAGE = 2048, 128, 64, 16
 _COPIED_MB = 256
@@ -41,6 +41,7 @@ def main(
 ) -> None:  # fmt: skip
     """GMAC/s and GB/s of this machine, and the share of them that a training step of each level reaches."""
     torch.set_num_threads(threads)
+    networks = Networks(model, None, norm, input_size, batch)
     work: dict[str, Callable[[], object]] = {}
     gmacs: dict[str, float] = {}
     for precision in precisions:
@@ -51,9 +52,8 @@ def main(
             work[f"{precision} {name}"] = _convolution(precision, passes > 1)
             gmacs[f"{precision} {name}"] = passes * forward
         for ratio in RATIOS:
-            step, macs = _step(model, norm, input_size, batch, precision, ratio)
-            work[f"{precision} step, ratio {ratio}"] = step
-            gmacs[f"{precision} step, ratio {ratio}"] = 3 * batch * macs / 1e9
+            work[f"{precision} step, ratio {ratio}"] = networks.step(networks.slim(ratio), precision)
+            gmacs[f"{precision} step, ratio {ratio}"] = 3 * batch * networks.macs(ratio) / 1e9
     source, target = torch.ones(2, _COPIED_MB * 250_000)
     work["copy"] = lambda: target.copy_(source)
     seconds = {name: median(times) for name, times in time_in_turns(work, runs, warm_ups=2).items()}
@@ -66,8 +66,7 @@ def main(
         for name, count in gmacs.items()
     ]
     copied = {"memory, GB/s read and written": 2 * _COPIED_MB / 1e3 / seconds["copy"]}
-    shape = f"{model}, norm {norm}, batch {batch}, {input_size}x{input_size}"
-    Findings(f"Limits of this machine, and steps of {shape}", runs, rows, copied).show(as_json)
+    Findings(f"Limits of this machine, and steps of {networks}", runs, rows, copied).show(as_json)
 
 
 def _best(name: str) -> str:
@@ -86,18 +85,6 @@ def _convolution(precision: Precision, with_gradients: bool) -> Callable[[], obj
         return lambda: F.conv2d(images, weight, padding=1)
     leaves, upstream = (images.requires_grad_(), weight.requires_grad_()), torch.ones_like(images)
     return lambda: torch.autograd.grad(F.conv2d(images, weight, padding=1), leaves, upstream)
-
-
-def _step(
-    model: str, norm: Norm, input_size: int, batch: int, precision: Precision, ratio: float
-) -> tuple[Callable[[], None], int]:
-    """A training step, and the multiply-accumulates of one image's forward pass."""
-    dense = build_backbone(ModelArgs(model=model, norm=norm), 10, 1, example_image(input_size))
-    layout = trace_layout(dense, example_image(input_size), "internal")
-    widths = solve_widths(layout, ratio, "parameters")
-    slim = slim_model(dense, layout, plan_by_importance(layout, dense.state_dict(), widths))
-    images = torch.randn(batch, 3, input_size, input_size).to(memory_format=torch.channels_last)
-    return training_step(slim, images, torch.arange(batch) % 10, precision), footprint(layout, widths).macs
 
 
 if __name__ == "__main__":

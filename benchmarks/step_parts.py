@@ -15,13 +15,12 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.networks import Networks
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import say_progress
-from benchmarks.step import training_step
 from benchmarks.uploads import RATIOS
-from fedml_dapper.config import ModelArgs, Norm, Precision
-from fedml_dapper.models import BACKBONES, build_backbone, example_image
-from fedml_dapper.pruning import plan_by_importance, slim_model, solve_widths, trace_layout
+from fedml_dapper.config import Norm, Precision
+from fedml_dapper.models import BACKBONES
 
 PARTS = {
     "convolution": ("conv",),
@@ -50,20 +49,16 @@ def main(
 ) -> None:  # fmt: skip
     """Shares of a training step of each level."""
     torch.set_num_threads(threads)
-    dense = build_backbone(ModelArgs(model=model, width=width, norm=norm), 10, 1, example_image(input_size))
-    layout = trace_layout(dense, example_image(input_size), "internal")
-    images = torch.randn(batch, 3, input_size, input_size).to(memory_format=torch.channels_last)
+    networks = Networks(model, width, norm, input_size, batch)
     rows: list[dict[str, Figure]] = []
     begun = time.perf_counter()
     for number, ratio in enumerate(RATIOS, start=1):
-        plan = plan_by_importance(layout, dense.state_dict(), solve_widths(layout, ratio, "parameters"))
-        step = training_step(slim_model(dense, layout, plan), images, torch.arange(batch) % 10, precision)
+        step = networks.step(networks.slim(ratio), precision)
         step()
         found = [_shares(step) for _ in range(runs)]
         rows.append({"ratio": ratio, **{name: median(one[name] for one in found) for name in found[0]}})
         say_progress(number, len(RATIOS), begun)
-    shape = f"{model}{'' if width is None else f' of width {width}'}, norm {norm}, batch {batch}, {precision}"
-    Findings(f"Parts of a step of {shape}, as shares of its seconds", runs, rows).show(as_json)
+    Findings(f"Parts of a step of {networks}, {precision}, as shares of its seconds", runs, rows).show(as_json)
 
 
 def _shares(step: Callable[[], None]) -> dict[str, float]:

@@ -1,0 +1,57 @@
+"""The networks whose training steps are timed: one of each pruning ratio, cut out of the same dense one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from benchmarks.step import training_step
+from fedml_dapper.config import ModelArgs, Norm, Precision
+from fedml_dapper.models import Backbone, build_backbone, example_image
+from fedml_dapper.pruning import ChannelLayout, footprint, plan_by_importance, slim_model, solve_widths, trace_layout
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Of ten classes, cut by parameters in the internal scope; with a batch of made-up images, channels last."""
+
+    model: str
+    width: int | None
+    """Channels of the first layer; as published when None."""
+    norm: Norm
+    input_size: int
+    batch: int
+
+    def __str__(self) -> str:
+        width = "" if self.width is None else f" of width {self.width}"
+        return f"{self.model}{width}, norm {self.norm}, batch {self.batch}, {self.input_size}x{self.input_size}"
+
+    def slim(self, ratio: float) -> Backbone:
+        weights, widths = self._dense.state_dict(), solve_widths(self._layout, ratio, "parameters")
+        return slim_model(self._dense, self._layout, plan_by_importance(self._layout, weights, widths))
+
+    def macs(self, ratio: float) -> int:
+        """Of one image's forward pass."""
+        return footprint(self._layout, solve_widths(self._layout, ratio, "parameters")).macs
+
+    def step(self, network: Backbone, precision: Precision) -> Callable[[], None]:
+        """A training step of such a network on the batch."""
+        return training_step(network, self._images, torch.arange(self.batch) % 10, precision)
+
+    @cached_property
+    def _dense(self) -> Backbone:
+        args = ModelArgs(model=self.model, width=self.width, norm=self.norm)
+        return build_backbone(args, 10, 1, example_image(self.input_size))
+
+    @cached_property
+    def _layout(self) -> ChannelLayout:
+        return trace_layout(self._dense, example_image(self.input_size), "internal")
+
+    @cached_property
+    def _images(self) -> Tensor:
+        images = torch.randn(self.batch, 3, self.input_size, self.input_size)
+        return images.to(memory_format=torch.channels_last)
