@@ -191,15 +191,19 @@ def _roughness(pixels: Tensor) -> Tensor:
 
 
 def _input(pixels: Tensor, rules: Preprocessing) -> Tensor:
-    average, deviation = (torch.tensor(values).view(3, 1, 1) for values in (rules.mean, rules.std))
+    average, deviation = _normal(rules)
     return (pixels - average) / deviation
 
 
 def _pixels(pictures: ImageSet) -> Tensor:
     """From 0 to 1, of the size that a network gets."""
-    rules = pictures.preprocessing
-    average, deviation = (torch.tensor(values).view(3, 1, 1) for values in (rules.mean, rules.std))
-    return rules.evaluate(pictures.images) * deviation + average
+    average, deviation = _normal(pictures.preprocessing)
+    return pictures.preprocessing.evaluate(pictures.images) * deviation + average
+
+
+def _normal(rules: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of pixels, by channel."""
+    return torch.tensor(rules.mean).view(3, 1, 1), torch.tensor(rules.std).view(3, 1, 1)
 
 
 def _matched(found: Tensor, truth: Tensor, labels: Tensor) -> Tensor:
