@@ -9,12 +9,9 @@ Only if that gives the run's global model bit for bit has nothing else gone into
 
 from __future__ import annotations
 
-import itertools
 import random
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +21,8 @@ from pathlib import Path
 
 import click
 import grpc
-import torch
 
-from benchmarks.output import Findings, json_option
+from benchmarks.output import Figure, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import RoundRecord, build_experiment
@@ -38,6 +34,7 @@ from .experiment_file import experiment_file
 from .impostor import Impostor, garbage
 from .raw_silo import DELIVER, FETCH, OWN_CONNECTION, TRY_DOWN, TRY_UP, RawSilo
 from .replay import differences_to_replay
+from .seeds import run_seeds
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
@@ -298,34 +295,24 @@ def problems(report: Report, rounds: int) -> list[str]:
 @json_option
 def main(seeds: tuple[int, ...], rounds: int, buffer_size: int | None, as_json: bool) -> None:
     """A run of ROUNDS rounds per seed; exit code 1 where one does not hold, and then its folder is kept."""
-    torch.set_num_threads(1)  # as silos have it: other numbers give other bits
-    rows, failed = [], False
-    for seed in seeds:
-        folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-"))
+
+    def run(folder: Path, seed: int) -> tuple[Mapping[str, Figure], list[str]]:
         report = Chaos(folder, seed, rounds, lambda text: click.echo(text, err=True), buffer_size=buffer_size).run()
-        found = problems(report, rounds)
-        failed |= bool(found)
-        for problem in found:
-            click.echo(f"seed {seed}: {problem}; see {folder}", err=True)
-        if not found:
-            shutil.rmtree(folder)
         closed = report.rounds
-        rows.append(
-            {"seed": seed, "rounds closed": len(closed)}
-            | {event: report.events[event] for event in EVENTS}
-            | {
-                "garbage messages": report.garbage.total(),
-                "uploads taken": sum(len(record.clients) for record in closed),
-                "from earlier rounds": sum(one.begun is not None for record in closed for one in record.clients),
-                "absent": len(list(itertools.chain.from_iterable(record.absent for record in closed))),
-                "of them refused": sum(len(record.refused) for record in closed),
-                "replay equal": not report.differing,
-                "problems": len(found),
-                "seconds": round(report.seconds),
-            }
-        )
-    Findings(f"{NUM_SILOS} silos over DAPPER_GRPC, disturbed for {rounds} rounds", 1, rows).show(as_json)
-    raise SystemExit(int(failed))
+        figures: dict[str, Figure] = {
+            "rounds closed": len(closed),
+            **{event: report.events[event] for event in EVENTS},
+            "garbage messages": report.garbage.total(),
+            "uploads taken": sum(len(record.clients) for record in closed),
+            "from earlier rounds": sum(one.begun is not None for record in closed for one in record.clients),
+            "absent": sum(len(record.absent) for record in closed),
+            "of them refused": sum(len(record.refused) for record in closed),
+            "replay equal": not report.differing,
+            "seconds": round(report.seconds),
+        }
+        return figures, problems(report, rounds)
+
+    run_seeds(f"{NUM_SILOS} silos over DAPPER_GRPC, disturbed for {rounds} rounds", seeds, run, as_json)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-import torch
 
-from benchmarks.output import Findings, json_option
+from benchmarks.output import Figure, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
 from fedml_dapper.federation import RoundRecord, build_experiment
 
@@ -31,6 +28,7 @@ from ..processes import ROOT, Silos, free_port
 from .conftest import make_certificates
 from .experiment_file import experiment_file
 from .replay import differences_to_replay
+from .seeds import run_seeds
 
 NUM_SILOS, THRESHOLD = 5, 3
 SECONDS = 900.0
@@ -248,7 +246,7 @@ def problems(report: Report, rounds: int) -> list[str]:
     found += [f"rank {rank} ended with {code}" for rank, code in report.exit_codes.items() if code != 0]
     if report.differing:
         found.append(f"{len(report.differing)} tensors are not the plain sums': {report.differing[:3]}")
-    return [f"seed {report.seed}: {text}" for text in found]
+    return found
 
 
 def _opened_twice(report: Report) -> Iterator[str]:
@@ -283,35 +281,24 @@ def _wrong_with(record: RoundRecord, report: Report) -> str:
 @json_option
 def main(seeds: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """A run of ROUNDS rounds per seed; exit code 1 where one does not hold, and then its folder is kept."""
-    torch.set_num_threads(1)  # as silos have it: other numbers give other bits
-    rows, failed = [], False
-    for seed in seeds:
-        folder = Path(tempfile.mkdtemp(prefix=f"chaos-of-sums-{seed}-"))
+
+    def run(folder: Path, seed: int) -> tuple[Mapping[str, Figure], list[str]]:
         report = SumsChaos(folder, seed, rounds, lambda text: click.echo(text, err=True)).run()
-        found = problems(report, rounds)
-        failed |= bool(found)
-        for problem in found:
-            click.echo(f"{problem}; see {folder}", err=True)
-        if not found:
-            shutil.rmtree(folder)
         void = [record.rolled_back for record in report.rounds if record.rolled_back is not None]
-        rows.append(
-            {
-                "seed": seed,
-                "noise": report.has_noise,
-                "rounds closed": len(report.rounds),
-                "silos died": report.deaths["silo"],
-                "server died": report.deaths["server"],
-                "sums opened": len(report.opened),
-                "void": len(void),
-                "of them asked to open before": sum("opened twice" in reason for reason in void),
-                "replay equal": not report.differing,
-                "problems": len(found),
-                "seconds": round(report.seconds),
-            }
-        )
-    Findings(f"{NUM_SILOS} silos that sum under masks, {rounds} rounds among deaths", 1, rows).show(as_json)
-    raise SystemExit(int(failed))
+        figures: dict[str, Figure] = {
+            "noise": report.has_noise,
+            "rounds closed": len(report.rounds),
+            "silos died": report.deaths["silo"],
+            "server died": report.deaths["server"],
+            "sums opened": len(report.opened),
+            "void": len(void),
+            "of them asked to open before": sum("opened twice" in reason for reason in void),
+            "replay equal": not report.differing,
+            "seconds": round(report.seconds),
+        }
+        return figures, problems(report, rounds)
+
+    run_seeds(f"{NUM_SILOS} silos that sum under masks, {rounds} rounds among deaths", seeds, run, as_json)
 
 
 if __name__ == "__main__":
