@@ -63,7 +63,6 @@ CUT_OFF_SECONDS = 300.0
 class Report:
     """What a chaotic run came to."""
 
-    seed: int
     seconds: float
     rounds: list[RoundRecord]
     events: Counter[str]
@@ -89,7 +88,7 @@ class Chaos:
         buffer_size: int | None = None,
     ) -> None:
         self._chance = random.Random(seed)
-        self._seed, self._rounds, self._say, self._rounds_missed = seed, rounds, say, rounds_missed
+        self._rounds, self._say, self._rounds_missed = rounds, say, rounds_missed
         self._certificates, self._members = folder / "certs", folder / "members" / "members.json"
         self._make_certificates(str(NUM_SILOS + 1))
         self._members.parent.mkdir()
@@ -126,7 +125,7 @@ class Chaos:
         finally:
             self._silos.stop()
         return Report(
-            self._seed, time.monotonic() - self._begun, self._silos.rounds(), self._events, self._sent, codes,
+            time.monotonic() - self._begun, self._silos.rounds(), self._events, self._sent, codes,
             differences_to_replay(self._experiment, self._silos), self._made.exists(),
         )  # fmt: skip
 

@@ -129,7 +129,6 @@ runpy.run_module("fedml_dapper", run_name="__main__")
 class Report:
     """What a run of sums among deaths came to."""
 
-    seed: int
     has_noise: bool
     seconds: float
     rounds: list[RoundRecord]
@@ -176,7 +175,7 @@ class SumsChaos:
         finally:
             self._silos.stop()
         return Report(
-            self._seed, self._has_noise, time.monotonic() - self._begun, self._silos.rounds(), self._deaths,
+            self._has_noise, time.monotonic() - self._begun, self._silos.rounds(), self._deaths,
             [tuple(line) for line in self._lines(0)],
             {rank - 1: [tuple(line) for line in self._lines(rank)] for rank in range(1, NUM_SILOS + 1)},
             codes, differences_to_replay(self._experiment, self._silos),

@@ -21,7 +21,7 @@ def test_sums_among_deaths_are_those_that_the_ledger_names_and_opened_once(tmp_p
 @pytest.mark.nightly
 @pytest.mark.long
 def test_so_they_are_whatever_the_seed(tmp_path: Path, chance: random.Random) -> None:
-    seed = chance.randrange(10**6)  # what fails says it
+    seed = chance.randrange(10**6)
     report = SumsChaos(tmp_path, seed, rounds=20, say=print).run()
-    assert problems(report, 20) == []
+    assert problems(report, 20) == [], seed
     assert report.deaths.total() >= 10
