@@ -1,5 +1,6 @@
 """What this machine can do at most, and how near to it training comes: one large matrix product, one convolution
-forward and with its gradients, one large copy; then a step of each capability level as a share of the product's rate.
+forward and with its gradients, one large copy; then a step of each capability level as a share of that convolution's
+rate, which is above the product's.
 
 A step's rate is the multiply-accumulates of its forward pass, counted three times for the backward pass, by second.
 """
@@ -24,6 +25,7 @@ from fedml_dapper.models import BACKBONES
 
 _SIDE, _CHANNELS, _BATCH, _IMAGE = 2048, 128, 64, 16
 _COPIED_MB = 256
+_CONVOLUTION = "convolution, with gradients"
 
 
 @click.command()
@@ -48,7 +50,7 @@ def main(
         work[f"{precision} matrix product"] = _product(precision)
         gmacs[f"{precision} matrix product"] = _SIDE**3 / 1e9
         forward = _BATCH * _IMAGE**2 * _CHANNELS**2 * 9 / 1e9
-        for name, passes in (("convolution, forward", 1), ("convolution, with gradients", 3)):
+        for name, passes in (("convolution, forward", 1), (_CONVOLUTION, 3)):
             work[f"{precision} {name}"] = _convolution(precision, passes > 1)
             gmacs[f"{precision} {name}"] = passes * forward
         for ratio in RATIOS:
@@ -61,7 +63,7 @@ def main(
         {
             "work": name,
             "GMAC/s": count / seconds[name],
-            "of the matrix product": count / seconds[name] * seconds[_best(name)] / gmacs[_best(name)],
+            "of the convolution": count / seconds[name] * seconds[_limit(name)] / gmacs[_limit(name)],
         }
         for name, count in gmacs.items()
     ]
@@ -69,8 +71,9 @@ def main(
     Findings(f"Limits of this machine, and steps of {networks}", runs, rows, copied).show(as_json)
 
 
-def _best(name: str) -> str:
-    return f"{name.split(maxsplit=1)[0]} matrix product"
+def _limit(name: str) -> str:
+    """What the work of ``name`` is held against, in the same precision."""
+    return f"{name.split(maxsplit=1)[0]} {_CONVOLUTION}"
 
 
 def _product(precision: Precision) -> Callable[[], Tensor]:

@@ -30,8 +30,8 @@ def test_steps() -> None:
 
 def test_steps_as_shares_of_what_the_machine_can_do() -> None:
     found = findings(limits.main, "--model", "resnet10", "--batch", "4", "--precision", "fp32", "--threads", "1")
-    shares = {row["work"]: row["of the matrix product"] for row in found["rows"]}
-    assert shares["fp32 matrix product"] == 1
+    shares = {row["work"]: row["of the convolution"] for row in found["rows"]}
+    assert shares["fp32 convolution, with gradients"] == 1
     assert shares["fp32 step, ratio 0.8"] > 0
     assert found["memory, GB/s read and written"] > 0
 
