@@ -134,9 +134,8 @@ class WorkerPool:
                 case Step(client_id, steps, total):
                     self._clients.on_step(client_id, steps, total)
                 case Failed(error, trace):
-                    error.add_note(
-                        f"\nWhere a client's process raised it:\n{trace}"
-                    )  # below all else, so that it is seen
+                    # a note stands below all else, so that it is seen
+                    error.add_note(f"\nWhere a client's process raised it:\n{trace}")
                     raise error
                 case Done():
                     busy[connection].task = None
