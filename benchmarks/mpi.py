@@ -1,7 +1,9 @@
-"""Rounds in one process and under MPI with one and two training ranks, in turns."""
+"""Rounds in one process and under MPI, in turns; and what the model of docs/runners.md predicts from the former."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,53 +13,73 @@ from statistics import median
 
 import click
 
+from benchmarks.mpi_model import RoundModel
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, say_progress
-from fedml_dapper.federation import LEDGER_NAME, read_ledger
+from fedml_dapper.federation import LEDGER_NAME, RoundRecord, read_ledger
 
 CONFIGS = Path(__file__).parents[1] / "config"
 
 
 @click.command()
 @click.option("--config", type=click.Path(exists=True, path_type=Path), default=CONFIGS / "digits_offline.yaml")
-@click.option("--ranks", default="1,2", show_default=True, help="Numbers of training ranks; the server is one more.")
+@click.option("--ranks", default="1,2,4", show_default=True, help="Numbers of training ranks; the server is one more.")
 @click.option("--rounds", default=3, show_default=True, help="Per run; the first one does not count.")
 @click.option("--runs", default=5, show_default=True)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
 @json_option
-def main(
-    config: Path, ranks: str, rounds: int, runs: int, overrides: tuple[str, ...], as_json: bool
-) -> None:  # fmt: skip
-    """Seconds of a round of CONFIG, every process with one thread."""
-    alone = "one process"
-    launchers = {alone: [sys.executable]} | {
-        f"MPI, {number} + server": [_mpiexec(), "-n", str(int(number) + 1), sys.executable]
-        for number in ranks.split(",")
+def main(config: Path, ranks: str, rounds: int, runs: int, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Seconds of a round of CONFIG, every process with one thread, and as predicted from one process."""
+    cores, byte_s = len(os.sched_getaffinity(0)), _seconds_per_byte()
+    launchers = {0: [sys.executable]} | {
+        int(number): [_mpiexec(), "-n", str(int(number) + 1), sys.executable] for number in ranks.split(",")
     }
-    seconds: dict[str, list[float]] = {name: [] for name in launchers}
+    seconds: dict[int, list[float]] = {number: [] for number in launchers}
+    predicted: dict[int, list[float]] = {number: [] for number in launchers if number > 0}
     begun = time.perf_counter()
     for run in range(runs):
-        for name, launcher in launchers.items():
-            backend = "sp" if name == alone else "MPI"
-            settings = [f"comm_round={rounds}", "threads=1", f"backend={backend}", *overrides]
-            seconds[name].append(_round_seconds(launcher, config, settings))
+        models: list[RoundModel] = []
+        for number, launcher in launchers.items():
+            settings = [f"comm_round={rounds}", "threads=1", "workers=1", f"backend={'MPI' if number else 'sp'}"]
+            done = _rounds(launcher, config, [*settings, *overrides])
+            seconds[number].append(median(record.seconds.total for record in done))
+            models = models or [RoundModel.of(record, byte_s) for record in done]
+            if number > 0:
+                predicted[number].append(median(model.seconds(number, cores) for model in models))
         say_progress(run + 1, runs, begun)
     rows: list[dict[str, Figure]] = [
-        {"runner": name, "s per round": median(times), "of one process": median_ratio(times, seconds[alone])}
-        for name, times in seconds.items()
+        {
+            "training ranks": number,
+            "s per round": median(seconds[number]),
+            "of one process": median_ratio(seconds[number], seconds[0]),
+            "predicted s": median(forecasts),
+            "predicted of measured": median_ratio(forecasts, seconds[number]),
+        }
+        for number, forecasts in predicted.items()
     ]
-    Findings(f"Rounds of {config.name}", runs, rows).show(as_json)
+    figures = {"one process, s per round": median(seconds[0]), "MPI, GB/s one way": 1e-9 / byte_s}
+    Findings(f"Rounds of {config.name} under MPI, {cores} cores", runs, rows, figures).show(as_json)
 
 
-def _round_seconds(launcher: list[str], config: Path, settings: list[str]) -> float:
+def _rounds(launcher: list[str], config: Path, settings: list[str]) -> list[RoundRecord]:
+    """Those of a run that count."""
     with tempfile.TemporaryDirectory() as folder:
         changes = [part for setting in settings for part in ("--set", setting)]
         command = [*launcher, "-m", "fedml_dapper", "--cf", str(config), *changes, "--output", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise click.ClickException(done.stderr[-2000:])
+        _output(command)
         _, rounds = read_ledger(Path(folder) / LEDGER_NAME)
-    return median(record.seconds.total for record in rounds[1:])
+    return list(rounds[1:])
+
+
+def _seconds_per_byte() -> float:
+    return float(json.loads(_output([_mpiexec(), "-n", "2", sys.executable, "-m", "benchmarks.mpi_line"])))
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise click.ClickException(done.stderr[-2000:])
+    return done.stdout
 
 
 def _mpiexec() -> str:
