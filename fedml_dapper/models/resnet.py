@@ -13,26 +13,11 @@ from torch.nn import functional as F
 
 from fedml_dapper.config import Norm
 from fedml_dapper.models.backbone import Backbone
-from fedml_dapper.models.plain import RewrittenConv, like
+from fedml_dapper.models.skipping import SkippingConv
 from fedml_dapper.models.standardised import GROUP, StandardisedConv2d
 
 WIDTH = 64
 """Channels of the first stage as published."""
-
-
-class SkippingConv(RewrittenConv):
-    """A 1x1 convolution with stride, which leaves out what the stride skips before it computes.
-
-    The same numbers; but oneDNN's own way of skipping, for images with the channels last and fewer input channels than
-    a vector register holds, writes past its memory when it computes gradients on several threads (oneDNN issue 6035).
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        rows, columns = self.stride
-        return F.conv2d(input[:, :, ::rows, ::columns], self.weight, self.bias)
-
-    def plain(self) -> nn.Conv2d:
-        return like(self, self.weight)
 
 
 @dataclass(frozen=True)

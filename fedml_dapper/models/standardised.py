@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fedml_dapper.models.plain import RewrittenConv, like
+from fedml_dapper.models.skipping import skipped
 
 GROUP = 4
 """Channels that GroupNorm, the other way without statistics, puts together: they are pruned together, so that few make
@@ -38,7 +39,7 @@ class StandardisedConv2d(RewrittenConv):
     def forward(self, input: Tensor) -> Tensor:
         stride = self.stride
         if self.kernel_size == (1, 1):  # as SkippingConv, and for its reason
-            input, stride = input[:, :, :: stride[0], :: stride[1]], (1, 1)
+            input, stride = skipped(input, stride), (1, 1)
         return standardised_conv2d(input, self.weight, self.gain, self.bias, stride, self.padding)
 
     def plain(self) -> nn.Conv2d:

@@ -9,7 +9,7 @@ from torch import nn
 from fedml_dapper.config import ModelArgs, Norm
 from fedml_dapper.models import build_backbone, with_plain_convolutions
 from fedml_dapper.models.plain import RewrittenConv
-from fedml_dapper.models.resnet import SkippingConv
+from fedml_dapper.models.skipping import SkippingConv
 from fedml_dapper.models.standardised import StandardisedConv2d
 
 

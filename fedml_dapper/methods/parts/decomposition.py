@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.parts.layers import modules_of, normalised_layers
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.resnet import SkippingConv
+from fedml_dapper.models.skipping import SkippingConv
 
 Activation = Literal["none", "relu", "leaky"]
 _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
