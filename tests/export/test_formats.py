@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,31 +23,36 @@ from fedml_dapper.federation.testing import evaluate
 from .conftest import ROOT, pixels_of, write_pictures
 
 LEVELS = (1, 2, 3, 4, 5)
-Exported = dict[int, tuple[Path, Card]]
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
 
-def exported_levels(run: FinishedRun, levels: Sequence[int], folder: Path) -> Exported:
-    exporter, found = Exporter(run, tuple(FORMATS)), Exported()
-    for level in levels:
-        out = folder / f"level{level}"
-        found[level] = (out, exporter.export(choose(run, level), out))
-    return found
+class Exported(dict[int, tuple[Path, Card]]):
+    """The folder and card of each level of a run, exported when it is first asked for: tests of several processes share
+    levels out among them."""
+
+    def __init__(self, run: FinishedRun, folder: Path) -> None:
+        super().__init__()
+        self._run, self._folder, self._exporter = run, folder, Exporter(run, tuple(FORMATS))
+
+    def __missing__(self, level: int) -> tuple[Path, Card]:
+        out = self._folder / f"level{level}"
+        self[level] = (out, self._exporter.export(choose(self._run, level), out))
+        return self[level]
 
 
 @pytest.fixture(scope="module")
 def exported(finished: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return exported_levels(finished, LEVELS, tmp_path_factory.mktemp("exported"))
+    return Exported(finished, tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture(scope="module")
 def exported_own(finished_own: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return exported_levels(finished_own, LEVELS, tmp_path_factory.mktemp("exported_own"))
+    return Exported(finished_own, tmp_path_factory.mktemp("exported_own"))
 
 
 @pytest.fixture(scope="module")
 def exported_quickstart(finished_quickstart: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return exported_levels(finished_quickstart, LEVELS, tmp_path_factory.mktemp("exported_quickstart"))
+    return Exported(finished_quickstart, tmp_path_factory.mktemp("exported_quickstart"))
 
 
 def outputs_of_ours(run: FinishedRun, level: int, pixels: Tensor) -> Tensor:
@@ -110,7 +114,7 @@ def test_a_program_without_this_package_gets_the_same(
     [small] = write_pictures(run, tmp_path / "small", 1)
     picture = tmp_path / "photo.png"
     Image.open(small).resize((48, 48), Image.Resampling.NEAREST).save(picture)
-    folders = [folder for folder, _ in exported.values()]
+    folders = [exported[level][0] for level in LEVELS]
     finished = subprocess.run(
         [sys.executable, "-W", "ignore", OUTSIDER, picture, *folders],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=300, check=False,
@@ -119,7 +123,7 @@ def test_a_program_without_this_package_gets_the_same(
     found = json.loads(finished.stdout)
     side = Image.open(picture).resize((16, 16), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.asarray(side).transpose(2, 0, 1).copy())[None]
-    for level, (folder, _) in exported.items():
+    for level, folder in zip(LEVELS, folders, strict=True):
         expected = outputs_of_ours(run, level, pixels)[0]
         assert found[str(folder)].keys() == {"onnx", "torch-export", "torchscript"}
         for name, scores in found[str(folder)].items():
