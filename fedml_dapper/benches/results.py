@@ -93,6 +93,12 @@ class BenchResults:
         """The data as the runs name them, "(subset)" included; empty while no cell is finished."""
         return ", ".join(dict.fromkeys(cell.run.suite for cell in self.cells))
 
+    @property
+    def rounds(self) -> str:
+        """How many each finished run has, e.g. ``20``, or ``20 to 33`` where variants differ."""
+        counts = {len(cell.rounds) for cell in self.cells} or {self.manifest.rounds}
+        return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
+
     def class_name(self, label: int) -> str:
         """As the ledgers say, or the suite where they are of a version that did not."""
         run = self.cells[0].run

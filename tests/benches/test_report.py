@@ -143,6 +143,17 @@ def test_a_bench_that_has_not_begun_has_a_report(store):
     assert "0 of 2 runs finished" in text
 
 
+def test_variants_may_have_more_rounds_than_others(store):
+    folder = store.bench(["Ours", "Longer"], seeds=(1,))
+    store.cell("Ours", 1, [50, 60])
+    same = text_of(write_bench_report(folder).read_text(encoding="utf-8"))
+    store.cell("Longer", 1, [50, 60, 70])
+    unequal = text_of(write_bench_report(folder).read_text(encoding="utf-8"))
+
+    assert "1 of 2 runs finished, 2 rounds each" in same
+    assert "2 of 2 runs finished, 2 to 3 rounds each" in unequal
+
+
 def test_papers_protocol_has_no_notice_and_one_seed_is_called_so(store):
     folder = store.bench(["Ours"], seeds=(1,), profiles={"paper": {"seeds": (1,), "note": "the paper's protocol"}})
     store.cell("Ours", 1, [50, 60, 55])
