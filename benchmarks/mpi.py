@@ -31,33 +31,32 @@ CONFIGS = Path(__file__).parents[1] / "config"
 def main(config: Path, ranks: str, rounds: int, runs: int, overrides: tuple[str, ...], as_json: bool) -> None:
     """Seconds of a round of CONFIG, every process with one thread, and as predicted from one process."""
     cores, byte_s = len(os.sched_getaffinity(0)), _seconds_per_byte()
-    launchers = {0: [sys.executable]} | {
-        int(number): [_mpiexec(), "-n", str(int(number) + 1), sys.executable] for number in ranks.split(",")
-    }
-    seconds: dict[int, list[float]] = {number: [] for number in launchers}
-    predicted: dict[int, list[float]] = {number: [] for number in launchers if number > 0}
+    under_mpi = {int(number): [_mpiexec(), "-n", str(int(number) + 1)] for number in ranks.split(",")}
+    settings = [f"comm_round={rounds}", "threads=1", *overrides]
+    alone: list[float] = []
+    seconds: dict[int, list[float]] = {number: [] for number in under_mpi}
+    predicted: dict[int, list[float]] = {number: [] for number in under_mpi}
     begun = time.perf_counter()
     for run in range(runs):
-        models: list[RoundModel] = []
-        for number, launcher in launchers.items():
-            settings = [f"comm_round={rounds}", "threads=1", "workers=1", f"backend={'MPI' if number else 'sp'}"]
-            done = _rounds(launcher, config, [*settings, *overrides])
+        done = _rounds([], config, [*settings, "backend=sp", "workers=1"])
+        alone.append(median(record.seconds.total for record in done))
+        models = [RoundModel.of(record, byte_s) for record in done]
+        for number, launcher in under_mpi.items():
+            done = _rounds(launcher, config, [*settings, "backend=MPI"])
             seconds[number].append(median(record.seconds.total for record in done))
-            models = models or [RoundModel.of(record, byte_s) for record in done]
-            if number > 0:
-                predicted[number].append(median(model.seconds(number, cores) for model in models))
+            predicted[number].append(median(model.seconds(number, cores) for model in models))
         say_progress(run + 1, runs, begun)
     rows: list[dict[str, Figure]] = [
         {
             "training ranks": number,
             "s per round": median(seconds[number]),
-            "of one process": median_ratio(seconds[number], seconds[0]),
+            "of one process": median_ratio(seconds[number], alone),
             "predicted s": median(forecasts),
             "predicted of measured": median_ratio(forecasts, seconds[number]),
         }
         for number, forecasts in predicted.items()
     ]
-    figures = {"one process, s per round": median(seconds[0]), "MPI, GB/s one way": 1e-9 / byte_s}
+    figures = {"one process, s per round": median(alone), "MPI, GB/s one way": 1e-9 / byte_s}
     Findings(f"Rounds of {config.name} under MPI, {cores} cores", runs, rows, figures).show(as_json)
 
 
@@ -65,7 +64,7 @@ def _rounds(launcher: list[str], config: Path, settings: list[str]) -> list[Roun
     """Those of a run that count."""
     with tempfile.TemporaryDirectory() as folder:
         changes = [part for setting in settings for part in ("--set", setting)]
-        command = [*launcher, "-m", "fedml_dapper", "--cf", str(config), *changes, "--output", folder]
+        command = [*launcher, sys.executable, "-m", "fedml_dapper", "--cf", str(config), *changes, "--output", folder]
         _output(command)
         _, rounds = read_ledger(Path(folder) / LEDGER_NAME)
     return list(rounds[1:])
