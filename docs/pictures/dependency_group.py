@@ -26,7 +26,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.last((self.norm(self.first(x)) + self.shortcut(x)).relu())
-        return self.predictor(z.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.predictor(z.mean((2, 3)))  # type: ignore[no-any-return]  # torch types calls of layers so
 
 
 def _network() -> _Block:

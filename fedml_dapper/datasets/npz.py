@@ -48,12 +48,12 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
         if size > info.file_size:
             raise ValueError(f"`{info.filename:.60}` says that it holds {size} bytes, and has {info.file_size}")
     with archive.open(info) as stream:
-        array: Array = npy.read_array(stream, allow_pickle=False)  # type: ignore[no-untyped-call]
+        array: Array = npy.read_array(stream, allow_pickle=False)  # type: ignore[no-untyped-call]  # numpy ships it untyped
         return array
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    first = npy.read_magic(stream) == (1, 0)  # type: ignore[no-untyped-call]
+    first = npy.read_magic(stream) == (1, 0)  # type: ignore[no-untyped-call]  # numpy ships it untyped
     read: Any = npy.read_array_header_1_0 if first else npy.read_array_header_2_0
     shape, _, dtype = read(stream)
     return shape, dtype

@@ -105,7 +105,7 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
     key = f"data_args.partition: {name}"
     try:
         dealt = deal(suite, num_clients, seed)
-        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]
+        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # a user's: anything
     except DapperError:
         raise
     except Exception as error:

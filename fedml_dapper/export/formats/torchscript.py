@@ -22,7 +22,7 @@ class TorchScript(Format):
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # that there is a successor
-                traced = torch.jit.trace(product.deployed, product.example)  # type: ignore[no-untyped-call]
+                traced = torch.jit.trace(product.deployed, product.example)  # type: ignore[no-untyped-call]  # torch ships it untyped
                 torch.jit.freeze(traced).save(str(path))
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
@@ -33,7 +33,7 @@ class TorchScript(Format):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+                module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # torch ships it untyped
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{path} is no TorchScript file: {first_line(error)}") from error
 
