@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,9 +26,34 @@ class SkippingConv(RewrittenConv):
 
 
 def skipped(images: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Every ``stride``-th row and column of ``images`` (B, C, H, W).
+    """Every ``stride``-th row and column of ``images`` (B, C, H, W): a view, so that training holds no copy of it."""
+    if max(stride) == 1:
+        return images
+    return _Skip.apply(images, *stride)  # type: ignore[no-any-return]  # torch does not declare it
 
-    By a pool over single values, whose gradient keeps the channels last. A slice's has them first, and so has what is
-    added to it; rectifiers between the two layouts made a step of a narrow ResNet up to 15 % longer.
+
+class _Skip(torch.autograd.Function):
+    """A slice whose gradient lies in memory as the images do.
+
+    That of torch's slice has the channels first, and so has what is added to it; rectifiers between the two layouts
+    made a step of a narrow ResNet up to 15 % longer. A pool over single values keeps the layout, but holds a copy.
     """
-    return F.avg_pool2d(images, 1, stride) if max(stride) > 1 else images
+
+    @staticmethod
+    def forward(images: Tensor, rows: int, columns: int) -> Tensor:
+        return images[:, :, ::rows, ::columns]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        images, *ctx.steps = inputs
+        ctx.shape = images.shape
+        channels_last = images.is_contiguous(memory_format=torch.channels_last)
+        ctx.layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        [gradient] = gradients
+        rows, columns = ctx.steps
+        images = torch.empty(ctx.shape, dtype=gradient.dtype, device=gradient.device, memory_format=ctx.layout).zero_()
+        images[:, :, ::rows, ::columns] = gradient
+        return images, None, None
