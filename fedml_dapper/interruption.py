@@ -43,7 +43,8 @@ def ending_in_order(program: str) -> Iterator[None]:
     signal.signal(signal.SIGALRM, _leave_as(program))
     _answer_with(_interrupt)
     try:
-        yield
+        with undisguised():
+            yield
     except KeyboardInterrupt:
         sys.stderr.write(f"{program}: {GOING_ON}\n")
         sys.exit(INTERRUPTED)
@@ -51,6 +52,21 @@ def ending_in_order(program: str) -> Iterator[None]:
         if not signal.getitimer(signal.ITIMER_REAL)[0]:  # else the process is on its way out
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def undisguised() -> Iterator[None]:
+    """An interruption that leaves this block as an error of a library's is one again.
+
+    Compiled code puts an error of its own in its place where it calls Python: one sixth of the time in which
+    safetensors reads a tensor, torch says ``could not determine the shape`` of the file's storage.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _ends():
+            raise Interruption from error
+        raise
 
 
 def take_time() -> None:
@@ -68,11 +84,16 @@ def hurry() -> None:
 @atexit.register  # before all that is loaded later, hence called after what that registers
 def _leave_at_once() -> None:
     """Spares an interrupted process the teardown of libraries, in which no handler could end it in time any more."""
-    if any(signal.getsignal(number) is disregard for number in _SIGNALS):
+    if _ends():
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, or nobody reads it
                 stream.flush()
         os._exit(INTERRUPTED)
+
+
+def _ends() -> bool:
+    """Whether an interruption came and was not dealt with."""
+    return any(signal.getsignal(number) is disregard for number in _SIGNALS)
 
 
 def _interrupt(_signal: int, frame: FrameType | None) -> None:

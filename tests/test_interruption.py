@@ -55,6 +55,32 @@ A_LIBRARY_HANGS_IN_THE_END = """
     ready()
     time.sleep(60)
 """
+OF_WHICH_A_LIBRARY_MAKES_ANOTHER_ERROR = """
+    import torch
+    from fedml_dapper.federation.tensor_file import read_tensors, write_tensors
+    from pathlib import Path
+
+    calls = []
+
+    def interrupting(frame, event, argument):
+        calls.append((event, frame.f_code))
+        if calls.count(("call", torch.UntypedStorage.__getitem__.__code__)) == 2:  # the second is from torch's C++
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGTERM)
+
+    write_tensors({"weight": torch.ones(3)}, {}, Path("tensors"))
+    sys.setprofile(interrupting)
+    ready()
+    try:
+        read_tensors(Path("tensors"), "file")
+    except Exception as error:
+        print(type(error).__name__)
+        raise
+"""
+A_FAILURE = """
+    ready()
+    raise ValueError("its own")
+"""
 AN_IMPORT = """
     sys.modules["asker"] = sys.modules["__main__"]
     import imported
@@ -122,6 +148,18 @@ def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
     process.terminate()
     _, stderr = process.communicate(timeout=50)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
+
+
+def test_where_a_library_made_another_error_of_it_too(tmp_path: Path) -> None:
+    stdout, stderr = started(OF_WHICH_A_LIBRARY_MAKES_ANOTHER_ERROR, tmp_path).communicate(timeout=50)
+    assert (stdout, stderr) == ("ValueError\n", f"it: {GOING_ON}\n")
+
+
+def test_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    process = started(A_FAILURE, tmp_path)
+    _, stderr = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert "ValueError: its own" in stderr
 
 
 def test_of_imports_at_once(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from fedml_dapper.federation import (
     read_ledger,
     read_unfinished,
 )
-from fedml_dapper.interruption import INTERRUPTED, hurry, take_time
+from fedml_dapper.interruption import INTERRUPTED, hurry, take_time, undisguised
 from fedml_dapper.operations import read_membership
 from fedml_dapper.profiling import Profiler
 
@@ -89,7 +89,7 @@ def run_experiment(
     profiler = Profiler(experiment.device)
     watcher = RoundProfiler(profiler, settings.device_args.precision)
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), undisguised():
             from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
             show_log("server", log_format)

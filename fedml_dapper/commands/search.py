@@ -13,7 +13,7 @@ from rich.console import Console
 from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.interruption import INTERRUPTED
+from fedml_dapper.interruption import INTERRUPTED, undisguised
 from fedml_dapper.search.choices import SamplerName
 
 
@@ -66,7 +66,7 @@ def search(
     )
     plan = plan_search(experiment, space, _seeds(seeds), sampler, prune)
     try:
-        with SearchProgress(Console(stderr=True), plan, trials) as progress:
+        with undisguised(), SearchProgress(Console(stderr=True), plan, trials) as progress:
             record = run_search(plan, folder, trials, [progress])
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on with the search in {folder}.", soft_wrap=True)

@@ -26,7 +26,7 @@ from fedml_dapper.federation import (
     SumCodec,
     open_run_dir,
 )
-from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+from fedml_dapper.interruption import GOING_ON, INTERRUPTED, undisguised
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
@@ -80,13 +80,8 @@ class DistributedRunner:
         neighbours = 0 if comm is None else _trainers_here(comm)
         torch.set_num_threads(self._num_threads(neighbours))
         try:
-            edge = self.experiment.settings.comm_args.edge(int(self._args.rank))
-            if self._args.rank == 0:
-                self._serve(comm)
-            elif edge is not None:
-                self._serve_silos(edge)
-            else:
-                self._train(comm)
+            with undisguised():
+                self._take_part(comm)
         except BaseException as error:
             if comm is None:
                 raise
@@ -95,6 +90,15 @@ class DistributedRunner:
             sys.stderr.flush()
             time.sleep(SERVER_FIRST_SECONDS if interrupted and self._args.rank else FORWARDING_SECONDS)
             comm.Abort(INTERRUPTED if interrupted else 1)
+
+    def _take_part(self, comm: Any) -> None:
+        edge = self.experiment.settings.comm_args.edge(int(self._args.rank))
+        if self._args.rank == 0:
+            self._serve(comm)
+        elif edge is not None:
+            self._serve_silos(edge)
+        else:
+            self._train(comm)
 
     def _serve(self, comm: Any) -> None:
         aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)
