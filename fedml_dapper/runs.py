@@ -17,15 +17,14 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import RunSummary, progress_for, result_table, summarise, write_run_report
 from fedml_dapper.federation import (
     LEDGER_NAME,
-    RunObserver,
     build_experiment,
     metrics_of,
     open_run_dir,
     read_ledger,
-    simulate,
 )
 from fedml_dapper.federation.finished import FinishedRun, open_finished
 from fedml_dapper.federation.model_file import load_model
+from fedml_dapper.one_process import conduct
 
 __all__ = ["Run", "load_model", "run"]
 
@@ -64,9 +63,8 @@ def run(
     experiment = build_experiment(chosen)
     folder = open_run_dir(experiment, output, resume)
     console = rich.get_console() if rich.get_console().is_jupyter else Console(stderr=True)
-    observers = [*_trackers(chosen, folder), *([progress_for(console, experiment)] if progress else [])]
     try:
-        simulate(experiment, observers, folder, resume)
+        conduct(experiment, folder, [progress_for(console, experiment)] if progress else [], resume)
     except KeyboardInterrupt:
         if progress:
             console.print(f"Stopped; run(..., output={str(folder)!r}, resume=True) goes on from there.", soft_wrap=True)
@@ -165,12 +163,3 @@ def _in_one_process(settings: Settings, config: Path | str | Sequence[Path | str
         raise ConfigError(
             f"tracking_args.using_mlops: FedML's platform starts runs by a command: `fedml-dapper run -c {file}`"
         )
-
-
-def _trackers(settings: Settings, folder: Path) -> list[RunObserver]:
-    """TensorBoard and wandb, where they are switched on; only then is FedML loaded, beside which they live."""
-    if not (settings.tracking_args.enable_tensorboard or settings.tracking_args.enable_wandb):
-        return []
-    from fedml_dapper.platform.tracking import sinks_for  # noqa: PLC0415  # slow
-
-    return sinks_for(settings, folder)

@@ -31,7 +31,7 @@ FLOORS = (
     {"federation"},
     {"operations"},
     {"platform", "evaluation"},
-    {"benches", "search", "export"},
+    {"benches", "search", "export", "one_process"},
     {"commands"},
     {"cli", "doctor", "runs"},
     {"entry", "__main__", "__init__"},

@@ -1,4 +1,4 @@
-"""One experiment through FedML's runner, from first check to report: behind ``run`` and ``python -m fedml_dapper``."""
+"""One experiment from first check to report: behind ``run`` and ``python -m fedml_dapper``."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from fedml_dapper.federation import (
     read_unfinished,
 )
 from fedml_dapper.interruption import INTERRUPTED, hurry, take_time, undisguised
+from fedml_dapper.one_process import conduct
 from fedml_dapper.operations import read_membership
 from fedml_dapper.profiling import Profiler
 
@@ -55,10 +56,12 @@ def run_experiment(
     profile: bool = False,
     verbose: bool = False,
     log_format: LogFormat = "text",
+    by_fedml: bool = True,
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
     The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos and edges, MPI knows its own.
+    Without ``by_fedml``, FedML's runner starts only what needs it: several processes, or FedML's platform.
     """
     if resume and restart:
         raise ConfigError("--resume goes on with a run, --restart begins it anew; give one of the two")
@@ -90,13 +93,16 @@ def run_experiment(
     watcher = RoundProfiler(profiler, settings.device_args.precision)
     try:
         with redirect_stdout(sys.stderr), undisguised():
-            from fedml_dapper.platform.launch import run_federation  # slow: after the checks
-
             show_log("server", log_format)
             rounds_shown = RoundLines() if log_format == "json" else progress_for(console, experiment)
             observers = [rounds_shown, *([watcher] if profile else [])]
             with profiler.active() if profile else nullcontext():
-                run_federation(configs[0], experiment, rank, run_dir, observers, resume)
+                if by_fedml or settings.comm_args.backend != "sp" or settings.tracking_args.using_mlops:
+                    from fedml_dapper.platform.launch import run_federation  # slow: after the checks
+
+                    run_federation(configs[0], experiment, rank, run_dir, observers, resume)
+                else:
+                    conduct(experiment, run_dir, observers, resume)
     except KeyboardInterrupt:
         interrupted = True
         take_time()

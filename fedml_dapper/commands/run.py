@@ -47,10 +47,10 @@ def run(
     configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, restart: bool,
     profile: bool, verbose: bool, log_format: LogFormat,
 ) -> None:  # fmt: skip
-    """Train the federation of an experiment file through FedML's runner."""
+    """Train the federation of an experiment file."""
     from fedml_dapper.commands.experiment import run_experiment
 
     run_experiment(
         configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose,
-        log_format=log_format,
+        log_format=log_format, by_fedml=False,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import lzma
 import os
@@ -86,7 +87,7 @@ def test_report_and_data_check_load_what_reads_and_draws_pictures(run_folder: Pa
         (run_folder / LEDGER.name.removesuffix(".xz")).write_bytes(packed.read())
     data, report = heavy_after([["data", "check", "--dataset", "digits_offline"], ["report", str(run_folder)]]).values()
     assert data == {"torch", "numpy", "PIL"}  # torch brings pictures to their size
-    assert report <= data | DRAWING | {"scipy"}  # of one method's quadratic programme
+    assert report <= data | DRAWING
 
 
 def test_doctor_leaves_to_another_process_what_may_be_broken(tmp_path: Path) -> None:
@@ -101,8 +102,21 @@ def test_a_run_loads_what_draws_after_it_has_trained() -> None:
         "build_experiment(load_settings([experiment_file(Path('quickstart.yaml'))])); print(json.dumps([*sys.modules]))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # scipy: of one method's quadratic programme; fedml comes after the checks
-    assert HEAVY & set(json.loads(answer.stdout.splitlines()[-1])) == {"torch", "numpy", "PIL", "scipy"}
+    assert HEAVY & set(json.loads(answer.stdout.splitlines()[-1])) == {"torch", "numpy", "PIL"}
+
+
+def test_a_run_in_one_process_loads_neither_fedml_nor_torchs_compiler(tmp_path: Path) -> None:
+    command = ["run", "-c", "quickstart.yaml", "--output", str(tmp_path / "run")]
+    for change in ("comm_round=1", "client_num_per_round=1", "epochs=1", "model_args.width=4", "workers=1"):
+        command += ["--set", change]
+    code = (
+        f"import sys; from fedml_dapper.cli import main; main({command}, standalone_mode=False); print([*sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", f"{code}; print([*sys.modules])"], capture_output=True, text=True, check=True
+    )
+    loaded = set(ast.literal_eval(answer.stdout.splitlines()[-1]))
+    assert not loaded & {"fedml", "torch._dynamo", "scipy", "sklearn", "pandas", "torchvision"}
 
 
 @pytest.mark.parametrize("name", ["--version", "--help"])

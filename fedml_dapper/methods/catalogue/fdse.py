@@ -41,6 +41,7 @@ from fedml_dapper.methods.contract import (
     ServerState,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate
+from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.parts.consensus_and_similarity import ConsensusAndSimilarity, eraser_of
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
 from fedml_dapper.methods.parts.decomposition import Activation, Roles, decompose, decomposed_layers, roles_of
@@ -145,7 +146,7 @@ class FDSE(Method[FDSEParams]):
         for layer in layers:
             layer.bn_dse.train()
             parameters += [*layer.bn_dse.requires_grad_().parameters(), *layer.dse.requires_grad_().parameters()]
-        optimizer = torch.optim.SGD(parameters, self.params.adapt_learning_rate)
+        optimizer = uncompiled(torch.optim.SGD)(parameters, self.params.adapt_learning_rate)
         consistency = self._consistency(server.weights, device)
         for epoch in range(1, self.params.adapt_epochs + 1):
             for images, _ in data.batches(server.round, epoch, device):

@@ -13,6 +13,7 @@ from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.methods.contract.clipping import clip_adaptively
 from fedml_dapper.methods.contract.messages import TrainingMetrics
+from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
 from fedml_dapper.models import Backbone
 from fedml_dapper.profiling import fetching, part
@@ -148,8 +149,8 @@ def new_optimizer(
     match args.client_optimizer:
         case "sgd":
             momentum = args.momentum if momentum is None else momentum
-            return torch.optim.SGD(parameters, rate, momentum, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.SGD)(parameters, rate, momentum, weight_decay=args.weight_decay)
         case "adam":
-            return torch.optim.Adam(parameters, rate, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.Adam)(parameters, rate, weight_decay=args.weight_decay)
         case "adamw":
-            return torch.optim.AdamW(parameters, rate, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.AdamW)(parameters, rate, weight_decay=args.weight_decay)

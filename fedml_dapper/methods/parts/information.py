@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import WITHOUT_BATCHES
 from fedml_dapper.models.standardised import StandardisedConv2d
@@ -58,7 +59,7 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
     moving = gains_and_biases(model)
     for parameter in moving:
         parameter.requires_grad_()
-    optimizer = torch.optim.Adam(moving, LEARNING_RATE)
+    optimizer = uncompiled(torch.optim.Adam)(moving, LEARNING_RATE)
     before, diversity = _look(model, data, device)
     after, kept = before, 0
     for number in range(1, PASSES + 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 
@@ -31,6 +30,8 @@ def min_norm_weights(points: Tensor) -> Tensor:
     q = ||E^T u||^2; its minimum over s, q / (q + 1), grows with q, so u = v / sum(v). Only the Gram matrix matters:
     R from E^T = Q R, of no more than N rows, stands for E^T, which may have millions.
     """
+    from scipy.optimize import nnls  # noqa: PLC0415  # slow, and most methods do without
+
     factor = torch.linalg.qr(points.T, mode="r").R.cpu().numpy()
     count = len(points)
     solution, _ = nnls(np.vstack([factor, np.ones(count)]), np.append(np.zeros(len(factor)), 1.0))

@@ -56,6 +56,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._follower = follower
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's question to a class; True, the default, loads all of ``torch.compile``, which nothing here uses."""
+        return False
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
