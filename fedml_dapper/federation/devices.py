@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
+
+import torch
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.federation.experiment import Experiment
@@ -18,20 +21,23 @@ from fedml_dapper.profiling import part
 
 @part("evaluation")
 def measure_devices(
-    experiment: Experiment, state: ServerState, memories: Mapping[int, Memory] | None = None
+    experiment: Experiment,
+    state: ServerState,
+    memories: Mapping[int, Memory] | None = None,
+    of_global: Mapping[str, float] | None = None,
 ) -> DeviceScores | None:
     """Every level's model on every domain, and every client's level on the client's own domain.
 
     Once as it is sent; once more, where it has BatchNorm and clients' images are at hand, with the statistics that a
     device measures on its own training images, without labels. Where norms stay at home, ``memories`` are the clients',
     and each runs a model with its own. None for other methods without a global model, and where a model takes memories
-    that are not at hand.
+    that are not at hand. ``of_global``: the global model's headlines by domain, which its levels need not find again.
     """
     method = experiment.method
     if not experiment.tests:
         return None
     if method.has_global_model:
-        fleet: _Fleet = _LevelModels(experiment, state)
+        fleet: _Fleet = _LevelModels(experiment, state, of_global or {})
     elif method.problem.kept_at_home and memories is not None:
         fleet = _OwnModels(experiment, state, memories)
     else:
@@ -101,7 +107,7 @@ class _Fleet(ABC):
 class _LevelModels(_Fleet):
     """Devices that run the server's model, cut to their level."""
 
-    def __init__(self, experiment: Experiment, state: ServerState) -> None:
+    def __init__(self, experiment: Experiment, state: ServerState, of_global: Mapping[str, float]) -> None:
         super().__init__(experiment, state)
         method = experiment.method
         self._data = {data.client_id: data for data in experiment.clients}
@@ -110,9 +116,23 @@ class _LevelModels(_Fleet):
             for level in range(1, 1 + len(method.problem.ratios))
         }
         self._found: dict[tuple[int, str, int | None], float] = {}
+        whole = method.global_model(state)
+        for level, model in self._models.items():
+            if model is not None and _are_one(model, whole):
+                self._found |= {(level, domain, None): headline for domain, headline in of_global.items()}
 
     def models(self) -> Iterable[Backbone | None]:
         return self._models.values()
+
+    def figures(self, *, own_statistics: bool) -> DeviceFigures:
+        """By as many threads as there are workers, which rest meanwhile; each tests one model at a time."""
+
+        def test(level: int) -> LevelFigures:
+            return self._figures_of(level, own_statistics)
+
+        with ThreadPoolExecutor(self._experiment.workers.count) as side_by_side:
+            list(side_by_side.map(test, self._models))  # remembered
+        return super().figures(own_statistics=own_statistics)
 
     def _of_client(self, profile: ClientProfile, own_statistics: bool) -> float | None:
         return self._run(profile.level, profile.domain, profile.client_id if own_statistics else None)
@@ -171,3 +191,9 @@ class _OwnModels(_Fleet):
         values = [self._of_client(profile, own_statistics) for profile in members]
         known = [value for value in values if value is not None]
         return fmean(known) if known else None
+
+
+def _are_one(model: Backbone, other: Backbone) -> bool:
+    tensors, others = model.state_dict(), other.state_dict()
+    alike = type(model) is type(other) and tensors.keys() == others.keys()
+    return alike and all(torch.equal(tensors[name], others[name]) for name in tensors)

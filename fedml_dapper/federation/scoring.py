@@ -73,7 +73,8 @@ class Scoring:
             if validation:
                 validation_scores = self.best_validation.update(self._mean_by_domain(validation), self._metric)
         wants_devices = experiment.settings.dapper_args.evaluation.devices
-        devices = measure_devices(experiment, state, memories) if wants_devices else None
+        of_global = scores.domain_accuracy if method.has_global_model and scores is not None else None
+        devices = measure_devices(experiment, state, memories, of_global) if wants_devices else None
         if not wants_personal:
             return Measured(scores, validation_scores, devices=devices)
         tests = experiment.client_tests

@@ -7,13 +7,17 @@ from statistics import fmean
 
 import pytest
 import torch
+from torch import nn
 
 from fedml_dapper.config import Settings
-from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.datasets import TestData
+from fedml_dapper.federation import build_experiment, scoring, simulate
+from fedml_dapper.federation import devices as devices_module
 from fedml_dapper.federation.metrics import metrics_of
 from fedml_dapper.federation.records import DeviceScores
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.methods import recalibrate
+from fedml_dapper.tasks import Task
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.1", "devices=true")
@@ -69,9 +73,35 @@ def test_a_method_without_models_for_weak_devices_says_so(tiny_settings: Setting
     ],
 )
 def test_methods_that_slim_have_them(tiny_settings: SettingsFactory, method: str) -> None:
-    found = devices(tiny_settings(*FEW, f"method={method}"))
-    assert all(level.accuracy is not None for level in found.sent.levels)
+    experiment = build_experiment(tiny_settings(*FEW, f"method={method}"))
+    server, rounds = simulate(experiment)
+    found = rounds[-1].devices
+    assert found is not None
     assert found.sent.accuracy is not None
+    for figures in found.sent.levels:
+        model = experiment.method.level_model(server.state, figures.level)
+        [headline, *_] = (
+            evaluate(model, experiment.method.problem.task, test, experiment.device).headline
+            for test in experiment.tests
+        )
+        assert figures.domain_accuracy[experiment.tests[0].domain] == headline
+
+
+def test_each_model_is_tested_once_on_each_domain(
+    tiny_settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The strongest level's is the global one, which is tested anyway."""
+    tested: list[tuple[int, str]] = []
+
+    def counting(model: nn.Module, task: Task, test: TestData, device: torch.device) -> Figures:
+        tested.append((sum(tensor.numel() for tensor in model.parameters()), test.domain))
+        return evaluate(model, task, test, device)
+
+    for module in (devices_module, scoring):
+        monkeypatch.setattr(module, "evaluate", counting)
+    experiment = build_experiment(tiny_settings(*FEW, "method=dapperfl_slim", "norm=standardised", "comm_round=1"))
+    simulate(experiment)
+    assert len(set(tested)) == len(tested) == 5 * len(experiment.tests)
 
 
 def test_networks_without_statistics_have_none_to_measure(tiny_settings: SettingsFactory) -> None:
