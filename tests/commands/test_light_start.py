@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import lzma
 import os
@@ -110,12 +109,11 @@ def test_a_run_in_one_process_loads_neither_fedml_nor_torchs_compiler(tmp_path: 
     for change in ("comm_round=1", "client_num_per_round=1", "epochs=1", "model_args.width=4", "workers=1"):
         command += ["--set", change]
     code = (
-        f"import sys; from fedml_dapper.cli import main; main({command}, standalone_mode=False); print([*sys.modules])"
+        "import json, sys; from fedml_dapper.cli import main;"
+        f"main({command}, standalone_mode=False); print(json.dumps([*sys.modules]))"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", f"{code}; print([*sys.modules])"], capture_output=True, text=True, check=True
-    )
-    loaded = set(ast.literal_eval(answer.stdout.splitlines()[-1]))
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(answer.stdout.splitlines()[-1]))
     assert not loaded & {"fedml", "torch._dynamo", "scipy", "sklearn", "pandas", "torchvision"}
 
 
