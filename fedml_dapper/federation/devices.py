@@ -71,8 +71,14 @@ class _Fleet(ABC):
         return any(model is not None and running_statistics(model, copy=False) for model in self.models())
 
     def figures(self, *, own_statistics: bool) -> DeviceFigures:
+        """Levels side by side, by as many threads as there are workers, which rest meanwhile."""
         method = self._experiment.method
-        levels = tuple(self._figures_of(level, own_statistics) for level in range(1, 1 + len(method.problem.ratios)))
+
+        def of_level(level: int) -> LevelFigures:
+            return self._figures_of(level, own_statistics)
+
+        with ThreadPoolExecutor(self._experiment.workers.count) as side_by_side:
+            levels = tuple(side_by_side.map(of_level, range(1, 1 + len(method.problem.ratios))))
         own = tuple(
             self._of_client(profile, own_statistics) for profile in self._profiles if profile.domain in self._tests
         )
@@ -118,21 +124,11 @@ class _LevelModels(_Fleet):
         self._found: dict[tuple[int, str, int | None], float] = {}
         whole = method.global_model(state)
         for level, model in self._models.items():
-            if model is not None and _are_one(model, whole):
+            if model is not None and _is_same(model, whole):
                 self._found |= {(level, domain, None): headline for domain, headline in of_global.items()}
 
     def models(self) -> Iterable[Backbone | None]:
         return self._models.values()
-
-    def figures(self, *, own_statistics: bool) -> DeviceFigures:
-        """By as many threads as there are workers, which rest meanwhile; each tests one model at a time."""
-
-        def test(level: int) -> LevelFigures:
-            return self._figures_of(level, own_statistics)
-
-        with ThreadPoolExecutor(self._experiment.workers.count) as side_by_side:
-            list(side_by_side.map(test, self._models))  # remembered
-        return super().figures(own_statistics=own_statistics)
 
     def _of_client(self, profile: ClientProfile, own_statistics: bool) -> float | None:
         return self._run(profile.level, profile.domain, profile.client_id if own_statistics else None)
@@ -193,7 +189,7 @@ class _OwnModels(_Fleet):
         return fmean(known) if known else None
 
 
-def _are_one(model: Backbone, other: Backbone) -> bool:
+def _is_same(model: Backbone, other: Backbone) -> bool:
     tensors, others = model.state_dict(), other.state_dict()
     alike = type(model) is type(other) and tensors.keys() == others.keys()
     return alike and all(torch.equal(tensors[name], others[name]) for name in tensors)
