@@ -64,7 +64,7 @@ def undisguised() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _ends():
+        if _is_pending():
             raise Interruption from error
         raise
 
@@ -84,14 +84,14 @@ def hurry() -> None:
 @atexit.register  # before all that is loaded later, hence called after what that registers
 def _leave_at_once() -> None:
     """Spares an interrupted process the teardown of libraries, in which no handler could end it in time any more."""
-    if _ends():
+    if _is_pending():
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, or nobody reads it
                 stream.flush()
         os._exit(INTERRUPTED)
 
 
-def _ends() -> bool:
+def _is_pending() -> bool:
     """Whether an interruption came and was not dealt with."""
     return any(signal.getsignal(number) is disregard for number in _SIGNALS)
 

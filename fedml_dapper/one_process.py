@@ -13,7 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import Experiment, RunObserver, simulate
 
 
-def conduct(experiment: Experiment, run_dir: Path, observers: Sequence[RunObserver], resume: bool) -> None:
+def run_in_one_process(experiment: Experiment, run_dir: Path, observers: Sequence[RunObserver], resume: bool) -> None:
     """Run all rounds of ``experiment``, told to ``observers`` and to the trackers that it names.
 
     For experiments with ``comm_args.backend: sp`` and without FedML's platform.

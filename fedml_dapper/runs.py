@@ -24,7 +24,7 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.finished import FinishedRun, open_finished
 from fedml_dapper.federation.model_file import load_model
-from fedml_dapper.one_process import conduct
+from fedml_dapper.one_process import run_in_one_process
 
 __all__ = ["Run", "load_model", "run"]
 
@@ -64,7 +64,7 @@ def run(
     folder = open_run_dir(experiment, output, resume)
     console = rich.get_console() if rich.get_console().is_jupyter else Console(stderr=True)
     try:
-        conduct(experiment, folder, [progress_for(console, experiment)] if progress else [], resume)
+        run_in_one_process(experiment, folder, [progress_for(console, experiment)] if progress else [], resume)
     except KeyboardInterrupt:
         if progress:
             console.print(f"Stopped; run(..., output={str(folder)!r}, resume=True) goes on from there.", soft_wrap=True)

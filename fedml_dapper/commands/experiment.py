@@ -39,7 +39,7 @@ from fedml_dapper.federation import (
     read_unfinished,
 )
 from fedml_dapper.interruption import INTERRUPTED, hurry, take_time, undisguised
-from fedml_dapper.one_process import conduct
+from fedml_dapper.one_process import run_in_one_process
 from fedml_dapper.operations import read_membership
 from fedml_dapper.profiling import Profiler
 
@@ -102,7 +102,7 @@ def run_experiment(
 
                     run_federation(configs[0], experiment, rank, run_dir, observers, resume)
                 else:
-                    conduct(experiment, run_dir, observers, resume)
+                    run_in_one_process(experiment, run_dir, observers, resume)
     except KeyboardInterrupt:
         interrupted = True
         take_time()
