@@ -42,7 +42,7 @@ def tiny_settings(tmp_path: Path) -> SettingsFactory:
 
     def build(*overrides: str, above: Path | None = None) -> Settings:
         small = [
-            "width=8", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", "workers=1",
+            "width=8", "image_size=16", "comm_round=2", "epochs=2", "client_share=0.08", "batch_size=16", "workers=1",
             f"output_dir={tmp_path}",
         ]  # fmt: skip
         return load_settings([DIGITS] if above is None else [DIGITS, above], [*small, *overrides])

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from fedml_dapper.evaluation.theme import themed
@@ -26,8 +27,11 @@ def inline_svg(figure: Figure) -> Markup:
     """``figure`` as an ``svg`` element, without its background."""
     buffer = BytesIO()
     # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
+    for background in (figure.patch, *(axes.patch for axes in figure.axes)):
+        background.set_facecolor("none")
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+        # Figure.savefig would draw it twice.
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]  # matplotlib's
     written = buffer.getvalue()
     root = ElementTree.fromstring(written)
     names = _Names(root, sha256(written).hexdigest()[:8])
