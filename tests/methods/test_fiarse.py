@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedml_dapper.config import ModelArgs, Norm, PruningArgs, Settings, TrainArgs
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.methods import ClientProfile, Problem, ServerState
 from fedml_dapper.methods.catalogue.fiarse import FIARSE, FIARSEParams, ImportanceGradient, importance
@@ -75,6 +77,18 @@ def state(model: nn.Module) -> dict[str, Tensor]:
     return {"up.weight": model.state_dict()["up.weight"]}
 
 
+def test_what_falls_below_the_threshold_learns_no_importance_until_the_next_round() -> None:
+    model, inputs = Chain([[2.0], [-3.0], [6.0]], [0.0, 0.0, 0.0]), torch.tensor([[1.0]])
+    layout = trace_layout(model, inputs, "grouped")
+    before_step = ImportanceGradient(model, layout, layout.groups)
+    with torch.no_grad():
+        model.up.weight[0] = 1.9
+    model(inputs).sum().backward()
+    before_step()
+    assert model.up.weight.grad is not None
+    assert model.up.weight.grad.flatten().tolist() == pytest.approx([1, 1 + 2 * 2 * 3 / 5**2, 1 + 2 * 2 * 6 / 8**2])
+
+
 def test_filters_of_zeros_add_nothing() -> None:
     found = gradients(Chain([[0.0], [1.0], [2.0]], [0.0, 0.0, 0.0]), torch.tensor([[1.0]]))
     assert found.flatten().tolist() == [1, 1, 1]  # nor do the others: theta is 0
@@ -103,9 +117,10 @@ def masked(model: nn.Module, layout: ChannelLayout, inputs: Tensor) -> Tensor:
 
 def importance_of(layout: ChannelLayout, group: str, parameters: dict[str, Tensor]) -> Tensor:
     squares = []
-    for name in layout.groups[group].producers:
+    for producer in layout.groups[group].producers:
+        name = producer.replace(".weight", ".gain") if layout.importance == "gains" else producer
         [axis] = [axis for axis in layout.tensors[name].axes if axis.group == group]
-        each = parameters[name].square().flatten(1).sum(1)
+        each = parameters[name].square().view(len(parameters[name]), -1).sum(1)
         squares.append(each.view(-1, axis.repeat).sum(1))
     return torch.stack(squares).sum(0).sqrt()
 
@@ -134,6 +149,43 @@ def test_it_is_the_chain_rule_through_the_mask(norm: Norm, scope: Scope) -> None
     products = [(each[name] * model.get_parameter(name)).view(-1, axis.repeat * 72).sum(1) for each in (plain, found)]
     stretching = [float(each.detach().abs().max()) for each in products]
     assert stretching[0] < 1e-4 < stretching[1]  # norms hide the length of filters from the loss
+
+
+@pytest.mark.parametrize("scope", ["internal", "grouped"])
+def test_gains_learn_in_place_of_filters_where_they_are_the_importance(scope: Scope) -> None:
+    args = ModelArgs(model="resnet10", width=8, norm="standardised")
+    model = build_backbone(args, 10, seed=1).double().train()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    images, labels = torch.randn(6, 3, 16, 16, generator=generator).double(), torch.arange(6)
+    layout = replace(trace_layout(build_backbone(args, 10, 1), IMAGE, scope), importance="gains")
+    before_step = ImportanceGradient(model, layout, layout.groups)
+    F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+    plain = gradients_of(model)
+    before_step()
+    found = gradients_of(model)
+    model.zero_grad()
+    F.cross_entropy(masked(model, layout, images), labels).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, atol=1e-9, rtol=1e-6)
+    changed = {name for name in plain if not torch.equal(plain[name], found[name])}
+    assert changed == {
+        producer.replace(".weight", ".gain") for group in layout.groups.values() for producer in group.producers
+    }
+
+
+def test_by_gains_the_largest_gains_are_kept_and_by_their_product_nothing_is(tiny_settings: SettingsFactory) -> None:
+    by = "dapper_args.pruning.importance={}"
+    experiment = build_experiment(tiny_settings(*FEW, *LEVELS, "norm=standardised", by.format("gains")))
+    server = Server(experiment)
+    with torch.no_grad():
+        server.state.weights[f"{GROUP}.gain"][:6] = 0
+    assert experiment.method.plan(server.state, 3).kept[GROUP].tolist() == [6, 7]
+    with pytest.raises(ConfigError, match="choose filters or gains"):
+        build_experiment(tiny_settings(*FEW, "norm=standardised", by.format("scaled_filters")))
 
 
 def test_the_largest_l2_norms_are_kept() -> None:

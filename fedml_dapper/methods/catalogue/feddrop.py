@@ -6,7 +6,8 @@ as it is and sends it back. All clients drop the same share, whatever their leve
 Where the text is silent: coordinates a client did not hold count as unchanged (``fill``); the share is that of the
 authors' argument file (``uniform_rho``). Left out: the lossy codec of the download, which any method could carry, and
 inverted dropout, which enlarges kept channels by C / k. In training the BatchNorm that follows divides that factor out
-again; it would only raise running variances by (C / k)^2, which is more than the dense model has.
+again; it would only raise running variances by (C / k)^2, which is more than the dense model has. Standardised filters
+keep their scale by themselves.
 
 Nobody ever runs the dense model that the server tests, and the running statistics behind a cut layer are those of
 narrow inputs, so accuracy stays low and jumps from round to round. The weights are better than they look: on the

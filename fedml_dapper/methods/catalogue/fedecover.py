@@ -16,7 +16,7 @@ holds are the channels that were trained once less. Ours, or otherwise here:
   should have trained is what is dealt first in the next round.
 * Clients of a round are dealt to in ascending order, not in the order in which they were drawn.
 * The mean is weighted as ``aggregation_weights`` says; the public code's is uniform.
-* Left out: the scaler of kept channels' outputs (``channel_window.py`` has the reason).
+* Left out: the scaler of kept channels' outputs (``scaler.py`` says where it has an effect).
 * BatchNorm: the public code normalises by batch statistics, also in tests; see ``static_batchnorm.py``.
 
 The original narrows the residual streams too: ``dapper_args.pruning.scope: grouped``.

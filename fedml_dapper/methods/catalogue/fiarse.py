@@ -23,7 +23,10 @@ channels take the place of weights:
   channel shall be. One that the loss wants stronger grows, until more clients hold it.
 * Groups have thresholds of their own, much as layers in the public code's layer-wise variant; by default it has one for
   all.
-* A channel whose importance falls below theta in local training stays until the next round; nothing would get smaller.
+* A channel whose importance falls below theta in local training stays until the next round, as nothing would get
+  smaller; M' is 0 there as in the original.
+* A standardised filter acts as its gain says, whatever its length, which norms hide in the same way.
+  ``dapper_args.pruning.importance: gains`` makes |gain| its importance, and the gain what the term above goes to.
 * What is held whole has no threshold; the original's is then its smallest weight.
 
 The server averages each coordinate over its holders: uniformly in the original, here as ``aggregation_weights`` says.
@@ -39,18 +42,20 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
     Downlink,
     LocalTraining,
+    Problem,
     RecoverAndAverage,
     ServerState,
     Upload,
 )
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors, slim_layout
-from fedml_dapper.pruning.plan import axis_of, channel_sums, keep_largest
+from fedml_dapper.pruning.plan import axis_of, channel_sums, gain_of, keep_largest
 
 
 class FIARSEParams(StaticBatchNormParams):
@@ -69,11 +74,19 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
     takes_at_home = True
     slim_downlink = True
 
+    def __init__(self, params: FIARSEParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if problem.pruning.importance == "scaled_filters":
+            raise ConfigError(
+                "dapper_args.pruning.importance: fiarse lets the length of filters, or of gains, learn, not their product;"
+                " choose filters or gains"
+            )
+
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l2 norm in the global model."""
         layout, kept = self.problem.layout, {}
         for group, width in self.problem.widths(server.profiles[client_id].ratio).items():
-            filters = {name: server.weights[name].double() for name in layout.groups[group].producers}
+            filters = {name: server.weights[name].double() for name in bearers(layout, group)}
             kept[group] = keep_largest(importance(layout, group, filters).cpu(), width)
         return PruningPlan(kept)
 
@@ -95,6 +108,14 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
 
     def averaging(self, server: ServerState) -> Aggregation:
         return RecoverAndAverage(server, self.problem, "holders")
+
+
+def bearers(layout: ChannelLayout, group: str) -> tuple[str, ...]:
+    """Names of the tensors whose length is a channel's importance: filters, or the gains of standardised ones."""
+    filters = layout.groups[group].producers
+    if layout.importance == "filters":
+        return filters
+    return tuple(gain_of(name) if gain_of(name) in layout.tensors else name for name in filters)
 
 
 def importance(layout: ChannelLayout, group: str, filters: Tensors) -> Tensor:
@@ -124,7 +145,7 @@ class _Group:
     def __init__(self, name: str, model: nn.Module, layout: ChannelLayout) -> None:
         self._name, self._layout = name, layout
         named = dict(model.named_parameters(remove_duplicate=False))
-        self._filters = {producer: named[producer] for producer in layout.groups[name].producers}
+        self._filters = {each: named[each] for each in bearers(layout, name)}
         filters = {id(each) for each in self._filters.values()}
         self._masked = {
             each: parameter
@@ -148,7 +169,7 @@ class _Group:
             return
         mask_gradient, found = channel_sums(self._layout, self._name, products), self._importance()
         factor = mask_gradient * 2 * self._theta / (found + self._theta).square() / found
-        factor = factor.nan_to_num(0, 0, 0)  # of filters that are zero
+        factor = factor.where(found >= self._theta, 0).nan_to_num(0, 0, 0)  # of filters that are zero
         for name, filters in self._filters.items():
             if filters.grad is not None:
                 axis = axis_of(self._layout, self._name, name)

@@ -17,8 +17,9 @@ original narrows the residual streams too: ``scope: grouped``.
 Where we differ: an early classifier gets to the last stage's features by pooling and 1x1 convolutions, where the public
 code has three convolutions. The divergence is a mean over samples, where the public code's runs over classes too, and
 the teacher gets no gradient from it. Its code leaves gamma at 0 for images; 0.05 is its value for text. The server
-averages BatchNorm's statistics, where the public code normalises by those of the test batch. There is no scaler: see
-``channel_window.py``. Clients are weighted as ``aggregation_weights`` says; the original counts them alike.
+averages BatchNorm's statistics, where the public code normalises by those of the test batch. There is no scaler
+(``scaler.py`` says where one has an effect). Clients are weighted as ``aggregation_weights`` says; the original counts
+them alike.
 """
 
 from __future__ import annotations
