@@ -78,8 +78,8 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
         super().__init__(params, problem)
         if problem.pruning.importance == "scaled_filters":
             raise ConfigError(
-                "dapper_args.pruning.importance: fiarse lets the length of filters or gains learn, not their product; choose"
-                " filters or gains"
+                "dapper_args.pruning.importance: fiarse lets the length of filters or of gains learn, not their"
+                " product; choose filters or gains"
             )
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
