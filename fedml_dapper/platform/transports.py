@@ -1,8 +1,9 @@
 """The message transports: our own, and FedML's without what keeps them from being used as they are.
 
-Of FedML's, gRPC: the receive loop spins a core while it waits, and sending to a peer that is not there raises. MPI:
-stopping fails when a message is still queued. MQTT_S3: objects are never deleted. Their messages are FedML's own
-pickled ``Message`` objects whose payload is our bytes; use them on trusted networks only.
+Of FedML's, gRPC: the receive loop spins a core while it waits, sending to a peer that is not there raises, and stopping
+cuts off the call that is being answered, so that its sender takes a peer that has heard it for lost. MPI: stopping
+fails when a message is still queued. MQTT_S3: objects are never deleted. Their messages are FedML's own pickled
+``Message`` objects whose payload is our bytes; use them on trusted networks only.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+_ANSWER_SECONDS = 1.0
+"""What a call that is being answered may take when everything ends; it takes as good as none."""
 
 
 class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's gRPC, waiting for messages instead of spinning."""
+    """FedML's gRPC, waiting for messages instead of spinning, and answering what it has heard before it stops."""
 
     def message_handling_subroutine(self) -> None:
         while self.is_running:
@@ -45,6 +48,10 @@ class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
             except queue.Empty:
                 continue
             self.notify(pickle.loads(data))  # noqa: S301  # FedML's wire format; see the module's first lines
+
+    def stop_receive_message(self) -> None:
+        self.grpc_server.stop(_ANSWER_SECONDS).wait()
+        self.is_running = False
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Nothing is stored."""
