@@ -107,9 +107,15 @@ def installed(group: str) -> Mapping[str, Reference]:
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> dict[str, Reference]:
-    del path  # which packages there are follows from it
-    found = {point.name: Reference.parse(point.value) for point in entry_points(group=group)}
+    found = {point.name: Reference.parse(point.value) for point in _offered(path).select(group=group)}
     return {name: reference for name, reference in found.items() if reference is not None}
+
+
+@cache
+def _offered(path: tuple[str, ...]) -> Any:  # before Python 3.12 not EntryPoints, but something like them
+    """All entry points of all installed packages, whose files are read once for all groups."""
+    del path  # which packages there are follows from it
+    return entry_points()
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
