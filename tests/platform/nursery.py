@@ -33,7 +33,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-SLOW_MODULES = ("fedml_dapper.cli", "fedml_dapper.platform.launch", "sklearn.datasets")
+SLOW_MODULES = (
+    "fedml_dapper.cli",
+    "fedml_dapper.platform.launch",
+    "fedml_dapper.evaluation.report",
+    "sklearn.datasets",
+)
 NUMBER = struct.Struct("i")
 MAX_ORDER_BYTES = 100_000
 LOOK_EVERY_S = 0.02
