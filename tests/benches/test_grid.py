@@ -94,6 +94,11 @@ def test_a_method_s_own_clipping_and_weights_stand_in_its_file_and_comparisons_h
         assert {row.dapper_args.aggregation_weights for row in rows} == {"samples"}
 
 
+def test_where_sub_models_are_compared_with_one_small_network_all_are_cut_alike() -> None:
+    rows = [cell.settings for cell in cells(load_bench("capacity"), "small", seeds=[1])]
+    assert {row.dapper_args.pruning.scope for row in rows} == {"internal"}
+
+
 def test_cells_come_seed_by_seed(write_bench: WriteBench) -> None:
     chosen = cells(load_bench(write_bench()), "small")
     order = [("FedAvg", 1), ("DapperFL", 1), ("FedAvg", 2), ("DapperFL", 2)]
