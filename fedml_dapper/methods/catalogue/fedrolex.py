@@ -3,8 +3,9 @@
 As HeteroFL, but the window of kept channels moves on by one channel every round, around the end: in round t it starts
 at (t - 1) mod C in a group of C channels. So all channels are trained evenly, also where no client holds the full
 model. The original narrows the residual streams too (``dapper_args.pruning.scope: grouped``). Its code clips gradients
-to norm 1 (``max_grad_norm``), and weighs a coordinate by how often it was trained; here ``aggregation_weights``
-decides. Masked classes, static BatchNorm and the scaler: see ``channel_window.py``.
+to norm 1 (``max_grad_norm``), counts clients alike in convolutions, and weighs other coordinates by how often they were
+trained; here ``aggregation_weights`` decides. Masked classes, static BatchNorm and the scaler: see
+``channel_window.py``.
 """
 
 from __future__ import annotations

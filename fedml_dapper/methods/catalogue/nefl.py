@@ -11,9 +11,10 @@ The authors' code counts clients alike; here ``aggregation_weights`` decides, as
 Decisions where the source, or DapperFL's comparison, is silent: a level always trains the same sub-model
 (``dynamic_range`` lets it draw among neighbours, from those that exist); the first block of a stage always stays, to
 absorb the ones left out; the evaluated global model is the largest sub-model, whose BatchNorm only the strongest
-clients train, a handicap that ``share_bn`` takes away. The default ``sizes`` are those of DapperFL's comparison,
+clients train, a handicap that ``share_bn`` takes away; without BatchNorm the step sizes alone are private, and gains
+and biases of standardised filters are shared. The default ``sizes`` are those of DapperFL's comparison,
 (1 - rho)^2 for its pruning ratios rho, hence smaller models than DapperFL's at every level; for equal budgets set
-``sizes`` to the values of 1 - rho.
+``sizes`` to the values of 1 - rho (with ``scope: grouped``; inside blocks alone, widths of a size come out larger).
 """
 
 from __future__ import annotations
