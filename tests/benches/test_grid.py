@@ -95,8 +95,12 @@ def test_a_method_s_own_clipping_and_weights_stand_in_its_file_and_comparisons_h
 
 
 def test_where_sub_models_are_compared_with_one_small_network_all_are_cut_alike() -> None:
-    rows = [cell.settings for cell in cells(load_bench("capacity"), "small", seeds=[1])]
-    assert {row.dapper_args.pruning.scope for row in rows} == {"internal"}
+    scopes = {
+        cell.variant.label: cell.settings.dapper_args.pruning.scope
+        for cell in cells(load_bench("capacity"), "small", seeds=[1])
+    }
+    others = {label for label, scope in scopes.items() if scope != "internal"}
+    assert others == {f"{method}, streams too" for method in ("HeteroFL", "FedRolex", "NeFL")}
 
 
 def test_cells_come_seed_by_seed(write_bench: WriteBench) -> None:
