@@ -104,10 +104,14 @@ def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     gap = results.bench.gap
     if gap is None or not tables.gap or tables.gap[0].label != gap.ceiling:
         return ()
-    size, shares = tables.gap[0].gain.mean, [(row.label, row.share.mean) for row in tables.gap if row.share]
+    size, seeds = tables.gap[0].gain.mean, tables.gap[0].gain.n
+    shares = [(row.label, row.share) for row in tables.gap if row.share]
     if size <= 0:
         return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}.",)
-    told = "; ".join(f"{label} {share:.2f}" for label, share in sorted(shares, key=lambda named: -named[1]))
+    told = "; ".join(
+        f"{label} {share.mean:.2f}{'' if share.n == seeds else f' ({share.n} of {seeds} seeds)'}"
+        for label, share in sorted(shares, key=lambda named: -named[1].mean)
+    )
     return (
         f"Size is worth {size:.1f} points here ({gap.ceiling} minus {gap.floor})."
         + (f" Of these the others recover, as a share: {told}." if told else ""),

@@ -47,9 +47,10 @@ class AccuracyTable(Record):
     rows: tuple[AccuracyRow, ...]
 
     def highest(self, key: str, panel: str | None) -> float | None:
-        """The highest mean of a column among the panel's rows; None where nothing was measured."""
-        rows = [row for row in self.rows if row.panel == panel and key in row.entries]
-        return max((row.entries[key].estimate.mean for row in rows), default=None)
+        """The highest mean of a column among the panel's rows with the most seeds; None where nothing was measured."""
+        estimates = [row.entries[key].estimate for row in self.rows if row.panel == panel and key in row.entries]
+        most = max((estimate.n for estimate in estimates), default=0)
+        return max((estimate.mean for estimate in estimates if estimate.n == most), default=None)
 
     def row(self, label: str) -> AccuracyRow | None:
         return next((row for row in self.rows if row.label == label), None)

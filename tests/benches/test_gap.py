@@ -41,6 +41,17 @@ def test_page_and_claims_say_what_is_recovered(store):
     assert "0.50" in page
 
 
+def test_who_has_fewer_seeds_is_told_apart_and_never_the_best(store):
+    folder = store.bench(["FedAvg", "Small", "Ours"], seeds=(1, 2), gap=GAP)
+    for seed in (1, 2):
+        store.cell("FedAvg", seed, [46], validation=[1])
+        store.cell("Small", seed, [40], validation=[1])
+    store.cell("Ours", 1, [47], validation=[1])
+    tables = build_tables(load_results(folder))
+    assert any("Ours 1.17 (1 of 2 seeds)." in line for line in claims(load_results(folder), tables))
+    assert tables.best.highest("global", None) == 46
+
+
 def test_a_gap_between_variants_that_are_not_there_is_refused(store):
     with pytest.raises(ValidationError, match=r"gap\.floor `Smal` is none of the variants; did you mean `Small`"):
         store.bench(["FedAvg", "Small"], gap={"floor": "Smal", "ceiling": "FedAvg"})
