@@ -26,9 +26,9 @@ _SHAPES = ("d", "x", "y", "width", "height", "transform", "points")
 def inline_svg(figure: Figure) -> Markup:
     """``figure`` as an ``svg`` element, without its background."""
     buffer = BytesIO()
-    # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
     for background in (figure.patch, *(axes.patch for axes in figure.axes)):
         background.set_facecolor("none")
+    # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}):
         # Figure.savefig would draw it twice.
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]  # matplotlib's

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fedml_dapper.config import ModelArgs, Norm, PruningArgs, Settings, TrainArgs
+from fedml_dapper.config import Importance, ModelArgs, Norm, PruningArgs, Settings, TrainArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.methods import ClientProfile, Problem, ServerState
@@ -125,16 +125,18 @@ def importance_of(layout: ChannelLayout, group: str, parameters: dict[str, Tenso
     return torch.stack(squares).sum(0).sqrt()
 
 
-@pytest.mark.parametrize("norm", ["batch", "group", "standardised"])
-@pytest.mark.parametrize("scope", ["internal", "grouped"])
-def test_it_is_the_chain_rule_through_the_mask(norm: Norm, scope: Scope) -> None:
-    model = build_backbone(ModelArgs(model="resnet10", width=8, norm=norm), 10, seed=1).double().train()
+def by_hand_and_by_autograd(
+    norm: Norm, scope: Scope, importance: Importance
+) -> tuple[Backbone, ChannelLayout, dict[str, Tensor], dict[str, Tensor]]:
+    """A model, its layout, and its gradients without and with what importance adds, which is the chain rule's."""
+    args = ModelArgs(model="resnet10", width=8, norm=norm)
+    model = build_backbone(args, 10, seed=1).double().train()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     images, labels = torch.randn(6, 3, 16, 16, generator=generator).double(), torch.arange(6)
-    layout = trace_layout(build_backbone(ModelArgs(model="resnet10", width=8, norm=norm), 10, 1), IMAGE, scope)
+    layout = replace(trace_layout(build_backbone(args, 10, 1), IMAGE, scope), importance=importance)
     before_step = ImportanceGradient(model, layout, layout.groups)
     F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
     plain = gradients_of(model)
@@ -145,6 +147,13 @@ def test_it_is_the_chain_rule_through_the_mask(norm: Norm, scope: Scope) -> None
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(found[name], parameter.grad, atol=1e-9, rtol=1e-6)
+    return model, layout, plain, found
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "standardised"])
+@pytest.mark.parametrize("scope", ["internal", "grouped"])
+def test_it_is_the_chain_rule_through_the_mask(norm: Norm, scope: Scope) -> None:
+    model, layout, plain, found = by_hand_and_by_autograd(norm, scope, "filters")
     name, [axis] = f"{GROUP}.weight", [each for each in layout.tensors[f"{GROUP}.weight"].axes if each.dim == 0]
     products = [(each[name] * model.get_parameter(name)).view(-1, axis.repeat * 72).sum(1) for each in (plain, found)]
     stretching = [float(each.detach().abs().max()) for each in products]
@@ -153,24 +162,7 @@ def test_it_is_the_chain_rule_through_the_mask(norm: Norm, scope: Scope) -> None
 
 @pytest.mark.parametrize("scope", ["internal", "grouped"])
 def test_gains_learn_in_place_of_filters_where_they_are_the_importance(scope: Scope) -> None:
-    args = ModelArgs(model="resnet10", width=8, norm="standardised")
-    model = build_backbone(args, 10, seed=1).double().train()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-    images, labels = torch.randn(6, 3, 16, 16, generator=generator).double(), torch.arange(6)
-    layout = replace(trace_layout(build_backbone(args, 10, 1), IMAGE, scope), importance="gains")
-    before_step = ImportanceGradient(model, layout, layout.groups)
-    F.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
-    plain = gradients_of(model)
-    before_step()
-    found = gradients_of(model)
-    model.zero_grad()
-    F.cross_entropy(masked(model, layout, images), labels).backward()  # type: ignore[no-untyped-call]
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None
-        torch.testing.assert_close(found[name], parameter.grad, atol=1e-9, rtol=1e-6)
+    _, layout, plain, found = by_hand_and_by_autograd("standardised", scope, "gains")
     changed = {name for name in plain if not torch.equal(plain[name], found[name])}
     assert changed == {
         producer.replace(".weight", ".gain") for group in layout.groups.values() for producer in group.producers
