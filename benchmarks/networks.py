@@ -25,6 +25,7 @@ class Networks:
     norm: Norm
     input_size: int
     batch: int
+    device: str = "cpu"
 
     def __str__(self) -> str:
         width = "" if self.width is None else f" of width {self.width}"
@@ -32,7 +33,8 @@ class Networks:
 
     def slim(self, ratio: float) -> Backbone:
         weights, widths = self._dense.state_dict(), solve_widths(self._layout, ratio, "parameters")
-        return slim_model(self._dense, self._layout, plan_by_importance(self._layout, weights, widths))
+        slim = slim_model(self._dense, self._layout, plan_by_importance(self._layout, weights, widths))
+        return slim.to(self.device)
 
     def macs(self, ratio: float) -> int:
         """Of one image's forward pass."""
@@ -40,7 +42,8 @@ class Networks:
 
     def step(self, network: Backbone, precision: Precision) -> Callable[[], None]:
         """A training step of such a network on the batch."""
-        return training_step(network, self._images, torch.arange(self.batch) % 10, precision)
+        labels = torch.arange(self.batch, device=self.device) % 10
+        return training_step(network, self._images, labels, precision)
 
     @cached_property
     def _dense(self) -> Backbone:
@@ -54,4 +57,4 @@ class Networks:
     @cached_property
     def _images(self) -> Tensor:
         images = torch.randn(self.batch, 3, self.input_size, self.input_size)
-        return images.to(memory_format=torch.channels_last)
+        return images.to(self.device, memory_format=torch.channels_last)

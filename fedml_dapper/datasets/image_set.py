@@ -71,8 +71,10 @@ class ImageSet(Samples):
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        drawn = self.take(indices)
-        return Batch(self.preprocessing.augment(drawn.images, generator), drawn.labels)
+        random = self.preprocessing.draws(len(indices), generator)
+        numbers = torch.cat([indices.cpu()[None], random]).to(self.labels.device)  # all in one transfer
+        drawn = self.take(numbers[0])
+        return Batch(self.preprocessing.augmented(drawn.images, numbers[1:]), drawn.labels)
 
     def pictures(self, indices: Tensor) -> Tensor:
         return self.take(indices).images

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -36,22 +37,28 @@ class Preprocessing:
         faster.
         """
         images = resize(images, self.input_size)
-        mean = torch.tensor(self.mean, device=images.device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(3, 1, 1)
-        # A tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU.
-        white = torch.full((1,), 255.0, device=images.device)
+        white, mean, std = _scale(self.mean, self.std, images.device)
         pixels = images.to(torch.float32, memory_format=torch.channels_last)
         return pixels.div_(white).sub_(mean).div_(std)
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Randomly cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
-        count, size, pad = len(images), self.input_size, self.crop_padding
-        top, left = torch.randint(2 * pad + 1, (2, count), generator=generator).to(images.device)
+        return self.augmented(images, self.draws(len(images), generator).to(images.device))
+
+    def draws(self, count: int, generator: torch.Generator) -> Tensor:
+        """What is random of ``count`` images, int64 (3, count) on the CPU: crops' tops and lefts, who is flipped."""
+        offsets = torch.randint(2 * self.crop_padding + 1, (2, count), generator=generator)
         flip = torch.rand(count, generator=generator) < 0.5
+        return torch.cat([offsets, flip[None]])
+
+    def augmented(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W), as their ``draws``
+        say; both lie on one device."""
+        (top, left, flip), size, pad = draws, self.input_size, self.crop_padding
         windows = F.pad(resize(images, size), (pad, pad, pad, pad)).unfold(2, size, 1).unfold(3, size, 1)
-        crops = windows[torch.arange(count, device=images.device), :, top, left]
+        crops = windows[torch.arange(len(images), device=images.device), :, top, left]
         if self.horizontal_flip:
-            crops = torch.where(flip.to(images.device).view(count, 1, 1, 1), crops.flip(-1), crops)
+            crops = torch.where(flip.bool().view(-1, 1, 1, 1), crops.flip(-1), crops)
         return self.evaluate(crops)
 
     def fitted_to(self, image_sets: Iterable[Tensor]) -> Preprocessing:
@@ -66,6 +73,16 @@ class Preprocessing:
         mean = (share * level).sum(dim=1)
         std = ((share * level**2).sum(dim=1) - mean**2).sqrt()
         return replace(self, mean=_triple(mean), std=_triple(std))
+
+
+@lru_cache
+def _scale(
+    mean: tuple[float, float, float], std: tuple[float, float, float], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """White, mean and standard deviation on ``device``, brought there once."""
+    # White as a tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU.
+    white = torch.full((1,), 255.0, device=device)
+    return white, torch.tensor(mean, device=device).view(3, 1, 1), torch.tensor(std, device=device).view(3, 1, 1)
 
 
 def _triple(values: Tensor) -> tuple[float, float, float]:
