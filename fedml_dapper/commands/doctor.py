@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -56,10 +57,13 @@ def diagnose() -> Iterator[Row]:
     yield check_python(sys.version_info[:2])
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
-    yield check_pkg_resources()
-    yield from check_torch_and_data()
+    with ThreadPoolExecutor() as aside:  # what loads torch keeps them waiting otherwise
+        packages, mpi = aside.submit(check_pkg_resources), aside.submit(check_mpi)
+        torch_and_data = list(check_torch_and_data())
+    yield packages.result()
+    yield from torch_and_data
     yield check_masks()
-    yield check_mpi()
+    yield mpi.result()
     yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
     yield about_fedml_grpc()
     yield from look_for_mqtt_tools()
@@ -119,14 +123,14 @@ def check_pkg_resources() -> Row:
 _TRY_TORCH = """
 import torch, torchvision
 torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
-print("versions:", torch.__version__, torchvision.__version__)
+print(torch.__version__, torchvision.__version__)
 """
 _LOOK_FOR_DATA = """
 import json
 from fedml_dapper.datasets import PUBLISHED, data_root, missing_domains
 missing = {name: missing_domains(name, data_root(None)) for name in PUBLISHED}
 absent = [name for name, suite in PUBLISHED.items() if len(missing[name]) == len(suite.domains)]
-print("data:", json.dumps({"root": str(data_root(None)), "missing": missing, "absent": absent}))
+print(json.dumps({"root": str(data_root(None)), "missing": missing, "absent": absent}))
 """
 
 
@@ -139,23 +143,25 @@ class _FoundData(BaseModel):
 
 
 def check_torch_and_data() -> Iterator[Row]:
-    """Both by one process: the data sets need torch, which takes a second or two to load."""
-    tried = _python(_TRY_TORCH + _LOOK_FOR_DATA)
-    said = dict(line.split(": ", 1) for line in tried.stdout.splitlines() if ": " in line)
-    torch = _judge_torch(said.get("versions"), tried)
+    """By two processes at a time, as each loads torch, and torchvision takes as long again."""
+    with ThreadPoolExecutor(1) as aside:
+        looking = aside.submit(_python, _LOOK_FOR_DATA)
+        tried = _python(_TRY_TORCH)
+        looked = looking.result()
+    torch = _judge_torch(tried)
     yield torch
-    if "data" in said:
-        yield from _judge_data(_FoundData.model_validate_json(said["data"]))
+    if looked.returncode == 0:
+        yield from _judge_data(_FoundData.model_validate_json(looked.stdout.splitlines()[-1]))
     elif torch.status != "failed":
-        yield Row(check="data", status="failed", found=_reason(tried), todo="bash run/setup.sh")
+        yield Row(check="data", status="failed", found=_reason(looked), todo="bash run/setup.sh")
 
 
-def _judge_torch(versions: str | None, tried: subprocess.CompletedProcess[str]) -> Row:
+def _judge_torch(tried: subprocess.CompletedProcess[str]) -> Row:
     """torchvision holds compiled operators that only load beside the torch they were built with."""
     todo = "install both from the same index: pip install --force-reinstall -c constraints.txt torch torchvision"
-    if versions is None:
+    if tried.returncode != 0:
         return Row(check="torch and torchvision", status="failed", found=_reason(tried), todo=todo)
-    torch, torchvision = versions.split()
+    torch, torchvision = tried.stdout.splitlines()[-1].split()
     found = f"torch {torch}, torchvision {torchvision}"
     if torch.partition("+")[2] != torchvision.partition("+")[2]:
         return Row(check="torch and torchvision", status="failed", found=f"{found}: different builds", todo=todo)
