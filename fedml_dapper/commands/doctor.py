@@ -57,12 +57,15 @@ def diagnose() -> Iterator[Row]:
     yield check_python(sys.version_info[:2])
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
-    with ThreadPoolExecutor() as aside:  # what loads torch keeps them waiting otherwise
-        packages, mpi = aside.submit(check_pkg_resources), aside.submit(check_mpi)
-        torch_and_data = list(check_torch_and_data())
+    with ThreadPoolExecutor(1) as aside:  # one after another, while torchvision is loaded, which takes as long
+        data, packages = aside.submit(check_data), aside.submit(check_pkg_resources)
+        masks, mpi = aside.submit(check_masks), aside.submit(check_mpi)
+        torch = check_torch()
     yield packages.result()
-    yield from torch_and_data
-    yield check_masks()
+    yield torch
+    if torch.status != "failed":  # without it no data set can be loaded either
+        yield from data.result()
+    yield masks.result()
     yield mpi.result()
     yield check_ports(GRPC_BASE_PORT, GRPC_RANKS)
     yield about_fedml_grpc()
@@ -142,22 +145,9 @@ class _FoundData(BaseModel):
     """Suites of which there is nothing."""
 
 
-def check_torch_and_data() -> Iterator[Row]:
-    """By two processes at a time, as each loads torch, and torchvision takes as long again."""
-    with ThreadPoolExecutor(1) as aside:
-        looking = aside.submit(_python, _LOOK_FOR_DATA)
-        tried = _python(_TRY_TORCH)
-        looked = looking.result()
-    torch = _judge_torch(tried)
-    yield torch
-    if looked.returncode == 0:
-        yield from _judge_data(_FoundData.model_validate_json(looked.stdout.splitlines()[-1]))
-    elif torch.status != "failed":
-        yield Row(check="data", status="failed", found=_reason(looked), todo="bash run/setup.sh")
-
-
-def _judge_torch(tried: subprocess.CompletedProcess[str]) -> Row:
+def check_torch() -> Row:
     """torchvision holds compiled operators that only load beside the torch they were built with."""
+    tried = _python(_TRY_TORCH)
     todo = "install both from the same index: pip install --force-reinstall -c constraints.txt torch torchvision"
     if tried.returncode != 0:
         return Row(check="torch and torchvision", status="failed", found=_reason(tried), todo=todo)
@@ -168,8 +158,15 @@ def _judge_torch(tried: subprocess.CompletedProcess[str]) -> Row:
     return Row(check="torch and torchvision", status="ok", found=found)
 
 
-def _judge_data(data: _FoundData) -> Iterator[Row]:
+def check_data() -> list[Row]:
     """Which suites have all their domains below the root of the data; the images themselves are not read."""
+    looked = _python(_LOOK_FOR_DATA)
+    if looked.returncode != 0:
+        return [Row(check="data", status="failed", found=_reason(looked), todo="bash run/setup.sh")]
+    return list(_judge(_FoundData.model_validate_json(looked.stdout.splitlines()[-1])))
+
+
+def _judge(data: _FoundData) -> Iterator[Row]:
     where = str(data.root.absolute())
     todo = "data/README.md says how to get them; `fedml-dapper data check` reads what is there"
     if data.root.is_dir():

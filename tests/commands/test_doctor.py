@@ -142,7 +142,7 @@ def test_torch_and_torchvision_of_different_builds(
     torchvision: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shadow(monkeypatch, tmp_path, torch=TORCH, torchvision=torchvision)
-    row = next(doctor.check_torch_and_data())
+    row = doctor.check_torch()
     assert row.status == "failed"
     assert found in row.found
     assert "same index" in row.todo
@@ -151,7 +151,7 @@ def test_torch_and_torchvision_of_different_builds(
 def test_data_sets_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torchvision = "__version__ = '0.30.0+cpu'\nclass ops:\n    nms = print\n"
     shadow(monkeypatch, tmp_path, torch=TORCH, torchvision=torchvision)
-    torch, data = doctor.check_torch_and_data()
+    torch, [data] = doctor.check_torch(), doctor.check_data()
     assert (torch.status, torch.found) == ("ok", "torch 2.15.0+cpu, torchvision 0.30.0+cpu")
     assert (data.check, data.status) == ("data", "failed")
     assert "torch" in data.found
@@ -209,11 +209,11 @@ def test_mpi_with_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_data_that_is_there_and_data_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DAPPER_DATA", raising=False)
-    _, data, *_ = doctor.check_torch_and_data()
+    data, *_ = doctor.check_data()
     assert (data.check, data.status) == ("data", "warning")
     for name in ("caltech", "amazon", "webcam"):
         (tmp_path / "data" / "office_caltech10" / name).mkdir(parents=True)
-    rows = {row.check: row for row in doctor.check_torch_and_data()}
+    rows = {row.check: row for row in doctor.check_data()}
     assert rows["data"].status == "ok"
     assert rows["data: digits_offline"].status == "ok"
     assert (rows["data: office_caltech10"].status, rows["data: office_caltech10"].found) == ("warning", "missing: dslr")
