@@ -34,10 +34,11 @@ _LINE_EVERY_S = 30.0
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
 @click.option("--seeds", help="Comma-separated; the profile's by default.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting in every cell.")
+@click.option("--report", "report_only", is_flag=True, help="Run nothing; report the cells that are there.")
 @click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
 def bench(
     name: str | None, profile: ProfileName, output: Path | None, max_minutes: float | None, jobs: int | None,
-    device: Device, precision: Precision, seeds: str | None, overrides: Sequence[str], listing: bool,
+    device: Device, precision: Precision, seeds: str | None, overrides: Sequence[str], report_only: bool, listing: bool,
 ) -> None:  # fmt: skip
     """Run every cell of bench NAME (a shipped one, or a YAML file) that is not finished, and write its report.
 
@@ -46,7 +47,7 @@ def bench(
     """
     from fedml_dapper.benches.grid import Manifest, cells, load_bench
     from fedml_dapper.benches.overview import standings
-    from fedml_dapper.benches.queue import run_queue
+    from fedml_dapper.benches.queue import Outcome, run_queue
     from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
     from fedml_dapper.benches.terminal import terminal_table
@@ -68,18 +69,15 @@ def bench(
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
     with written_whole(folder / MANIFEST_NAME) as scratch:
         scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
-    console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
-    if slow := slow_precision(device == "cuda", precision):
-        console.print(f"note: {slow}", soft_wrap=True)
-    with _Display(console) as display:
-        outcome = run_queue(
-            chosen,
-            store / CELLS_NAME,
-            jobs=jobs,
-            max_seconds=None if max_minutes is None else max_minutes * 60,
-            tell=display.tell,
-        )
+    outcome = Outcome()
+    if not report_only:
+        jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
+        console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
+        if slow := slow_precision(device == "cuda", precision):
+            console.print(f"note: {slow}", soft_wrap=True)
+        seconds = None if max_minutes is None else max_minutes * 60
+        with _Display(console) as display:
+            outcome = run_queue(chosen, store / CELLS_NAME, jobs=jobs, max_seconds=seconds, tell=display.tell)
     Console().print(terminal_table(load_results(folder)))
     click.echo(f"Report: {write_bench_report(folder).absolute()}")
     if outcome.stopped:

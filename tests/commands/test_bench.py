@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from fedml_dapper.benches.report import REPORT_NAME
 from fedml_dapper.cli import main
 
+FIVE = {"client_num_in_total": 5, "client_num_per_round": 5}
+
 
 @pytest.fixture
 def tiny_bench(tmp_path: Path) -> Path:
@@ -25,7 +27,7 @@ def tiny_bench(tmp_path: Path) -> Path:
                 "settings": {
                     "model_args": {"width": 8},
                     "data_args": {"client_share": 0.08, "validation_share": 0.1},
-                    "train_args": {"comm_round": 1, "epochs": 1, "batch_size": 16},
+                    "train_args": {"comm_round": 1, "epochs": 1, "batch_size": 16, **FIVE},
                 },
             }
         },
@@ -47,10 +49,21 @@ def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path
     assert "profile small, bf16" in first.stdout
     [ledger] = tmp_path.glob("store/cells/*/ledger.jsonl")
     written = ledger.stat().st_mtime_ns
+    report.unlink()
+    told = CliRunner().invoke(main, [*command, "--report", "--seeds", "1,2"])
+    assert told.exit_code == 0, told.output
+    assert report.is_file()
+    assert list(tmp_path.glob("store/cells/*/ledger.jsonl")) == [ledger]
     again = CliRunner().invoke(main, command)
     assert again.exit_code == 0, again.output
     assert ledger.stat().st_mtime_ns == written
     assert CliRunner().invoke(main, ["report", str(report.parent)]).exit_code == 0
+
+
+def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--report"])
+    assert result.exit_code == 0, result.output
+    assert "0 of 1" in result.stdout
 
 
 def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_path: Path) -> None:
