@@ -21,39 +21,43 @@ interruption.PATIENCE_S = {patience_s}
 def ready():
     print("ready", flush=True)
 
+def wait():  # in naps: a signal right before a sleep does not cut it short
+    while True:
+        time.sleep(0.05)
+
 with interruption.ending_in_order("it"):
 {body}
 """
 ORDERLY = """
     try:
         ready()
-        time.sleep(60)
+        wait()
     finally:
         time.sleep(0.5)
         print("tidy")
 """
 IN_CODE_MADE_ON_THE_WAY = """
-    exec("ready(); time.sleep(60)")
+    exec("ready(); wait()")
 """
 SWALLOWED = """
     while True:
         try:
             ready()
-            time.sleep(60)
+            wait()
         except BaseException:
             pass
 """
 A_THREAD_HANGS = """
     threading.Thread(target=time.sleep, args=(60,)).start()
     ready()
-    time.sleep(60)
+    wait()
 """
 A_LIBRARY_HANGS_IN_THE_END = """
     import ctypes
     libc = ctypes.CDLL(None)
     libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)
     ready()
-    time.sleep(60)
+    wait()
 """
 OF_WHICH_A_LIBRARY_MAKES_ANOTHER_ERROR = """
     import torch
@@ -86,28 +90,28 @@ AN_IMPORT = """
     import imported
 """
 AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT = """
-import asker, time
+import asker
 try:
     asker.ready()
-    time.sleep(60)
+    asker.wait()
 except BaseException as error:
     raise ImportError from error
 """
 REPORTING = """
     try:
         ready()
-        time.sleep(60)
+        wait()
     except KeyboardInterrupt:
         interruption.take_time()
         time.sleep(4)
         ready()
-        time.sleep(60)
+        wait()
 """
 REPORTED = """
     threading.Thread(target=time.sleep, args=(60,)).start()
     try:
         ready()
-        time.sleep(60)
+        wait()
     except KeyboardInterrupt:
         interruption.take_time()
         time.sleep(4)
@@ -201,7 +205,7 @@ def test_after_it_the_end_may_not(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_that_the_shell_had_ignored_stays_ignored(tmp_path: Path) -> None:
-    process = started(ORDERLY.replace("60", "1"), tmp_path, "env", "--ignore-signal=INT")
+    process = started(ORDERLY.replace("wait()", "time.sleep(1)"), tmp_path, "env", "--ignore-signal=INT")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=50) == ("tidy\n", "")
     assert process.returncode == 0
