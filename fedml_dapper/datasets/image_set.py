@@ -71,8 +71,8 @@ class ImageSet(Samples):
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        random = self.preprocessing.draws(len(indices), generator)
-        numbers = torch.cat([indices.cpu()[None], random]).to(self.labels.device)  # all in one transfer
+        draws = self.preprocessing.draws(len(indices), generator)
+        numbers = torch.cat([indices.cpu()[None], draws]).to(self.labels.device)  # all in one transfer
         drawn = self.take(numbers[0])
         return Batch(self.preprocessing.augmented(drawn.images, numbers[1:]), drawn.labels)
 

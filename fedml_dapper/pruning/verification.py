@@ -214,14 +214,13 @@ class _Norms(TorchFunctionMode):
         if not cuts:
             return func(*args, **kwargs)
         x, first = values["input"], values["input"].dim() - len(values["normalized_shape"])
-        entries = {dim: kept.to(x.device) for dim, kept in cuts.items()}
-        small = _selected(x, {first + dim: kept for dim, kept in entries.items()})
+        small = _selected(x, {first + dim: kept for dim, kept in cuts.items()})
         for name in ("weight", "bias"):
             if values.get(name) is not None:
-                values[name] = _selected(values[name], entries)
+                values[name] = _selected(values[name], cuts)
         values |= {"input": small, "normalized_shape": small.shape[first:]}
         result = func(**values)
-        for dim, kept in entries.items():
+        for dim, kept in cuts.items():
             shape = list(result.shape)
             shape[first + dim] = x.shape[first + dim]
             result = result.new_zeros(shape).index_copy_(first + dim, kept, result)
@@ -230,7 +229,7 @@ class _Norms(TorchFunctionMode):
     def _convolved(
         self, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, stride: Any, padding: Any
     ) -> Tensor:
-        cuts = {dim: kept.to(weight.device) for dim, kept in self.cuts.get(id(weight), {}).items()}
+        cuts = self.cuts.get(id(weight), {})
         filters = standardised(_selected(weight, cuts), _selected(gain, {0: cuts[0]} if 0 in cuts else {}))
         for dim, kept in cuts.items():
             shape = list(filters.shape)
