@@ -12,20 +12,15 @@ from statistics import median
 import click
 import torch
 
-from benchmarks.networks import Networks
+from benchmarks.networks import Networks, network_options
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import Norm, Precision
-from fedml_dapper.models import BACKBONES
 
 
 @click.command()
-@click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
-@click.option("--width", type=int, help="Channels of the first layer; as published when absent.")
-@click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True)
-@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
-@click.option("--batch", default=64, show_default=True)
+@network_options
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--ratio", "ratios", multiple=True, type=float, default=RATIOS, show_default=True)
 @click.option("--runs", default=5, show_default=True)

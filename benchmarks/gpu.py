@@ -18,12 +18,11 @@ from typing import get_args
 import click
 import torch
 
-from benchmarks.networks import Networks
+from benchmarks.networks import Networks, network_options
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import Norm, Precision
-from fedml_dapper.models import BACKBONES
 
 STEPS = 20
 """Timed in a row, as in a client's epochs: the GPU is waited for at their end alone."""
@@ -32,11 +31,7 @@ _SECONDS = 3.0
 
 
 @click.command()
-@click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
-@click.option("--width", type=int, help="Channels of the first layer; as published when absent.")
-@click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True)
-@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
-@click.option("--batch", default=64, show_default=True)
+@network_options
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(get_args(Precision)), default=["bf16"])
 @click.option("--runs", default=7, show_default=True)
 @json_option

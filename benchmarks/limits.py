@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.networks import Networks
+from benchmarks.networks import Networks, network_options
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import time_in_turns
 from benchmarks.step import DTYPES
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import Norm, Precision
-from fedml_dapper.models import BACKBONES
 
 _SIDE, _CHANNELS, _BATCH, _IMAGE = 2048, 128, 64, 16
 _COPIED_MB = 256
@@ -29,21 +28,18 @@ _CONVOLUTION = "convolution, with gradients"
 
 
 @click.command()
-@click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
-@click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True)
-@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
-@click.option("--batch", default=64, show_default=True)
+@network_options
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "bf16"]), default=["fp32", "bf16"])
 @click.option("--runs", default=7, show_default=True)
 @click.option("--threads", default=torch.get_num_threads(), show_default=True)
 @json_option
 def main(
-    model: str, norm: Norm, input_size: int, batch: int, precisions: tuple[Precision, ...], runs: int, threads: int,
-    as_json: bool,
+    model: str, width: int | None, norm: Norm, input_size: int, batch: int, precisions: tuple[Precision, ...],
+    runs: int, threads: int, as_json: bool,
 ) -> None:  # fmt: skip
     """GMAC/s and GB/s of this machine, and the share of them that a training step of each level reaches."""
     torch.set_num_threads(threads)
-    networks = Networks(model, None, norm, input_size, batch)
+    networks = Networks(model, width, norm, input_size, batch)
     work: dict[str, Callable[[], object]] = {}
     gmacs: dict[str, float] = {}
     for precision in precisions:
@@ -59,13 +55,14 @@ def main(
     source, target = torch.ones(2, _COPIED_MB * 250_000)
     work["copy"] = lambda: target.copy_(source)
     seconds = {name: median(times) for name, times in time_in_turns(work, runs, warm_ups=2).items()}
+    rates = {name: count / seconds[name] for name, count in gmacs.items()}
     rows: list[dict[str, Figure]] = [
         {
             "work": name,
-            "GMAC/s": count / seconds[name],
-            "of the convolution": count / seconds[name] * seconds[_limit(name)] / gmacs[_limit(name)],
+            "GMAC/s": rate,
+            "of the convolution": rate / rates[_limit(name)],
         }
-        for name, count in gmacs.items()
+        for name, rate in rates.items()
     ]
     copied = {"memory, GB/s read and written": 2 * _COPIED_MB / 1e3 / seconds["copy"]}
     Findings(f"Limits of this machine, and steps of {networks}", runs, rows, copied).show(as_json)

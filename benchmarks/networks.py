@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
+import click
 import torch
 from torch import Tensor
 
 from benchmarks.step import training_step
 from fedml_dapper.config import ModelArgs, Norm, Precision
-from fedml_dapper.models import Backbone, build_backbone, example_image
+from fedml_dapper.models import BACKBONES, Backbone, build_backbone, example_image
 from fedml_dapper.pruning import ChannelLayout, footprint, plan_by_importance, slim_model, solve_widths, trace_layout
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def network_options(command: Command) -> Command:
+    """What a user says of :class:`Networks`."""
+    for option in (
+        click.option("--batch", default=64, show_default=True),
+        click.option("--input", "input_size", default=32, show_default=True, help="Image side."),
+        click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True),
+        click.option("--width", type=int, help="Channels of the first layer; as published when absent."),
+        click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True),
+    ):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True)

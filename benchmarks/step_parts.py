@@ -15,12 +15,11 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.networks import Networks
+from benchmarks.networks import Networks, network_options
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import say_progress
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import Norm, Precision
-from fedml_dapper.models import BACKBONES
 
 PARTS = {
     "convolution": ("conv",),
@@ -34,11 +33,7 @@ _STEPS = 5
 
 
 @click.command()
-@click.option("--model", type=click.Choice(sorted(BACKBONES)), default="resnet18", show_default=True)
-@click.option("--width", type=int, help="Channels of the first layer; as published when absent.")
-@click.option("--norm", type=click.Choice(["batch", "standardised"]), default="batch", show_default=True)
-@click.option("--input", "input_size", default=32, show_default=True, help="Image side.")
-@click.option("--batch", default=64, show_default=True)
+@network_options
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--runs", default=5, show_default=True)
 @click.option("--threads", default=1, show_default=True)
