@@ -1,0 +1,59 @@
+"""Grids of cases (methods, networks, formats): which of them every change runs, and which are left to the nightly ring.
+
+The representatives of a grid run in every ring. A fifth of the other cases joins them, chosen by the commit, so that
+about five commits see all; the rest are marked ``nightly``. A case is in the same fifth in all grids, so that tests
+which share a method's undisturbed run ask for the same methods.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Collection, Iterable
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+ROOT = Path(__file__).parents[1]
+PARTS = 5
+
+METHODS_OF_EVERY_KIND = (
+    "fedavg", "dapperfl", "dapperfl_slim", "heterofl", "scaffold", "ditto", "fpl", "fdse",
+)  # fmt: skip
+"""The plain average; pruned by importance, dealt, nested; a memory of clients; models of their own; more than weights
+in an upload; layers of its own."""
+
+
+@cache
+def commit() -> str:
+    """The commit that is checked out; where there is no repository, the same as in any other such place."""
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "0"
+
+
+def part_of_this_commit() -> int:
+    """Which fifth of the other cases joins the representatives, from 0."""
+    return int(commit(), 16) % PARTS
+
+
+def is_drawn(case: str) -> bool:
+    """Whether this commit's fifth holds ``case``, one that is no representative."""
+    return crc32(case.encode()) % PARTS == part_of_this_commit()
+
+
+def sampled(cases: Iterable[object], always: Collection[str] = METHODS_OF_EVERY_KIND) -> list[ParameterSet]:
+    """Parameters of ``pytest.mark.parametrize``, one a case: a value, or a tuple of values, or a ``pytest.param``.
+
+    ``always`` are the representatives, by a case's first value.
+    """
+    return [_marked(case, always) for case in cases]
+
+
+def _marked(case: object, always: Collection[str]) -> ParameterSet:
+    found = ParameterSet.extract_from(case)
+    name = str(found.values[0])
+    if name in always or is_drawn(name):
+        return found
+    return pytest.param(*found.values, marks=[*found.marks, pytest.mark.nightly], id=found.id)
