@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedml_dapper.fleet.demand import Demand, Work
-from fedml_dapper.fleet.fitting import Budget, Limit, Means, fit
+from fedml_dapper.fleet.fitting import Budget, Limit, Means, fit, use_of
 from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, StepTime
 
 MARK = {"mark": "measured", "source": "trial"}
@@ -41,6 +43,13 @@ def test_a_round_is_download_training_and_upload() -> None:
     assert (found.level, found.limited_by) == (1, ())
     assert (found.use.network_s, found.use.training_s) == pytest.approx((20, 20))
     assert (found.use.memory_mb, found.use.memory_limit_mb) == (500, 500)
+
+
+def test_each_way_has_its_own_bytes_and_speed() -> None:
+    """10 MB at 40 Mbit/s are 2 s, 4 MB at 8 Mbit/s 4 s."""
+    asked = replace(demand(1, 1.0), bytes_up=4 * MB)
+    found = use_of(asked, replace(means(), downlink_mbps=40, uplink_mbps=8), Budget(round_s=60, memory_share=1))
+    assert (found.download_s, found.upload_s) == pytest.approx((2, 4))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,10 @@ from fedml_dapper.federation import ClientSide, Experiment, Server, build_experi
 from fedml_dapper.methods import Upload, payload_bytes
 from fedml_dapper.methods.catalogue import dapperfl
 from fedml_dapper.methods.contract import LocalTraining
-from fedml_dapper.pruning import DENSE, slim_model, slim_tensors
+from fedml_dapper.models import Backbone
+from fedml_dapper.pruning import DENSE, plan_by_importance, slim_model, slim_tensors
+
+from .plain_sgd import descend, sgd
 
 SettingsFactory = Callable[..., Settings]
 OFF = "dapper_args.params.dapperfl={alpha_0: 0, alpha_min: 0, gamma: 0}"
@@ -62,6 +66,39 @@ def test_fusion_alone_blends_fedavg_with_the_previous_model(tiny_settings: Setti
     for name, tensor in fused.items():
         expected = 0.3 * initial[name] + 0.7 * fedavg[name] if name in trainable else fedavg[name]
         torch.testing.assert_close(tensor, expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [1, 3])
+def test_a_client_s_round_by_hand(tiny_settings: SettingsFactory, level: int) -> None:
+    """Algorithm 1 in plain torch: both epochs descend cross-entropy + gamma ||z||^2 (Eq. 3-5), and the second one, on
+    what is left of the fused model, goes on with the momentum of the first."""
+    gamma, alpha = 0.1, 0.3
+    experiment = build_experiment(tiny_settings(params(gamma=gamma, alpha_0=alpha, alpha_min=alpha)))
+    client = client_of_level(experiment, level)
+    _, upload = one_upload(experiment, client)
+    problem = experiment.method.problem
+    received = problem.backbone.state_dict()
+
+    def epoch(model: Backbone, optimizer: torch.optim.SGD, number: int) -> None:
+        batches = experiment.clients[client].batches(1, number)
+        descend(model, optimizer, batches, lambda z: gamma * z.square().sum(dim=1).mean())
+
+    dense = copy.deepcopy(problem.backbone)
+    optimizer = sgd(dense, problem.training)
+    epoch(dense, optimizer, 1)
+    with torch.no_grad():
+        for name, parameter in dense.named_parameters():
+            parameter.copy_(alpha * received[name] + (1 - alpha) * parameter)
+    plan = plan_by_importance(problem.layout, dense.state_dict(), upload.plan.widths)
+    assert plan.equals(upload.plan)
+    momenta = {name: optimizer.state[parameter]["momentum_buffer"] for name, parameter in dense.named_parameters()}
+    slim = slim_model(dense, problem.layout, plan)
+    optimizer = sgd(slim, problem.training)
+    for name, momentum in slim_tensors(momenta, problem.layout, plan).items():
+        optimizer.state[slim.get_parameter(name)]["momentum_buffer"] = momentum.clone()
+    epoch(slim, optimizer, 2)
+    for name, parameter in slim.named_parameters():
+        torch.testing.assert_close(upload.weights[name], parameter.detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_upload_is_slim_and_costs_what_the_footprint_says(tiny_settings: SettingsFactory) -> None:

@@ -11,6 +11,9 @@ from torch import Tensor
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import Upload, payload_bytes
+from fedml_dapper.pruning import slim_model
+
+from .plain_sgd import descend, sgd
 
 SettingsFactory = Callable[..., Settings]
 NORMS = ("batch", "standardised")
@@ -75,6 +78,21 @@ def test_those_who_hold_weaker_networks_teach_them(tiny_settings: SettingsFactor
         client = client_of_level(taught, level)
         ours, theirs = one_upload(taught, client)[1].weights, one_upload(plain, client)[1].weights
         assert any(not torch.equal(tensor, theirs[name]) for name, tensor in ours.items()) == differs
+
+
+def test_every_step_descends_cross_entropy_and_the_length_of_representations(tiny_settings: SettingsFactory) -> None:
+    """Eq. 5 in plain torch, on the slim model that was sent."""
+    gamma = 2.0
+    experiment = build_experiment(tiny_settings(*SLIM, params(gamma=gamma, distillation=0.0)))
+    client, problem = client_of_level(experiment, 3), experiment.method.problem
+    _, upload = one_upload(experiment, client)
+    model = slim_model(problem.backbone, problem.layout, upload.plan)
+    optimizer = sgd(model, problem.training)
+    for number in (1, 2):
+        batches = experiment.clients[client].batches(1, number)
+        descend(model, optimizer, batches, lambda z: gamma * z.square().mean(dim=1).mean())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(upload.weights[name], parameter.detach(), atol=1e-6, rtol=1e-5)
 
 
 def test_what_is_fused_is_the_slim_model_that_was_sent(tiny_settings: SettingsFactory) -> None:

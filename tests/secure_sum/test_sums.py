@@ -10,6 +10,10 @@ from hypothesis import given, settings
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.secure_sum import Participant, Roster, Rules, Summation, TooFewError, cells_of
+from fedml_dapper.secure_sum.keys import KeyPair
+from fedml_dapper.secure_sum.protocol import point_of
+from fedml_dapper.secure_sum.seeds import commitment, following
+from fedml_dapper.secure_sum.shamir import Recombination
 
 from .made_up_sums import Case, Drops, cases, gone, num_holders, plain_sum, play
 
@@ -78,6 +82,24 @@ def test_a_client_tells_one_of_a_peers_two_secrets_and_once() -> None:
             parts[3 if survivors[0] == 0 else 0].reveal(survivors)
     with pytest.raises(ProtocolError, match="never again"):
         parts[3].reveal([0, 3, 6, 9])  # it was asked for too few before: it tells nothing more
+
+
+@pytest.mark.parametrize("threshold", [3, 4])
+def test_of_what_clients_tell_one_share_less_than_the_threshold_opens_nothing(threshold: int) -> None:
+    """Neither a survivor's seed, which is the one that it committed to, nor the key of one that dropped out."""
+    seen = play(dense(5, threshold=threshold, drops=Drops(masking=frozenset({12}))))
+    seeds_left = 5 - threshold  # of a seed for each client that may drop out, and one more, but for the first
+
+    def secrets(tellers: int) -> tuple[bytes, bytes]:
+        told = dict(list(seen.revealed.items())[:tellers])
+        opened = Recombination([point_of(teller) for teller in told])
+        seed = opened.secret({point_of(teller): each.seeds[0] for teller, each in told.items()})
+        key = opened.secret({point_of(teller): each.keys[12] for teller, each in told.items()})
+        return commitment(following(seed, seeds_left)[-1]), KeyPair(key).public
+
+    expected = seen.deals[0].commitment, seen.keys[12].masking
+    assert secrets(threshold) == expected
+    assert not set(secrets(threshold - 1)) & set(expected)
 
 
 def test_a_sum_opens_once() -> None:
