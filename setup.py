@@ -64,6 +64,8 @@ setup(
             "nbclient>=0.10",
             "ipykernel>=6.29",
             "build>=1",
+            "codespell>=2.3",
+            "coverage>=7",
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",

@@ -12,6 +12,8 @@ import torch
 
 from fedml_dapper.config import Settings, load_settings
 
+pytest_plugins = ["tests.rings.seconds", "tests.rings.once_more"]
+
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 
 SettingsFactory = Callable[..., Settings]
