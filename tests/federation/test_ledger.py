@@ -10,7 +10,7 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import LedgerWriter, RoundRecord, build_experiment, read_ledger, simulate
-from fedml_dapper.federation.ledger import count_rounds
+from fedml_dapper.federation.ledger import count_rounds, read_unfinished
 from fedml_dapper.federation.records import RoundSeconds
 
 
@@ -58,3 +58,18 @@ def test_a_kept_ledger_is_read_where_it_lies_compressed(tiny_settings: Callable[
         read_ledger(ledger.path)
     packed.unlink()
     assert count_rounds(ledger.path) == (None, 0)
+
+
+def test_what_is_gone_on_from_ends_where_a_round_is_missing(
+    tiny_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    run = build_experiment(tiny_settings()).record()
+    ledger = LedgerWriter(tmp_path / "ledger.jsonl")
+    ledger.run_started(run)
+    for number in (1, 2, 4):
+        seconds = RoundSeconds(total=1.0, evaluation=0.0)
+        ledger.round_finished(RoundRecord(round=number, scores=None, clients=(), seconds=seconds))
+    ledger.run_finished()
+    found = read_unfinished(ledger.path)
+    assert found is not None
+    assert (found[0], [record.round for record in found[1]]) == (run, [1, 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.operations import Sightings, read_certificate, read_membership
+from fedml_dapper.operations import Certificate, Member, Membership, Sightings, read_certificate, read_membership
 from fedml_dapper.operations.folder_lock import folder_locked
 from fedml_dapper.operations.membership import MAX_BYTES, add_members
 
@@ -57,6 +58,23 @@ def test_added_listed_revoked(members: Path, certificates: Path) -> None:
     assert [
         text for text in ("silo-1", "revoked 20", "may call", shown.fingerprint[:16], "left") if text not in table
     ] == []
+
+
+def test_who_was_revoked_has_expired_or_is_listed_as_another_may_not_call() -> None:
+    now = datetime.now(timezone.utc)
+    one = Member(fingerprint="1" * 64, name="silo-1", expires=now + timedelta(days=1), added=now)
+    others = {
+        "revoked": one.model_copy(update={"fingerprint": "2" * 64, "revoked": now}),
+        "expired": one.model_copy(update={"fingerprint": "3" * 64, "expires": now - timedelta(days=1)}),
+    }
+    assert one.is_allowed
+    assert [name for name, member in others.items() if member.is_allowed] == []
+    assert not Membership(members=tuple(others.values())).lets_in("silo-1")
+    listed = Membership(members=(one,))
+    assert listed.lets_in("silo-1")
+    assert listed.refusal(Certificate(one.fingerprint, "silo-1", one.expires)) is None
+    for stranger in (Certificate(one.fingerprint, "silo-2", one.expires), Certificate("4" * 64, "silo-1", one.expires)):
+        assert listed.refusal(stranger) == "is not in the list of members"
 
 
 def test_a_name_stands_for_all_of_its_certificates(members: Path, certificates: Path, tmp_path: Path) -> None:
