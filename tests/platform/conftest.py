@@ -1,14 +1,18 @@
-"""A FedML process of its own, cut off from the network, with a private HOME."""
+"""A FedML process of its own, cut off from the network, with a private HOME; federations in threads of this one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from .federation_in_threads import Federation
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,3 +80,20 @@ def tiny_file(tmp_path: Path, tiny_settings: Callable[..., object]) -> Path:
     file = tmp_path / "tiny.yaml"
     file.write_text(tiny_settings().as_yaml())  # type: ignore[attr-defined]
     return file
+
+
+@pytest.fixture
+def in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, int], Federation]]:
+    """``in_threads(config, num_silos)``: the experiment's server and silos, to be started."""
+    pytest.importorskip("fedml", reason="fedml is not installed")
+    from .federation_in_threads import Federation  # noqa: PLC0415  # it needs fedml
+
+    running: list[Federation] = []
+
+    def build(config: Path, num_silos: int) -> Federation:
+        running.append(Federation(config, num_silos, tmp_path / "run", monkeypatch))
+        return running[-1]
+
+    yield build
+    for federation in running:
+        federation.stop()

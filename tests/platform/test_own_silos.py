@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+pytest.importorskip("fedml", reason="fedml is not installed")
+
 from fedml_dapper.config import DataArgs, Settings
 from fedml_dapper.datasets import load_suite
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import read_ledger
+from fedml_dapper.platform import DapperClientTrainer
 
+from ..waiting import wait_until
+from .federation_in_threads import Federation
 from .processes import ROOT, Silos, fedml_grpc, mqtt_services, needs_broker, objects_left
-from .timeless_server import let_time_pass, timeless_program
 
 SettingsFactory = Callable[..., Settings]
+InThreads = Callable[[Path, int], Federation]
 NUM_SILOS = 3
 
 
@@ -46,46 +54,47 @@ def silo_file(folder: Path, rank: int, domain: str, **more: object) -> Path:
     return file
 
 
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
-    running: list[Silos] = []
-
-    def build(config: Path, overrides: Sequence[str] = ()) -> Silos:
-        running.append(Silos(tmp_path, config, NUM_SILOS, overrides))
-        return running[-1]
-
-    yield build
-    for silos in running:
-        silos.stop()
-
-
 def test_three_silos_of_one_domain_each_and_a_server_without_data(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:
-    check_three_silos(started(shared_file(tiny_settings, tmp_path)))
+    federation = in_threads(shared_file(tiny_settings, tmp_path), NUM_SILOS)
+    federation.start(0)
+    for rank, file in three_silo_files(tmp_path).items():
+        federation.start(rank, file)
+    federation.wait()
+    check_what_they_said(federation.run_dir)
 
 
 @needs_broker
-@pytest.mark.long
-def test_the_same_over_mqtt(tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]) -> None:
+@pytest.mark.nightly
+def test_the_same_in_processes_over_mqtt(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config = shared_file(tiny_settings, tmp_path)
     content = yaml.safe_load(config.read_text())
     content["comm_args"] = yaml.safe_load((ROOT / "config" / "mqtt.yaml").read_text())["comm_args"]
     config.write_text(yaml.safe_dump(content))
     with mqtt_services(tmp_path) as addresses:
-        check_three_silos(started(config, addresses))
+        silos = Silos(tmp_path, config, NUM_SILOS, addresses)
+        try:
+            silos.start(0)
+            for rank, file in three_silo_files(tmp_path).items():
+                silos.start(rank, above=file)
+            for rank in range(NUM_SILOS + 1):
+                assert silos.wait(rank) == 0, silos.output(rank)
+        finally:
+            silos.stop()
         assert objects_left(addresses) == 0
+    check_what_they_said(silos.run_dir)
+    assert (silos.run_dir / "report.html").exists()
 
 
-def check_three_silos(silos: Silos) -> None:
-    """They train and measure to the end, and the ledger has what they announced."""
-    silos.start(0)
-    for rank, domain in enumerate(("scans", "fonts", "fonts"), start=1):
-        silos.start(rank, above=silo_file(silos.folder, rank, domain, level=rank))
-    assert silos.wait(0) == 0, silos.output(0)
-    for rank in range(1, NUM_SILOS + 1):
-        assert silos.wait(rank) == 0, silos.output(rank)
-    run, rounds = read_ledger(silos.run_dir / "ledger.jsonl")
+def three_silo_files(folder: Path) -> dict[int, Path]:
+    domains = enumerate(("scans", "fonts", "fonts"), start=1)
+    return {rank: silo_file(folder, rank, domain, level=rank) for rank, domain in domains}
+
+
+def check_what_they_said(run_dir: Path) -> None:
+    """The ledger has what they announced and what they measured."""
+    run, rounds = read_ledger(run_dir / "ledger.jsonl")
     assert run.clients == ()
     assert run.domains == ()
     held = {domain.name: domain for domain in load_suite(DataArgs(dataset="digits_offline")).domains}
@@ -98,71 +107,58 @@ def check_three_silos(silos: Silos) -> None:
         weighted = sum(record.scores.domain_accuracy[domain] * count for domain, count in tests.items())
         assert record.scores.global_accuracy == pytest.approx(weighted / sum(tests.values()))
         assert record.scores.domain_accuracy.keys() == tests.keys()
-    assert (silos.run_dir / "report.html").exists()
-
-
-WAITING_PROGRAM = """
-import runpy, time
-from pathlib import Path
-from fedml_dapper.platform import DapperClientTrainer
-
-train, said, words = DapperClientTrainer.train, Path("rank_0.log"), ("samples of blended", "silo 3 joins")
-
-def train_and_wait(trainer, train_data, device, args):
-    train(trainer, train_data, device, args)
-    while args.round_idx == 5 and not all(text in said.read_text() for text in words):
-        time.sleep(0.05)
-
-DapperClientTrainer.train = train_and_wait
-runpy.run_module("fedml_dapper", run_name="__main__")
-"""
-"""A silo's that does not end the sixth round before the others are back."""
 
 
 def test_a_late_silo_joins_and_one_comes_back_with_other_data(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = shared_file(tiny_settings, tmp_path, "comm_round=8", "min_clients_per_round=1")
-    waiting = tmp_path / "waiting.py"
-    waiting.write_text(WAITING_PROGRAM)
-    silos = started(config)
-    silos.start(0, program=timeless_program(tmp_path))
-    silos.start(1, program=waiting, above=silo_file(tmp_path, 1, "scans"))
-    silos.start(2, above=silo_file(tmp_path, 2, "fonts"))
-    silos.wait_for_words("rank 1 is there", "rank 2 is there")
-    let_time_pass(silos.processes[0])
-    silos.wait_for_round(1)
-    silos.start(3, above=silo_file(tmp_path, 3, "segments"))
-    silos.wait_for_round(2)
-    silos.kill(2)
-    silos.start(2, above=silo_file(tmp_path, 2, "blended"))
-    assert silos.wait(0) == 0, silos.output(0)
-    rounds = silos.rounds()
+    def joined() -> list[tuple[str, str]]:
+        return sorted(re.findall(r"silo (\d) joins with \d+ training samples of (\w+)", caplog.text))
+
+    class Waiting(DapperClientTrainer):
+        """Does not end the fourth round before the others are back."""
+
+        def train(self, train_data: Any, device: Any, args: Any) -> None:
+            super().train(train_data, device, args)
+            if args.round_idx == 3:
+                wait_until(lambda: {("2", "blended"), ("3", "segments")} <= {*joined()})
+
+    caplog.set_level(logging.INFO)
+    config = shared_file(tiny_settings, tmp_path, "comm_round=5", "min_clients_per_round=1")
+    federation = in_threads(config, NUM_SILOS)
+    federation.start(0)
+    federation.start(1, silo_file(tmp_path, 1, "scans"), trainer=Waiting)
+    federation.start(2, silo_file(tmp_path, 2, "fonts"))
+    federation.wait_for(1, 2)
+    federation.let_time_pass()
+    federation.wait_for_round(1)
+    federation.start(3, silo_file(tmp_path, 3, "segments"))
+    federation.wait_for_round(2)
+    federation.leave(2)
+    federation.start(2, silo_file(tmp_path, 2, "blended"))
+    federation.wait()
+    rounds = federation.rounds()
     assert [client.domain for client in rounds[0].clients] == ["scans", "fonts"]
     assert {client.domain for client in rounds[-1].clients} == {"scans", "blended", "segments"}
-    joined = re.findall(r"silo (\d) joins with \d+ training samples of (\w+)", silos.output(0))
-    assert sorted(joined) == [("1", "scans"), ("2", "blended"), ("2", "fonts"), ("3", "segments")]
+    assert joined() == [("1", "scans"), ("2", "blended"), ("2", "fonts"), ("3", "segments")]
 
 
-def test_a_silo_that_is_refused_hears_why_and_exits_with_2(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+def test_a_silo_that_is_refused_hears_why(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:
-    config = shared_file(tiny_settings, tmp_path, "comm_round=1")
-    silos = started(config)
-    silos.start(0, program=timeless_program(tmp_path))
-    silos.start(1, above=silo_file(tmp_path, 1, "scans"))
-    silos.start(2, above=silo_file(tmp_path, 2, "fonts", level=9))
-    silos.start(3, above=silo_file(tmp_path, 3, "fonst"))
-    assert silos.wait(3) == 2
-    assert "silo_args.domain: no domain `fonst`; did you mean `fonts`?" in silos.output(3)
-    assert silos.wait(2) == 2
-    assert (
-        "the server refuses this silo: its silo_args.level is 9, but dapper_args.levels.ratios has 5" in silos.output(2)
-    )
-    silos.wait_for_words("rank 1 is there")
-    let_time_pass(silos.processes[0])
-    assert silos.wait(0) == 0, silos.output(0)
-    assert [client.domain for client in silos.rounds()[0].clients] == ["scans"]
+    federation = in_threads(shared_file(tiny_settings, tmp_path, "comm_round=1"), NUM_SILOS)
+    federation.start(0)
+    federation.start(1, silo_file(tmp_path, 1, "scans"))
+    federation.start(2, silo_file(tmp_path, 2, "fonts", level=9))
+    with pytest.raises(ConfigError, match="no domain `fonst`; did you mean `fonts`"):
+        federation.start(3, silo_file(tmp_path, 3, "fonst"))
+    refused = federation.error_of(2)
+    assert isinstance(refused, ConfigError)
+    assert "the server refuses this silo: its silo_args.level is 9, but dapper_args.levels.ratios has 5" in str(refused)
+    federation.wait_for(1)
+    federation.let_time_pass()
+    federation.wait(0, 1)
+    assert [client.domain for client in federation.rounds()[0].clients] == ["scans"]
 
 
 def device_file(folder: Path, name: str, gmacs_per_s: float, memory_mb: float = 4000) -> str:
@@ -180,28 +176,27 @@ def device_file(folder: Path, name: str, gmacs_per_s: float, memory_mb: float = 
     return f"{name}.yaml"
 
 
-@pytest.mark.long
 def test_a_silo_names_its_device_and_gets_its_level_and_a_smaller_one_when_it_is_slower_than_that(
-    tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     config = shared_file(tiny_settings, tmp_path, "method=heterofl", "comm_round=3")
     content = yaml.safe_load(config.read_text())
     content["dapper_args"]["fleet"] = {"round_s": 0.05}
     config.write_text(yaml.safe_dump(content))
-    silos = started(config)
-    silos.start(0, program=timeless_program(tmp_path))
-    silos.start(1, above=silo_file(tmp_path, 1, "scans", level=2))
-    silos.start(2, above=silo_file(tmp_path, 2, "fonts", device=device_file(tmp_path, "boastful", 10_000)))
-    silos.start(3, above=silo_file(tmp_path, 3, "fonts", device=device_file(tmp_path, "tiny", 10_000, memory_mb=1)))
-    assert silos.wait(3) == 2
-    assert "the server refuses this silo: its device can run no level of `heterofl`: the weakest needs" in silos.output(
-        3
-    )
-    silos.wait_for_words("rank 1 is there", "rank 2 is there")
-    let_time_pass(silos.processes[0])
-    assert silos.wait(0) == 0, silos.output(0)
-    rounds = silos.rounds()
-    assert [[(one.domain, one.level) for one in record.clients] for record in rounds] == [
+    federation = in_threads(config, NUM_SILOS)
+    federation.start(0)
+    federation.start(1, silo_file(tmp_path, 1, "scans", level=2))
+    boastful = device_file(tmp_path, "boastful", 10_000)
+    federation.start(2, silo_file(tmp_path, 2, "fonts", device=boastful))
+    tiny = device_file(tmp_path, "tiny", 10_000, memory_mb=1)
+    federation.start(3, silo_file(tmp_path, 3, "fonts", device=tiny))
+    refusal = "the server refuses this silo: its device can run no level of `heterofl`: the weakest needs"
+    assert refusal in str(federation.error_of(3))
+    federation.wait_for(1, 2)
+    federation.let_time_pass()
+    federation.wait(0, 1, 2)
+    assert [[(one.domain, one.level) for one in record.clients] for record in federation.rounds()] == [
         [("scans", 2), ("fonts", 1)], [("scans", 2), ("fonts", 5)], [("scans", 2), ("fonts", 5)],
     ]  # fmt: skip
-    assert re.search(r"client 1 trained for [\d.]+ s, longer than a round may take; it has level 5", silos.output(0))
+    assert re.search(r"client 1 trained for [\d.]+ s, longer than a round may take; it has level 5", caplog.text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from safetensors.torch import load_file
 
@@ -10,8 +12,11 @@ from fedml_dapper.methods import Downlink
 
 from ..processes import Silos
 
+if TYPE_CHECKING:
+    from ..federation_in_threads import Federation
 
-def differences_to_replay(experiment: Experiment, silos: Silos) -> list[str]:
+
+def differences_to_replay(experiment: Experiment, silos: Silos | Federation) -> list[str]:
     """Tensors of the run's global model that do not come out, bit for bit, when in each round those clients train that
     the ledger names, from the model of the round that it names, and nobody else. For methods whose clients remember
     nothing."""
