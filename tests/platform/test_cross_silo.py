@@ -82,7 +82,7 @@ def test_two_of_four_in_processes_over_grpc(
     tiny_settings: SettingsFactory, tmp_path: Path, started: Callable[..., Silos]
 ) -> None:
     config = experiment_file(tiny_settings, tmp_path, "client_num_per_round=2", "comm_round=4", "epochs=1")
-    silos = started(config, cold=(0, 1))
+    silos = started(config, cold=(0,))
     silos.start_all()
     for rank in range(NUM_SILOS + 1):
         assert silos.wait(rank) == 0, silos.output(rank)

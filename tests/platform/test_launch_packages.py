@@ -104,7 +104,7 @@ def start_as_agents_do(packages: list[Path], offline: OfflineProcess) -> list[su
     return processes
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_unpacked_packages_run_a_federation(offline: OfflineProcess) -> None:
     folder = offline.folder
     build(offline, folder / "out")
@@ -139,7 +139,7 @@ def test_unpacked_packages_run_a_federation(offline: OfflineProcess) -> None:
     assert not offline.network_attempts()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_bootstrap_installs_the_package(offline: OfflineProcess) -> None:
     folder = offline.folder
     build(offline, folder / "out")

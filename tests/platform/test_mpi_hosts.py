@@ -28,12 +28,9 @@ echo "$machine" >> {log}
 exec ip netns exec {prefix}-${{machine##*.}} bash -c "$*"
 """
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not (ROOT / ".venv" / "installed").exists(), reason="the run scripts use .venv; make it with run/setup.sh"
-    ),
-]
+needs_installed = pytest.mark.skipif(
+    not (ROOT / ".venv" / "installed").exists(), reason="the run scripts use .venv; make it with run/setup.sh"
+)
 
 
 @dataclass
@@ -87,6 +84,8 @@ def run(command: list[str]) -> bool:
         return False
 
 
+@pytest.mark.nightly
+@needs_installed
 def test_ranks_of_two_machines_give_the_model_of_one_process(
     machines: Machines, tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
@@ -106,6 +105,8 @@ def test_ranks_of_two_machines_give_the_model_of_one_process(
     assert all(torch.equal(found[name], tensor) for name, tensor in server.state.weights.items())
 
 
+@pytest.mark.nightly
+@needs_installed
 def test_a_job_of_slurm_without_slurm(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config = tmp_path / "tiny.yaml"
     config.write_text(tiny_settings("backend=MPI", "comm_round=1", "epochs=1", "threads=1").as_yaml())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,14 +12,19 @@ import yaml
 from safetensors.torch import load_file
 
 from fedml_dapper.config import Settings
-from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger, simulate
+from fedml_dapper.federation import RoundRecord, Server, build_experiment, read_ledger, simulate
 
-from .processes import Silos, fedml_grpc
+from .processes import fedml_grpc
 from .test_mpi import MPIEXEC, mpirun
 
-SettingsFactory = Callable[..., Settings]
-FIVE_LEVELS = ("client_num_in_total=5", "client_num_per_round=5", "threads=1")
+if TYPE_CHECKING:
+    from .federation_in_threads import Federation
 
+SettingsFactory = Callable[..., Settings]
+InThreads = Callable[[Path, int], "Federation"]
+NUM_SILOS = 5
+FIVE_LEVELS = ("client_num_in_total=5", "client_num_per_round=5", "threads=1")
+needs_mpiexec = pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 
 UNLIKE = {"seconds": 0.0, "change": None, "extras_norm": None}
 """The last two are measured across silos alone."""
@@ -40,20 +46,17 @@ def by_mpi(settings: SettingsFactory, folder: Path, ranks: int, *overrides: str)
     return output
 
 
-def by_grpc(settings: SettingsFactory, folder: Path, *overrides: str) -> Path:
+def by_grpc(settings: SettingsFactory, folder: Path, in_threads: InThreads, *overrides: str) -> Path:
     """The run's folder."""
     content = yaml.safe_load(settings(*overrides).as_yaml())
     content["common_args"]["training_type"] = "cross_silo"
-    content["comm_args"] = fedml_grpc(folder, 5)
+    content["comm_args"] = fedml_grpc(folder, NUM_SILOS)
     file = folder / "grpc.yaml"
     file.write_text(yaml.safe_dump(content))
-    silos = Silos(folder, file, 5)
-    try:
-        silos.start_all()
-        assert silos.wait(0) == 0, silos.output(0)
-    finally:
-        silos.stop()
-    return silos.run_dir
+    federation = in_threads(file, NUM_SILOS)
+    federation.start_all()
+    federation.wait()
+    return federation.run_dir
 
 
 def assert_same_model(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
@@ -63,54 +66,86 @@ def assert_same_model(folder: Path, weights: Mapping[str, torch.Tensor]) -> None
         assert torch.equal(saved[key], tensor), f"{folder.name}: {key} differs"
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
-def test_in_process_mpi_and_grpc_train_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+def test_in_process_and_grpc_train_the_same_model(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
+) -> None:
     experiment = build_experiment(tiny_settings(*FIVE_LEVELS))
     assert {profile.level for profile in experiment.profiles} == {1, 2, 3, 4, 5}
     server, rounds = simulate(experiment)
-    results = [by_mpi(tiny_settings, tmp_path, ranks, *FIVE_LEVELS) for ranks in (2, 3)]
-    for folder in (*results, by_grpc(tiny_settings, tmp_path, *FIVE_LEVELS)):
-        assert_same_model(folder, server.state.weights)
-        assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds), folder.name
+    folder = by_grpc(tiny_settings, tmp_path, in_threads, *FIVE_LEVELS)
+    assert_same_model(folder, server.state.weights)
+    assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
-@pytest.mark.parametrize("where", ["server", "client"])
-def test_noise_and_epsilon_are_the_same_in_every_runner(
-    tiny_settings: SettingsFactory, tmp_path: Path, where: str
-) -> None:
+@needs_mpiexec
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.nightly), pytest.param(3, marks=pytest.mark.long)])
+def test_mpi_trains_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path, ranks: int) -> None:
+    server, rounds = simulate(build_experiment(tiny_settings(*FIVE_LEVELS)))
+    folder = by_mpi(tiny_settings, tmp_path, ranks, *FIVE_LEVELS)
+    assert_same_model(folder, server.state.weights)
+    assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
+
+
+def private(where: str) -> tuple[str, ...]:
     mechanism = f"{{clip: 0.5, noise_multiplier: 0.8, delta: 1.0e-5, where: {where}, noise_seed: run}}"
-    private = (
+    return (
         *FIVE_LEVELS, "method=dapperfl_slim", "norm=standardised", "epochs=1", "client_share=0.05",
         "aggregation_weights=uniform", f"dapper_args.privacy={mechanism}",
     )  # fmt: skip
-    server, rounds = simulate(build_experiment(tiny_settings(*private)))
-    for folder in (by_mpi(tiny_settings, tmp_path, 3, *private), by_grpc(tiny_settings, tmp_path, *private)):
-        assert_same_model(folder, server.state.weights)
-        again = read_ledger(folder / "ledger.jsonl")[1]
-        assert [record.privacy for record in again] == [record.privacy for record in rounds], folder.name
 
 
+def assert_same_noise(folder: Path, server: Server, rounds: list[RoundRecord]) -> None:
+    assert_same_model(folder, server.state.weights)
+    again = read_ledger(folder / "ledger.jsonl")[1]
+    assert [record.privacy for record in again] == [record.privacy for record in rounds]
+
+
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_noise_and_epsilon_are_the_same_over_grpc(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, where: str
+) -> None:
+    expected = simulate(build_experiment(tiny_settings(*private(where))))
+    assert_same_noise(by_grpc(tiny_settings, tmp_path, in_threads, *private(where)), *expected)
+
+
+@needs_mpiexec
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", ["server", "client"])
+def test_noise_and_epsilon_are_the_same_under_mpi(tiny_settings: SettingsFactory, tmp_path: Path, where: str) -> None:
+    expected = simulate(build_experiment(tiny_settings(*private(where))))
+    assert_same_noise(by_mpi(tiny_settings, tmp_path, 3, *private(where)), *expected)
+
+
+AT_HOME = (*FIVE_LEVELS, "at_home=norms")
+
+
+@needs_mpiexec
 @pytest.mark.long
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
-def test_what_stays_at_home_stays_with_its_client_in_every_runner(
+def test_what_stays_at_home_travels_with_its_client_from_rank_to_rank(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
-    """Under MPI it travels with the client from rank to rank; silos keep it."""
-    home = (*FIVE_LEVELS, "at_home=norms", "comm_round=3")
-    server, rounds = simulate(build_experiment(tiny_settings(*home)))
-    mpi, grpc = by_mpi(tiny_settings, tmp_path, 3, *home), by_grpc(tiny_settings, tmp_path, *home)
-    for folder in (mpi, grpc):
-        assert_same_model(folder, server.state.weights)
-    assert without_seconds(read_ledger(mpi / "ledger.jsonl")[1]) == without_seconds(rounds)
+    server, rounds = simulate(build_experiment(tiny_settings(*AT_HOME)))
+    folder = by_mpi(tiny_settings, tmp_path, 3, *AT_HOME)
+    assert_same_model(folder, server.state.weights)
+    assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
+
+
+def test_what_stays_at_home_stays_with_its_silo(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
+) -> None:
+    server, rounds = simulate(build_experiment(tiny_settings(*AT_HOME)))
+    folder = by_grpc(tiny_settings, tmp_path, in_threads, *AT_HOME)
+    assert_same_model(folder, server.state.weights)
+    again = read_ledger(folder / "ledger.jsonl")[1]  # whose server cannot test models that are not with it
     losses = [[client.loss for client in record.clients] for record in rounds]
-    again = read_ledger(grpc / "ledger.jsonl")[1]  # whose server cannot test models that are not with it
     assert [[client.loss for client in record.clients] for record in again] == losses
     assert all(record.scores is None for record in again)
 
 
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
-@pytest.mark.parametrize("late", ["dropped", "kept"])
+@needs_mpiexec
+@pytest.mark.parametrize(
+    "late", [pytest.param("dropped", marks=pytest.mark.nightly), pytest.param("kept", marks=pytest.mark.long)]
+)
 def test_uploads_that_do_not_count_in_their_round_hang_no_rank(
     tiny_settings: SettingsFactory, tmp_path: Path, late: str
 ) -> None:

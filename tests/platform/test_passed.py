@@ -6,18 +6,23 @@ import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 from fedml_dapper.config import Settings
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation import read_ledger
 
 from .conftest import OfflineProcess
-from .processes import Silos, address_table
+from .processes import address_table
 from .test_mpi import MPIEXEC, mpirun
+
+if TYPE_CHECKING:
+    from .federation_in_threads import Federation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fedml_program"
 PROGRAM = EXAMPLE / "program.py"
@@ -32,16 +37,20 @@ def trained_weights(folder: Path) -> dict[str, torch.Tensor]:
     return trained
 
 
-def test_its_loaders_may_have_batches_of_their_own(offline: OfflineProcess) -> None:
+def test_its_loaders_may_have_batches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one picture, where train_args.batch_size is 64 by default."""
-    program = offline.folder / "single.py"
-    program.write_text(PROGRAM.read_text().replace("batch_size=10", "batch_size=1"))
-    finished = offline.run(program, "--cf", EXAMPLE / "sp.yaml")
-    assert finished.returncode == 0, finished.stderr
-    [ledger] = offline.folder.glob("runs/*/ledger.jsonl")
+    pytest.importorskip("fedml", reason="fedml is not installed")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["single.py", "--cf", "sp.yaml"])
+    (tmp_path / "sp.yaml").write_text(SP.replace("comm_round: 5", "comm_round: 1"))
+    (tmp_path / "single.py").write_text(PROGRAM.read_text().replace("batch_size=10", "batch_size=1"))
+    runpy.run_path("single.py", run_name="__main__")
+    [ledger] = tmp_path.glob("runs/*/ledger.jsonl")
     assert [client.steps for client in read_ledger(ledger)[1][0].clients] == [120, 140, 160, 180]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_its_own_network_is_trained_on_its_own_data_in_one_process_and_under_mpi(
     offline: OfflineProcess, tmp_path: Path
@@ -65,26 +74,34 @@ def test_its_own_network_is_trained_on_its_own_data_in_one_process_and_under_mpi
     assert all(torch.equal(tensor, alone[name]) for name, tensor in trained_weights(other).items())
 
 
-def test_silos_that_run_other_code_are_refused_by_name(tmp_path: Path) -> None:
-    table = address_table(tmp_path, 4)
+def test_silos_that_run_other_code_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_threads: Callable[[Path, int], Federation]
+) -> None:
+    platform = pytest.importorskip("fedml_dapper.platform", reason="fedml is not installed")
     config = tmp_path / "silos.yaml"
     config.write_text(
-        f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{round_timeout_s: 600, method')}"
+        f"{SP.replace('comm_round: 5', 'comm_round: 1').replace('{method', '{min_clients_per_round: 1, method')}"
         "common_args: {training_type: cross_silo}\n"
-        f"comm_args: {{backend: GRPC, allow_pickle: true, grpc_ipconfig_path: {table}}}\n"
+        f"comm_args: {{backend: GRPC, allow_pickle: true, grpc_ipconfig_path: {address_table(tmp_path, 4)}}}\n"
     )
-    program, other = tmp_path / "program.py", tmp_path / "other.py"
-    program.write_text(PROGRAM.read_text())
-    other.write_text(PROGRAM.read_text().replace("16)", "17)").replace("Linear(16", "Linear(17"))
-    silos = Silos(tmp_path, config, 4)
-    try:
-        for rank in (0, 1, 2, 3):
-            silos.start(rank, program=program)
-        silos.start(4, program=other)
-        assert silos.wait(4) != 0
-        assert "model_args.model is Sequential (source " in silos.output(4)
-    finally:
-        silos.stop()
+    dataset = runpy.run_path(str(PROGRAM))["load_data"]()
+
+    def start(rank: int, width: int) -> None:
+        """A member of the example's program with a hidden layer so wide."""
+        monkeypatch.setattr("sys.argv", ["program.py", "--cf", str(config), "--rank", str(rank)])
+        args = platform.init()
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 4))
+        federation.run(rank, platform.DistributedRunner(args, None, dataset, model, run_dir=tmp_path / "run"))
+
+    federation = in_threads(config, 4)
+    start(0, width=16)
+    start(4, width=17)
+    federation.wait_for(4)
+    federation.let_time_pass()  # the others do not come
+    refused = federation.error_of(4)
+    assert isinstance(refused, DapperError)
+    assert "model_args.model is Sequential (source " in str(refused)
+    federation.leave(0)
 
 
 @pytest.mark.parametrize(
