@@ -131,14 +131,16 @@ def test_another_process_s_run_is_left_alone_altogether(experiment: Experiment, 
     scratch.mkdir()  # as where the other process is writing a file
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     with subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "mine\n"
-        for how in ({"resume": True}, {"restart": True}, {}):
-            with pytest.raises(DataError, match=f"{run_dir}: another process is at this run"):
-                open_run_dir(experiment, run_dir, **how)
-        assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
-        assert scratch.is_dir()
-        other.kill()
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "mine\n"
+            for how in ({"resume": True}, {"restart": True}, {}):
+                with pytest.raises(DataError, match=f"{run_dir}: another process is at this run"):
+                    open_run_dir(experiment, run_dir, **how)
+            assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+            assert scratch.is_dir()
+        finally:
+            other.kill()  # or a failure above would wait for it
     assert open_run_dir(experiment, run_dir, resume=True) == run_dir  # the system gave the lock back
 
 
