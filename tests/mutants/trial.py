@@ -51,7 +51,7 @@ def scratch_clone() -> Iterator[Path]:
 def check_unbroken(tests: Collection[str], scratch: Path) -> None:
     """Raises :class:`ScratchError` unless ``tests`` pass in a scratch clone as it is: one that is red anyway proves
     nothing."""
-    code, output = _pytest(sorted(tests), scratch)
+    code, output = _pytest(sorted(tests), scratch, limit_s=None)
     if code != 0:
         raise ScratchError(f"without any mutant, tests do not pass:\n{_end(output)}")
 
@@ -68,7 +68,7 @@ def outcome(mutant: Mutant, scratch: Path) -> Outcome:
     except ScratchError as error:
         return found("error", str(error))
     try:
-        code, output = _pytest(mutant.tests, scratch)
+        code, output = _pytest(mutant.tests, scratch, LIMIT_S)
     except subprocess.TimeoutExpired:
         return found("error", f"its tests did not end within {LIMIT_S} s")
     finally:
@@ -82,15 +82,15 @@ def outcome(mutant: Mutant, scratch: Path) -> Outcome:
             return found("error", f"pytest ended with {code}:\n{_end(output)}")
 
 
-def _pytest(tests: Collection[str], scratch: Path) -> tuple[int, str]:
-    """Exit code and output; raises :class:`subprocess.TimeoutExpired` after ``LIMIT_S``."""
+def _pytest(tests: Collection[str], scratch: Path, limit_s: float | None) -> tuple[int, str]:
+    """Exit code and output; raises :class:`subprocess.TimeoutExpired` after ``limit_s``."""
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "", "--durations=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=scratch, env=_environment(scratch),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=LIMIT_S)
+            output, _ = process.communicate(timeout=limit_s)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # with the processes that tests have started, which may go on
             raise
@@ -99,8 +99,9 @@ def _pytest(tests: Collection[str], scratch: Path) -> tuple[int, str]:
 
 def _environment(scratch: Path) -> dict[str, str]:
     """Of processes that are to find the scratch clone's package, before any that is installed."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a run around this
     # bytecode that is kept goes by a file's size and second, which a mutant may share with what it takes the place of
-    return {**os.environ, "PYTHONPATH": str(scratch), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return {**ours, "PYTHONPATH": str(scratch), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _check_package(scratch: Path) -> None:
