@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fedml_dapper.interruption import INTERRUPTED
 
 from ..platform.processes import free_port
 from ..platform.secure_grpc.conftest import make_certificates
+from ..waiting import wait_until
 from .bare import BUBBLEWRAP, Service
 from .images import EXPERIMENT
 
@@ -28,7 +28,7 @@ from fedml_dapper.methods.catalogue.dapperfl_slim import DapperFLSlim
 def wait_for(file):
     print("waits for", file, flush=True)
     while not Path("/experiment", file).exists():
-        time.sleep(0.05)
+        time.sleep(0.05)  # between looks: files do not call
 
 if {"--role", "server"} <= {*sys.argv}:
     wait_for("server")
@@ -64,14 +64,11 @@ def services(tmp_path: Path) -> Iterator[dict[str, Service]]:
         service.end()
 
 
-def wait_for(text: str, service: Service, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while text not in service.output():
-        assert time.monotonic() < deadline, service.output()
-        time.sleep(0.05)
+def wait_for(text: str, service: Service) -> None:
+    wait_until(lambda: text in service.output(), otherwise=service.output)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(BUBBLEWRAP is None, reason="no bwrap on this machine: apt-get install bubblewrap")
 def test_a_stopped_server_goes_on_and_health_checks_tell(services: dict[str, Service], tmp_path: Path) -> None:
     server, silo = services["server"], services["silo-1"]

@@ -80,7 +80,7 @@ class Fork:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(LOOK_EVERY_S)  # a lock is held for a look alone: others may wait for the same process
         return code
 
     def send_signal(self, number: int) -> None:

@@ -12,7 +12,7 @@ class Slow(dapper.DapperClientTrainer):
     def train(self, train_data, device, args):
         begun = time.process_time()  # what training takes of this machine, however busy it is
         super().train(train_data, device, args)
-        time.sleep(9 * (time.process_time() - begun))
+        time.sleep(9 * (time.process_time() - begun))  # as a slower machine would be at work
 
 args = dapper.init()
 dataset, model = dapper.load(args)
@@ -33,10 +33,10 @@ class Paced(dapper.DapperClientTrainer):
         if args.rank == {slow}:
             closed = min(args.round_idx + 3, args.comm_round)
             while ledger.read_bytes().count(b"\\n") <= closed:  # the first line is the run's
-                time.sleep(0.05)
+                time.sleep(0.05)  # between looks: files do not call
         elif args.round_idx == 6:  # so that rounds are left for what the slow one sends
             while b'"client":{client},' not in ledger.read_bytes().partition(b"\\n")[2]:
-                time.sleep(0.05)
+                time.sleep(0.05)  # between looks: files do not call
 
 args = dapper.init()
 dataset, model = dapper.load(args)
@@ -55,7 +55,7 @@ def train_until_let_go(trainer, train_data, device, args):
     if args.round_idx == 1:
         print("{AT_WORK}", flush=True)
         while not let_go.exists():
-            time.sleep(0.05)
+            time.sleep(0.05)  # between looks: files do not call
     train(trainer, train_data, device, args)
 
 DapperClientTrainer.train = train_until_let_go

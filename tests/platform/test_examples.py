@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -16,6 +17,7 @@ from .conftest import OfflineProcess
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.long
 def test_a_network_of_one_s_own_is_pruned_and_trained(offline: OfflineProcess) -> None:
     experiment = EXAMPLES / "own_model" / "experiment.yaml"
     finished = offline.run("-m", "fedml_dapper", "--cf", experiment, "--output", "run")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,15 @@ from fedml_dapper.federation.checkpoint import load_checkpoint
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
 from ..holding import held_before
+from ..waiting import wait_until
 from .test_mpi import MPIEXEC
-from .test_resume import FEW, assert_same, environment
+from .test_resume import FEW, assert_same, environment, lines_of
 
 pytest.importorskip("fedml", reason="fedml is not installed")
 
 SettingsFactory = Callable[..., Settings]
+WITHIN_S = 300
+"""For an end that takes a moment, on a machine that does much else."""
 NAMESPACES = (("unshare", "--mount"), ("unshare", "--user", "--map-root-user", "--mount"))
 ON_A_SMALL_DISK = """
 set -e
@@ -54,10 +58,10 @@ import fedml_dapper.platform.launch  # slow, so only once: every life is a fork 
 from fedml_dapper.cli import main
 from fedml_dapper.interruption import ending_in_order
 
-config, run_dir, lives, seconds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-chance, fsync, told = random.Random(int(sys.argv[5])), os.fsync, [signal.SIGINT, signal.SIGTERM]
+config, run_dir, chance = Path(sys.argv[1]), Path(sys.argv[2]), random.Random(int(sys.argv[3]))
+lives, fsync, told = [int(word) for word in sys.argv[4:]], os.fsync, [signal.SIGINT, signal.SIGTERM]
 
-def rounds():
+def lines():
     ledger = run_dir / "ledger.jsonl"
     return ledger.read_bytes().count(b"\\n") if ledger.exists() else 0
 
@@ -70,30 +74,32 @@ def life(number, flushes):
         nonlocal flushes
         flushes -= 1
         if flushes == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), told[number % 2])
         fsync(descriptor)
     os.fsync = telling_in_the_end
     main(["run", "-c", str(config), "--output", str(run_dir), "--resume"])
 
 with ending_in_order("it"):
-    for number in range(lives):
-        at_a_flush = number % 2 == 0
-        flushes, last = chance.randint(1, 9), max(rounds(), 1) + 3
+    for number, flushes in enumerate(lives):
+        done = lines()
+        last = max(done, 1) + 3
         signal.pthread_sigmask(signal.SIG_BLOCK, told)
         child = os.fork()
         if child == 0:
-            first = 3  # of the ledger's first line, when no round has begun; settings.yaml takes two
-            life(number, first if number == 0 else flushes if at_a_flush else -1)
+            life(number, flushes)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, told)
-        if not at_a_flush:
-            until = time.monotonic() + chance.uniform(0, seconds)
-            while time.monotonic() < until and rounds() < last:
-                time.sleep(0.005)
+        if flushes == 0:  # at any moment
+            until = chance.randint(done, last)
+            while lines() < until:
+                time.sleep(0.005)  # between looks, at what takes little longer than that
+            time.sleep(chance.uniform(0, 0.1))  # none is to make a difference
             os.kill(child, chance.choice(told))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     last = None
-    life(lives, -1)
+    life(len(lives), -1)
 """
+FIRST_LINE = 3
+"""The flush of the ledger's first line, when no round has begun; settings.yaml takes two."""
 
 
 def cold(config: Path, run_dir: Path) -> list[str | Path]:
@@ -110,6 +116,7 @@ def mount_namespace() -> tuple[str, ...]:
     return pytest.skip("no mount namespace can be made here, by root or by a user")
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
@@ -146,28 +153,31 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     assert_same(run_dir, *expected)
 
 
-@pytest.mark.parametrize("lives", [4, pytest.param(12, marks=[pytest.mark.long, pytest.mark.nightly])])
-def test_interruptions_at_any_moment_change_nothing(
-    lives: int, tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
+@pytest.mark.parametrize(
+    "flushes",
+    [
+        pytest.param([FIRST_LINE, 8], marks=pytest.mark.long, id="at flushes"),
+        pytest.param([FIRST_LINE, *[0, 5, 0, 2, 0, 9, 0, 1, 0, 7, 0]], marks=pytest.mark.nightly, id="at any moment"),
+    ],
+)
+def test_interruptions_change_nothing(
+    flushes: list[int], tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
 ) -> None:
-    settings = tiny_settings(*FEW, f"comm_round={5 * lives}")
+    """A life of the run each: at the flush of that number, or with 0 at any moment."""
+    settings = tiny_settings(*FEW, f"comm_round={4 * len(flushes)}")
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(settings.as_yaml())
-    started = time.monotonic()
-    experiment = build_experiment(settings)
-    loaded = time.monotonic()
-    expected = simulate(experiment)
-    a_part = (loaded - started) + (time.monotonic() - loaded) / (2 * lives)
+    expected = simulate(build_experiment(settings))
     program = [
         "env", "--default-signal=INT", sys.executable, "-c", held_before("last") + MANY_INTERRUPTIONS, config, run_dir,
-        str(lives), str(a_part), str(chance.randrange(10**9)),
+        str(chance.randrange(10**9)), *map(str, flushes),
     ]  # fmt: skip
     ended = subprocess.run(
         program, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=900, check=False
     )
     logs = [path.read_text() for path in sorted(tmp_path.glob("life_*.log"))]
-    assert ended.stdout.split() == [str(INTERRUPTED)] * lives, logs
-    assert len(logs) == lives + 1
+    assert ended.stdout.split() == [str(INTERRUPTED)] * len(flushes), logs
+    assert len(logs) == len(flushes) + 1
     assert "Stopped before the first round was finished" in logs[0]
     for log in logs[:-1]:
         assert "Traceback" not in log, log
@@ -189,32 +199,43 @@ def mapped(process: subprocess.Popen[str]) -> str:
     return Path(f"/proc/{process.pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("library", ["", "_multiarray_umath", "libtorch_python"], ids=["nothing", "numpy", "torch"])
-@pytest.mark.parametrize("words", [("-m", "fedml_dapper", "--cf"), ("-m", "fedml_dapper.entry", "run", "-c")])
+RUN, FEDML = ("-m", "fedml_dapper.entry", "run", "-c"), ("-m", "fedml_dapper", "--cf")
+NUMPY, TORCH = "_multiarray_umath", "libtorch_python"
+
+
+@pytest.mark.parametrize(
+    ("words", "library", "number"),
+    [
+        pytest.param(RUN, NUMPY, signal.SIGTERM, id="run-numpy"),
+        pytest.param(FEDML, TORCH, signal.SIGINT, marks=pytest.mark.long, id="fedml-torch"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in product((RUN, FEDML), ("", NUMPY, TORCH), (signal.SIGTERM, signal.SIGINT))
+        ),
+    ],
+)
 def test_a_program_that_is_still_loading_ends_at_once(
-    words: tuple[str, ...], library: str, tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
+    words: tuple[str, ...], library: str, number: signal.Signals, tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
     """Compiled modules make an error, or an abort, of what is raised while they are loaded: when ``library`` is."""
     config = tmp_path / "tiny.yaml"
     config.write_text(tiny_settings(*FEW, "comm_round=100000").as_yaml())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        process = subprocess.Popen(
-            ["env", "--default-signal=INT", sys.executable, *words, config, "--output", tmp_path / "run"],
-            cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        had_loaded = seen = ""
-        while not listens_to(process, signal.SIGTERM):
-            had_loaded, seen = seen, mapped(process)  # what it had loaded when it did not listen yet
-            time.sleep(0.005)
-        assert "libtorch" not in had_loaded
-        while library not in mapped(process):
-            time.sleep(0.005)
-        time.sleep(chance.uniform(0, 0.5))
-        process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == INTERRUPTED, stderr
-        assert "Traceback" not in stderr, stderr
-        assert GOING_ON in stderr or "Stopped " in stdout  # where the machine is so fast that it has loaded all
+    process = subprocess.Popen(
+        ["env", "--default-signal=INT", sys.executable, *words, config, "--output", tmp_path / "run"],
+        cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    had_loaded = seen = ""
+    while not listens_to(process, signal.SIGTERM):
+        had_loaded, seen = seen, mapped(process)  # what it had loaded when it did not listen yet
+        time.sleep(0.005)  # between looks: what it loads tells nobody, and is loaded soon
+    assert "libtorch" not in had_loaded
+    while library not in mapped(process):
+        time.sleep(0.005)  # as above
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == INTERRUPTED, stderr
+    assert "Traceback" not in stderr, stderr
+    assert GOING_ON in stderr or "Stopped " in stdout  # where the machine is so fast that it has loaded all
 
 
 @pytest.mark.long
@@ -227,11 +248,10 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
         [MPIEXEC, "-n", "2", *cold(config, run_dir)], cwd=tmp_path, env=environment(tmp_path),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not (run_dir / LEDGER_NAME).exists() or (run_dir / LEDGER_NAME).read_bytes().count(b"\n") < 3:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.1)
+    wait_until(lambda: process.poll() is not None or lines_of(run_dir / LEDGER_NAME) >= 3)
+    assert process.poll() is None, process.communicate()[1]
     process.terminate()
-    _, stderr = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert process.returncode == INTERRUPTED, stderr
     assert GOING_ON in stderr  # of rank 0, unless a library has swallowed its interruption: then another one is first
     assert "Traceback" not in stderr, stderr

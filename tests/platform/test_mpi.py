@@ -133,7 +133,7 @@ def config(tiny_settings: SettingsFactory, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_one_round_and_more_clients_than_ranks(config: Path, tmp_path: Path) -> None:
-    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run", cold=True)
+    finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run")
     assert finished.returncode == 0, finished.stderr
     _, rounds = read_ledger(tmp_path / "run" / "ledger.jsonl")
     assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
@@ -148,7 +148,7 @@ def test_a_lone_training_rank_has_all_cores(tiny_settings: SettingsFactory, conf
     assert f"training with {len(os.sched_getaffinity(0))} threads" in finished.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_finished_run_waits_for_ranks_that_are_late_to_hear_so(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "late.py"
     program.write_text(LATE_PROGRAM)
@@ -168,7 +168,7 @@ def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_
     assert "the disk of rank 2 is on fire" in finished.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_rank_that_says_twice_that_it_is_there_misses_no_client(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "talkative.py"
     program.write_text(TALKATIVE_PROGRAM)
@@ -179,7 +179,7 @@ def test_a_rank_that_says_twice_that_it_is_there_misses_no_client(config: Path, 
     assert [[client.client for client in record.clients] for record in rounds] == [list(range(10))]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_slow_rank_trains_fewer_clients_and_the_model_is_the_same(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "unequal.py"
     program.write_text(UNEQUAL_PROGRAM)

@@ -42,7 +42,7 @@ def test_an_exception_is_exit_code_1_and_a_traceback(start: Starter, tmp_path: P
 
 
 def test_a_killed_one_was_killed(start: Starter) -> None:
-    process = start("import time\ntime.sleep(300)")
+    process = start("import time\ntime.sleep(300)  # until it is killed")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
     process.kill()
@@ -67,7 +67,9 @@ def runs(process: int) -> bool:
 
 
 def test_a_stand_in_s_fork_ends_with_it(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)")
+    (tmp_path / "program.py").write_text(
+        "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)  # until it is killed"
+    )
     stand_in = subprocess.Popen(
         [*nursery().python, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     )  # fmt: skip

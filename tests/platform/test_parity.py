@@ -120,7 +120,7 @@ AT_HOME = (*FIVE_LEVELS, "at_home=norms")
 
 
 @needs_mpiexec
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_stays_at_home_travels_with_its_client_from_rank_to_rank(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""Real runs, killed as the kernel kills, and gone on with by ``--resume``."""
+"""Runs that were interrupted, or killed as the kernel kills, and gone on with by ``--resume``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 
+from fedml_dapper.commands.fedml import main
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
@@ -26,6 +28,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 
+from ..federation.interruptions import run_until
 from ..holding import held_before
 from ..waiting import wait_until
 from .nursery import Fork, nursery
@@ -110,30 +113,37 @@ def finished(words: list[str | Path], run_dir: Path) -> subprocess.CompletedProc
     )
 
 
-def test_a_killed_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=10")
+def test_a_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=4")
     config.write_text(settings.as_yaml())
-    killed_in_round(3, held_command(10, config, run_dir), run_dir)
-    first = finished(command(config, run_dir), run_dir)
-    assert "going on after round" in first.stderr
-    assert "round 10/10" in first.stderr
+    run_until(3, settings, run_dir)
+
+    def go_on() -> Result:
+        return CliRunner().invoke(main, ["--cf", str(config), "--output", str(run_dir), "--resume"])
+
+    first = go_on()
+    assert first.exit_code == 0, first.output
+    assert "round 3/4" in first.stderr
+    assert "going on after round 2/4" in first.stderr
+    assert first.stderr.count("round 2/4") == 1
     assert_same(run_dir, *simulate(build_experiment(settings)))
     (run_dir / "report.html").unlink()
     before = (run_dir / LEDGER_NAME).read_bytes()
-    second = finished(command(config, run_dir), run_dir)
+    second = go_on()
     assert f"The run in {run_dir} is finished already." in " ".join(second.stdout.split())
-    assert "round 10/10" not in second.stderr
+    assert "round 4/4" not in second.stderr
     assert (run_dir / "report.html").is_file()
     assert (run_dir / LEDGER_NAME).read_bytes() == before
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
-    settings = tiny_settings(*FEW, "comm_round=8", "backend=MPI")
+    settings = tiny_settings(*FEW, "comm_round=5", "backend=MPI")
     config.write_text(settings.as_yaml())
     ranks = [MPIEXEC, "-n", "3"]
-    killed_in_round(3, [*ranks, *held_command(8, config, run_dir)], run_dir)
+    killed_in_round(3, [*ranks, *held_command(5, config, run_dir)], run_dir)
     words = [*ranks, *command(config, run_dir)]
     first = finished(words, run_dir)
     assert "going on after round" in first.stderr
@@ -143,17 +153,21 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     assert_same(run_dir, *simulate(build_experiment(settings)))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.nightly)])
-def test_kills_at_random_moments_change_nothing(
-    kills: int, tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
+@pytest.mark.parametrize(
+    ("kills", "at_flushes_only"),
+    [
+        pytest.param((4, 1, 9), True, marks=pytest.mark.nightly, id="at flushes"),
+        pytest.param(range(50), False, marks=pytest.mark.nightly, id="at random moments"),
+    ],
+)
+def test_kills_change_nothing(
+    kills: Sequence[int], at_flushes_only: bool, tiny_settings: SettingsFactory, tmp_path: Path, chance: random.Random
 ) -> None:
-    rounds = 10 + 3 * kills
+    """At the flush of that number in the run's life, or at any flush and in between."""
+    rounds = 10 + 3 * len(kills)
     config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, f"comm_round={rounds}")
     config.write_text(settings.as_yaml())
-    started = time.monotonic()
     expected = simulate(build_experiment(settings))
-    two_rounds = 2 * (time.monotonic() - started) / rounds
     life, said = tmp_path / "life.py", tmp_path / "said"
 
     def live(flushes: int, program: str) -> Fork:
@@ -162,19 +176,22 @@ def test_kills_at_random_moments_change_nothing(
             words = [str(word) for word in (life, config, run_dir, flushes)]
             return nursery().start(words, tmp_path, environment(tmp_path), output.fileno())
 
-    for number in range(kills):
+    for number in kills:
         begun, done = time.time(), lines_of(run_dir / LEDGER_NAME)
-        at_a_flush, flushes = number % 2, chance.randint(1, 9)
+        at_a_flush = at_flushes_only or number % 2 == 1
+        flushes = number if at_flushes_only else chance.randint(1, 9)
         last = max(done, 1) + 3  # the first line is the run's
         process = live(flushes if at_a_flush else -1, held_before(last) + LIFE)
         if not at_a_flush:
             settings_file = run_dir / SETTINGS_NAME
             while not settings_file.exists() or settings_file.stat().st_mtime < begun:
                 assert process.poll() is None, said.read_text()[-3000:]
-                time.sleep(0.01)
-            until = time.monotonic() + chance.uniform(0, two_rounds)
-            while time.monotonic() < until and lines_of(run_dir / LEDGER_NAME) < last:
-                time.sleep(0.005)
+                time.sleep(0.01)  # between looks
+            lines = chance.randint(done, last)
+            while lines_of(run_dir / LEDGER_NAME) < lines:
+                assert process.poll() is None, said.read_text()[-3000:]
+                time.sleep(0.005)  # between looks, at what takes little longer than that
+            time.sleep(chance.uniform(0, 0.1))  # any moment is a good one; none is to make a difference
             process.kill()
         assert process.wait(300) == -signal.SIGKILL, said.read_text()[-3000:]
     assert live(-1, LIFE).wait(900) == 0, said.read_text()[-3000:]

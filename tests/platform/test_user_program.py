@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedml_dapper.config import load_settings
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
 
 from .conftest import OfflineProcess
@@ -23,6 +26,7 @@ def program(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_program_runs_offline_and_trains_what_the_core_trains(
     offline: OfflineProcess, program: Path, tiny_file: Path
 ) -> None:
@@ -38,31 +42,43 @@ def test_program_runs_offline_and_trains_what_the_core_trains(
     assert "'global':" in finished.stdout
 
 
-def test_mistakes_stop_the_program_before_fedml_starts(offline: OfflineProcess, program: Path, tiny_file: Path) -> None:
+@pytest.fixture
+def run_here(program: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """``run_here(text)``: a program of this text, in this process."""
+    pytest.importorskip("fedml", reason="fedml is not installed")
+    monkeypatch.setenv("HOME", str(program.parent))
+    monkeypatch.chdir(program.parent)
+    monkeypatch.setattr("sys.argv", [str(program), "--cf", str(tiny_file)])
+
+    def run(text: str) -> None:
+        program.write_text(text)
+        runpy.run_path(str(program), run_name="__main__")
+
+    return run
+
+
+def test_mistakes_stop_the_program_before_fedml_starts(
+    run_here: Callable[[str], None], program: Path, tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny_file.write_text(tiny_file.read_text().replace("learning_rate", "learnig_rate"))
-    finished = offline.run(program, "--cf", tiny_file)
-    assert finished.returncode != 0
-    assert "unknown key `learnig_rate` in train_args; did you mean `learning_rate`?" in finished.stderr
+    started: list[object] = []
+    monkeypatch.setattr("fedml.init", lambda *args, **rest: started.append(args))
+    with pytest.raises(ConfigError, match="unknown key `learnig_rate` in train_args; did you mean `learning_rate`"):
+        run_here(program.read_text())
+    assert started == []
 
 
-def test_changed_args_are_honoured_and_checked(offline: OfflineProcess, program: Path, tiny_file: Path) -> None:
+def test_changed_args_are_honoured_and_checked(run_here: Callable[[str], None], program: Path, tmp_path: Path) -> None:
     changed = program.read_text().replace("    device =", "    args.comm_round = {}\n    device =")
-    program.write_text(changed.format(1))
-    assert offline.run(program, "--cf", tiny_file).returncode == 0
-    [ledger] = offline.folder.glob("digits_offline-dapperfl-*/ledger.jsonl")
+    run_here(changed.format(1))
+    [ledger] = tmp_path.glob("digits_offline-dapperfl-*/ledger.jsonl")
     assert len(read_ledger(ledger)[1]) == 1
-    program.write_text(changed.format(0))
-    finished = offline.run(program, "--cf", tiny_file)
-    assert "as changed by the program: `comm_round` in train_args is 0" in finished.stderr
+    with pytest.raises(ConfigError, match="as changed by the program: `comm_round` in train_args is 0"):
+        run_here(changed.format(0))
 
 
-def test_starting_costs_no_seconds_without_a_network(offline: OfflineProcess, tiny_file: Path) -> None:
-    script = offline.folder / "start.py"
-    script.write_text(
-        "import time\nfrom fedml_dapper import platform\nslept = [0.0]\ntime.sleep = slept.append\n"
-        "platform.init()\nprint(sum(slept))\n"
-    )
-    finished = offline.run(script, "--cf", tiny_file)
-    assert finished.returncode == 0, finished.stderr
-    assert float(finished.stdout.split()[-1]) < 2.0  # FedML's own look-up sleeps at least 2.5 s
-    assert offline.network_attempts() == ""
+def test_starting_waits_for_no_platform(run_here: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    run_here("from fedml_dapper import platform\nplatform.init()\n")
+    assert sum(slept) < 2.0  # FedML's own look-up sleeps at least 2.5 s
