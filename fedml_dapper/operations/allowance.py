@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class Allowance:
-    """Starts full with ``at_once`` and fills up by ``per_second``. Safe to use from any thread."""
+    """Starts full with ``at_once`` and fills up by ``per_second`` of ``clock``. Safe to use from any thread."""
 
-    def __init__(self, at_once: float, per_second: float) -> None:
-        self._most, self._per_second = at_once, per_second
-        self._left, self._since = at_once, time.monotonic()
+    def __init__(self, at_once: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._per_second, self._clock = at_once, per_second, clock
+        self._left, self._since = at_once, clock()
         self._lock = threading.Lock()
 
     def take(self, amount: float = 1) -> bool:
         """Use ``amount`` up; False, with nothing used, where less is left."""
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             self._left = min(self._most, self._left + self._per_second * (now - self._since))
             self._since = now
             if amount > self._left:

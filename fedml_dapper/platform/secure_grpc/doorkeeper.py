@@ -68,10 +68,11 @@ class Doorkeeper:
 
     def __init__(
         self, credentials: CredentialFiles, members_file: Path | None, links: Mapping[str, Link],
-        audit: AuditLog, cut_off: Callable[[Link], None],
+        audit: AuditLog, cut_off: Callable[[Link], None], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._credentials, self._members_file, self._links = credentials, members_file, links
-        self._admin = Link(0, ADMIN, 0)
+        self._admin = Link(0, ADMIN, 0, clock)
+        self._clock = clock
         self._audit, self._cut_off = audit, cut_off
         self._lock = threading.RLock()
         self._open: set[OpenCall] = set()
@@ -118,9 +119,10 @@ class Doorkeeper:
 
     def look(self) -> None:
         """Read again what has changed on the disk, and end calls that may no longer go on; at most every so often."""
-        if time.monotonic() - self._looked < LOOK_SECONDS:
+        now = self._clock()
+        if now - self._looked < LOOK_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._looked = now
         are_new = self._credentials.renew()
         before, members = self._members, self._changed_members()
         ended: list[tuple[str, str]] = []

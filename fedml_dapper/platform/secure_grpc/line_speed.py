@@ -27,7 +27,9 @@ class LineSpeed:
     uplink_mbps: float
 
 
-def measure_line(config: SecureGrpcConfig, credentials: Credentials) -> LineSpeed:
+def measure_line(
+    config: SecureGrpcConfig, credentials: Credentials, clock: Callable[[], float] = time.perf_counter
+) -> LineSpeed:
     """Time the line of the silo of these ``credentials`` to the server, which has to be up; a run may go on meanwhile.
 
     Raises :class:`DapperError` where there is no server, or it refuses this silo.
@@ -44,7 +46,7 @@ def measure_line(config: SecureGrpcConfig, credentials: Credentials) -> LineSpee
                 pass
 
         try:
-            return LineSpeed(downlink_mbps=_mbps(fetch), uplink_mbps=_mbps(send))
+            return LineSpeed(downlink_mbps=_mbps(fetch, clock), uplink_mbps=_mbps(send, clock))
         except grpc.RpcError as error:
             raise_if_final(error, config.server_address)
             raise DapperError(
@@ -52,13 +54,13 @@ def measure_line(config: SecureGrpcConfig, credentials: Credentials) -> LineSpee
             ) from error
 
 
-def _mbps(carry: Callable[[int], None]) -> float:
+def _mbps(carry: Callable[[int], None], clock: Callable[[], float]) -> float:
     size = FIRST_BYTES
     carry(size)  # connects
     while True:
-        begun = time.perf_counter()
+        begun = clock()
         carry(size)
-        seconds = time.perf_counter() - begun
+        seconds = clock() - begun
         if seconds >= ENOUGH_SECONDS or size == TRIAL_BYTES:
             return 8 * size / seconds / 1e6
         size *= 2

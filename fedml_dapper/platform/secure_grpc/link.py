@@ -36,15 +36,18 @@ class SiloBusyError(DapperError):
 class Link:
     """One silo, seen from the server. Safe to use from any thread."""
 
-    def __init__(self, rank: int, name: str, max_payload_bytes: int) -> None:
+    def __init__(
+        self, rank: int, name: str, max_payload_bytes: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.rank, self.name = rank, name
+        self._clock = clock
         self.arrivals = Arrivals()
         """Guarded by :meth:`delivering`."""
         self._delivering = threading.Lock()
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
-        self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND)
-        self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room)
+        self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
+        self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
         self._trying = threading.Lock()
@@ -126,7 +129,7 @@ class Link:
         """How it has gone so far."""
         connected = self.connected
         with self._changed:
-            heard = None if self._seen == float("-inf") else time.monotonic() - self._seen
+            heard = None if self._seen == float("-inf") else self._clock() - self._seen
             return CallerFigures(
                 name=self.name, connected=connected, heard_s=heard, bytes_in=self._bytes_in, bytes_out=self._bytes_out,
                 refused_calls=self._refused_calls,
@@ -142,7 +145,7 @@ class Link:
     def connected(self) -> bool:
         """Whether the silo can be expected to fetch what is put here."""
         with self._changed:
-            return self._open_calls > 0 or time.monotonic() - self._seen < AWAY_SECONDS
+            return self._open_calls > 0 or self._clock() - self._seen < AWAY_SECONDS
 
     def put(self, parcel: Parcel) -> None:
         """Leave a message for the silo. One with a payload takes the place of an older one that is still there."""
@@ -223,4 +226,4 @@ class Link:
 
     def _see(self) -> None:
         with self._changed:
-            self._seen = time.monotonic()
+            self._seen = self._clock()

@@ -70,24 +70,25 @@ class SecureServer(Endpoint):
     """The server of a federation, or an edge, which is the server to its silos. ``callers`` are those who may call, the
     names of their certificates by rank. A message reaches the managers only if the certificate of the call is that of
     the silo the message speaks for, that may call now (:class:`Doorkeeper`), and the message is new. Certificates, list
-    of members and tokens are read again where their files have changed."""
+    of members and tokens are read again where their files have changed. ``clock`` says how often, and how often callers
+    may call."""
 
     def __init__(
         self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog,
-        desk: Desk,
+        desk: Desk, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._credentials, self._name_of = credentials, config.name_of
         self._packing = Packing(self._max_payload_bytes)
-        self._links = {rank: Link(rank, name, self._max_payload_bytes) for rank, name in callers.items()}
+        self._links = {rank: Link(rank, name, self._max_payload_bytes, clock) for rank, name in callers.items()}
         self._by_name = {link.name: link for link in self._links.values()}
-        self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off)
+        self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off, clock)
         self._audit, self._desk = audit, desk
         self._ordering = threading.Lock()
         self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
-        self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
+        self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
         # a delivery, fetches and a trial of the line each; an order; and some more, for those that are refused at once
         calls = (2 + MAX_FETCHES) * len(callers) + 5
         self._server = grpc.server(

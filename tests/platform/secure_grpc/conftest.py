@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,15 @@ from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles
-from fedml_dapper.operations import AuditLog, allowance
+from fedml_dapper.operations import AuditLog
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo, link
+from fedml_dapper.platform.secure_grpc.doorkeeper import LOOK_SECONDS
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
+from ...waiting import wait_until
 from ..processes import ROOT, free_port
 from .manager import Manager
-from .raw_silo import SECONDS
+from .raw_silo import CHECK, SECONDS
 
 NUM_SILOS = 2
 MAX_MESSAGE_MB = 4
@@ -57,7 +60,7 @@ def config(certificates: Path) -> SecureGrpcConfig:
 class Running:
     """A transport that runs in a thread; what its manager is told is in ``told``, what ends it in ``failures``."""
 
-    def __init__(self, transport: Endpoint) -> None:
+    def __init__(self, transport: Any) -> None:
         self.transport = transport
         self.told: queue.Queue[Message] = queue.Queue()
         self.failures: queue.Queue[Exception] = queue.Queue()
@@ -71,12 +74,19 @@ class Running:
     def next(self, seconds: float = SECONDS) -> Message:
         return self.told.get(timeout=seconds)
 
-    def nothing_else(self, seconds: float = 0.5) -> bool:
-        try:
-            self.told.get(timeout=seconds)
-        except queue.Empty:
-            return True
-        return False
+    def rest(self) -> list[Message]:
+        """Of a server: what came until now and has not been looked at. One message more comes behind all of it."""
+        last = Message("last", 0, 0)
+        self.transport._inbox.put(last)
+        return list(iter(self.next, last))
+
+    def nothing_else(self, silo: Running | None = None) -> bool:
+        """Whether this server has been told nothing that was not looked at; or its ``silo``, whom it tells one thing
+        more, which comes behind all others."""
+        if silo is None:
+            return not self.rest()
+        self.transport.send_message(Message(CHECK, 0, silo.transport._rank))
+        return silo.next().get_type() == CHECK
 
     def stop(self) -> None:
         self.transport.stop_receive_message()
@@ -96,16 +106,21 @@ class Clock:
 
     now: float = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.now
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """By which allowances fill up: it stands still, so that none lasts longer where the machine is slow."""
-    made = Clock()
-    monkeypatch.setattr(allowance, "time", made)
-    return made
+def clock() -> Clock:
+    """By which a server's allowances fill up and its files are looked at: it stands still until a test sets it."""
+    return Clock()
+
+
+def let_look(server: Running, clock: Clock) -> None:
+    """Have a server of this clock look at its files, and wait until it has."""
+    for _ in range(2):  # when the second look has begun, the first is over
+        clock.now += 2 * LOOK_SECONDS
+        wait_until(lambda: server.transport._doorkeeper._looked == clock.now)
 
 
 Starter = Callable[..., Running]
@@ -118,14 +133,17 @@ def _nobody_is_gone_because_the_machine_is_slow(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def start(config: SecureGrpcConfig) -> Iterator[Starter]:
-    """``start(rank)`` or ``start(rank, config)``: that process's transport, connected."""
+    """``start(rank)`` or ``start(rank, config)``: that process's transport, connected; a server by a ``clock``."""
     running: list[Running] = []
 
-    def begin(rank: int, settings: SecureGrpcConfig = config, ready: bool = True) -> Running:
+    def begin(
+        rank: int, settings: SecureGrpcConfig = config, ready: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> Running:
         credentials = CredentialFiles(settings, rank)
         if rank == 0:
             silos = {silo: settings.name_of(silo) for silo in range(1, NUM_SILOS + 1)}
-            transport: Endpoint = SecureServer(settings, credentials, silos, AuditLog(settings.audit_file), Manager())
+            audit = AuditLog(settings.audit_file)
+            transport: Endpoint = SecureServer(settings, credentials, silos, audit, Manager(), clock)
         else:
             transport = SecureSilo(settings, credentials, rank, patience_s=SECONDS)
         running.append(Running(transport))

@@ -1,23 +1,21 @@
-"""A TCP line that can be cut, or be slow: what silos dial in place of the server."""
+"""A TCP line that can be cut, and tells how much it carries: what silos dial in place of the server."""
 
 from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-_SLACK_SECONDS = 0.05
-"""So much a slow line may catch up on: a sleep takes longer than it is told to."""
-
 
 class Line:
-    """Passes on what arrives at ``port`` to ``target``, both on loopback, until it is cut; at ``mbps`` each way."""
+    """Passes on what arrives at ``port`` to ``target``, both on loopback, until it is cut.
 
-    def __init__(self, target: int, mbps: float | None = None) -> None:
-        self._target, self._mbps = target, mbps
+    ``passed`` is told of so many bytes before they are passed on, in either direction."""
+
+    def __init__(self, target: int, passed: Callable[[int], None] = lambda size: None) -> None:
+        self._target, self._passed = target, passed
         self._ends: list[socket.socket] = []
         self._connected = threading.Event()
         self._connected.set()
@@ -68,11 +66,8 @@ class Line:
 
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):  # cut
-            free = time.monotonic()
             while data := source.recv(1 << 16):
-                if self._mbps is not None:
-                    free = max(free, time.monotonic() - _SLACK_SECONDS) + 8 * len(data) / 1e6 / self._mbps
-                    time.sleep(max(0.0, free - time.monotonic()))
+                self._passed(len(data))
                 sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):

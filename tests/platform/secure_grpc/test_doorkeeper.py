@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,14 @@ from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import add_members, read_certificate, read_sightings, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
-from fedml_dapper.platform.secure_grpc import CUT_OFF
+from fedml_dapper.platform.secure_grpc import CUT_OFF, link
 from fedml_dapper.platform.secure_grpc import server as server_module
+from fedml_dapper.platform.secure_grpc.doorkeeper import LOOK_SECONDS
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES
 
 from ...waiting import wait_until
 from ..processes import ROOT
-from .conftest import Running, Starter, make_certificates
+from .conftest import Clock, Running, Starter, let_look, make_certificates
 from .raw_silo import CHECK, OWN_CONNECTION, SECONDS, STATUS, RawSilo, begun, parcel, refused
 
 
@@ -73,11 +73,11 @@ def code_of(peer: RawSilo, rank: int = 1, counter: int = 1) -> grpc.StatusCode |
     return None
 
 
-@pytest.mark.alone
-def test_a_revoked_silo_is_cut_off_within_a_second(
-    start: Starter, own: SecureGrpcConfig, caplog: pytest.LogCaptureFixture
+def test_a_revoked_silo_is_cut_off_when_the_server_looks_which_it_does_within_a_second(
+    start: Starter, own: SecureGrpcConfig, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, one, two = start(0, own), start(1, own), start(2, own)
+    assert LOOK_SECONDS + server_module._POLL_SECONDS < 1
+    server, one, two = start(0, own, clock=clock), start(1, own), start(2, own)
     passes(server, one, 1)
     raw = RawSilo(own, read_credentials(own, 1))
     whole = parcel(os.urandom(2 * FRAME_BYTES))
@@ -90,12 +90,12 @@ def test_a_revoked_silo_is_cut_off_within_a_second(
         yield from rest
 
     upload = begun(lambda: raw, slowly)
-    revoked = time.monotonic()
     revoke_members(members_of(own), "silo-1", "left the federation")
-    told = server.next(1)
+    assert server.nothing_else(one)  # as it has not looked yet
+    clock.now += 2 * LOOK_SECONDS
+    told = server.next()
     assert (told.get_type(), told.get_sender_id()) == (CUT_OFF, 1)
     assert refused(upload.result)[0] is grpc.StatusCode.CANCELLED
-    assert time.monotonic() - revoked < 1
     go_on.set()
     failure = one.failures.get(timeout=60)
     assert isinstance(failure, ConfigError)
@@ -144,23 +144,23 @@ def test_a_silo_goes_on_with_a_new_certificate_when_the_old_one_is_revoked(
 
 
 def test_a_broken_list_changes_nothing_and_is_said(
-    start: Starter, own: SecureGrpcConfig, caplog: pytest.LogCaptureFixture
+    start: Starter, own: SecureGrpcConfig, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, silo, file = start(0, own), start(1, own), members_of(own)
+    server, silo, file = start(0, own, clock=clock), start(1, own), members_of(own)
     good = file.read_bytes()
     for content in (b"", b'{"members": []', b" " * (9 << 20), None):
         caplog.clear()
         if content is None:
             file.unlink()
         else:
-            file.with_suffix(".new").write_bytes(content)
-            file.with_suffix(".new").replace(file)  # or half of it may be read, and said too
-        wait_until(lambda: "the one before still counts" in caplog.text)
-        passes(server, silo, 1)
-        time.sleep(0.5)
+            file.write_bytes(content)
+        for _ in range(3):
+            let_look(server, clock)
+            passes(server, silo, 1)
         assert caplog.text.count("the one before still counts") == 1
     file.write_bytes(good)
     revoke_members(file, "silo-1")
+    clock.now += 2 * LOOK_SECONDS
     assert server.next().get_type() == CUT_OFF
 
 
@@ -207,8 +207,7 @@ def test_a_new_authority_comes_beside_the_old_one_and_takes_its_place(
     (theirs[0] / "ca.pem").write_bytes((new / "ca.pem").read_bytes())
     old = read_credentials(at[2], 2)
     wait_until(lambda: code_of(RawSilo(at[2], old, options=OWN_CONNECTION), 2) is grpc.StatusCode.UNAVAILABLE)
-    while not server.nothing_else():
-        pass  # what still came by the old one
+    server.rest()  # what still came by the old one
     renewed = at[1].model_copy()
     fresh = RawSilo(renewed, read_credentials(renewed, 1), options=OWN_CONNECTION)
     assert code_of(fresh) is None
@@ -237,17 +236,22 @@ def test_a_new_token_takes_the_place_of_the_old_one(start: Starter, own: SecureG
 
 
 def test_messages_pass_while_connections_grow_old(
-    start: Starter, own: SecureGrpcConfig, monkeypatch: pytest.MonkeyPatch
+    start: Starter, own: SecureGrpcConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = [option for option in server_module.SERVER_OPTIONS if option[0] != "grpc.max_connection_age_ms"]
     assert len(options) < len(server_module.SERVER_OPTIONS)
     monkeypatch.setattr(server_module, "SERVER_OPTIONS", (*options, ("grpc.max_connection_age_ms", 300)))
-    server, silo = start(0, own), start(1, own)
-    for _ in range(20):
+    monkeypatch.setattr(link, "CALLS_AT_ONCE", float("inf"))
+    audit = tmp_path / "audit.jsonl"
+    server, silo = start(0, own.model_copy(update={"audit_file": audit})), start(1, own)
+
+    def has_grown_old_thrice() -> bool:
         passes(server, silo, 1)
-        time.sleep(0.1)
+        return audit.read_text().count('"event":"connected"') > 3
+
+    wait_until(has_grown_old_thrice)
     assert silo.failures.empty()
-    assert silo.nothing_else()  # it did not think that it had lost the server
+    assert server.nothing_else(silo)  # it did not think that it had lost the server
 
 
 def test_the_audit_log_tells_who_came_was_refused_and_was_cut_off(

@@ -23,7 +23,7 @@ from fedml_dapper.platform.secure_grpc import SecureServer
 from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE
 
 from ...waiting import wait_until
-from .conftest import Clock, Running
+from .conftest import Clock, Running, let_look
 from .manager import Manager, Waiting
 from .raw_silo import DELIVER, FETCH, TRY_UP, RawSilo, parcel, refused
 
@@ -42,9 +42,9 @@ def own(config: SecureGrpcConfig, certificates: Path, tmp_path: Path) -> SecureG
 
 
 @pytest.fixture
-def server(own: SecureGrpcConfig, manager: Manager) -> Iterator[Running]:
+def server(own: SecureGrpcConfig, manager: Manager, clock: Clock) -> Iterator[Running]:
     callers = {1: "silo-1", 2: "silo-2"}
-    transport = SecureServer(own, CredentialFiles(own, 0), callers, AuditLog(own.audit_file), manager)
+    transport = SecureServer(own, CredentialFiles(own, 0), callers, AuditLog(own.audit_file), manager, clock)
     manager.board.callers = transport.figures
     running = Running(transport)
     running.next()
@@ -103,21 +103,12 @@ def test_no_silo_gives_orders_and_no_admin_is_a_silo(
 
 
 def test_an_admin_that_is_not_listed_or_revoked_gives_none(
-    server: Running, own: SecureGrpcConfig, manager: Manager, admin: Credentials
+    server: Running, own: SecureGrpcConfig, manager: Manager, admin: Credentials, clock: Clock
 ) -> None:
     assert own.members_file is not None
     give_order(own.server_address, admin, Order(act="pause"))
     revoke_members(own.members_file, "admin")
-    answers: list[str] = []
-
-    def is_turned_away() -> bool:
-        try:
-            give_order(own.server_address, admin, Order(act="status"))
-        except DapperError as error:  # a call that is open while the list is read again is ended: cancelled
-            answers.append(str(error))
-        return any("of admin was revoked on" in answer for answer in answers)
-
-    wait_until(is_turned_away, otherwise=lambda: answers)
+    let_look(server, clock)
     with pytest.raises(DapperError, match="of admin was revoked on"):
         give_order(own.server_address, admin, Order(act="pause"))
     assert [order.act for order, _ in manager.asked] == ["pause"]
@@ -164,9 +155,7 @@ def test_what_is_no_order_is_refused(
     assert manager.asked == []
 
 
-def test_orders_have_the_limits_of_other_calls(
-    clock: Clock, server: Running, own: SecureGrpcConfig, admin: Credentials
-) -> None:
+def test_orders_have_the_limits_of_other_calls(server: Running, own: SecureGrpcConfig, admin: Credentials) -> None:
     tls = grpc.ssl_channel_credentials(admin.authority, admin.key, admin.certificate)
     with grpc.secure_channel(own.server_address, tls) as channel:
         ask, order = channel.stream_stream(STEER), Order(act="status").model_dump_json().encode()
