@@ -53,10 +53,8 @@ def made_up(folder: Path, tests: str, line: str, before: str | None = None) -> M
     """One that puts ``line`` after the first one of a module, which is said to be ``before``."""
     first = (ROOT / BROKEN).read_text(encoding="utf-8").partition("\n")[0]
     patch = folder / "made_up.patch"
-    patch.write_text(
-        f"Made up.\nTests: {tests}\n\n--- a/{BROKEN}\n+++ b/{BROKEN}\n@@ -1 +1,2 @@\n {before or first}\n+{line}\n",
-        encoding="utf-8",
-    )
+    change = f"--- a/{BROKEN}\n+++ b/{BROKEN}\n@@ -1,2 +1,3 @@\n {before or first}\n+{line}\n \n"
+    patch.write_text(f"Made up.\nTests: {tests}\n\n{change}", encoding="utf-8")
     return read_mutant(patch)
 
 

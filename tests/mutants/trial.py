@@ -84,7 +84,7 @@ def outcome(mutant: Mutant, scratch: Path) -> Outcome:
 
 def _pytest(tests: Collection[str], scratch: Path, limit_s: float | None) -> tuple[int, str]:
     """Exit code and output; raises :class:`subprocess.TimeoutExpired` after ``limit_s``."""
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "", "--durations=1"]
+    options = ["-x", "-p", "no:cacheprovider", "-m", "", "--durations=1"]
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=scratch, env=_environment(scratch),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
