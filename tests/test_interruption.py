@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 
+WITHIN_S = 300
+"""For an end that takes a moment, on a machine that does much else."""
 PROGRAM = """
 import signal, sys, threading, time
 from fedml_dapper import interruption
@@ -25,6 +26,10 @@ def wait():  # in naps: a signal right before a sleep does not cut it short
     while True:
         time.sleep(0.05)
 
+def until_told():
+    ready()
+    sys.stdin.readline()
+
 with interruption.ending_in_order("it"):
 {body}
 """
@@ -33,8 +38,13 @@ ORDERLY = """
         ready()
         wait()
     finally:
-        time.sleep(0.5)
+        until_told()
+        until_told()
         print("tidy")
+"""
+IGNORING = """
+    until_told()
+    print("tidy")
 """
 IN_CODE_MADE_ON_THE_WAY = """
     exec("ready(); wait()")
@@ -48,7 +58,7 @@ SWALLOWED = """
             pass
 """
 A_THREAD_HANGS = """
-    threading.Thread(target=time.sleep, args=(60,)).start()
+    threading.Thread(target=time.sleep, args=(600,)).start()
     ready()
     wait()
 """
@@ -102,19 +112,19 @@ REPORTING = """
         ready()
         wait()
     except KeyboardInterrupt:
+        print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
         interruption.take_time()
-        time.sleep(4)
+        print(signal.getitimer(signal.ITIMER_REAL)[0] > 0)
         ready()
         wait()
 """
 REPORTED = """
-    threading.Thread(target=time.sleep, args=(60,)).start()
+    threading.Thread(target=time.sleep, args=(600,)).start()
     try:
         ready()
         wait()
     except KeyboardInterrupt:
         interruption.take_time()
-        time.sleep(4)
         print("reported", flush=True)
         interruption.hurry()
         sys.exit(interruption.INTERRUPTED)
@@ -126,7 +136,7 @@ def started(body: str, folder: Path, *before: str, patience_s: int = 300) -> sub
     (folder / "program.py").write_text(PROGRAM.format(body=body, patience_s=patience_s))
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *before, sys.executable, "-m", "program"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     heard(process)
     return process
@@ -137,32 +147,41 @@ def heard(process: subprocess.Popen[str]) -> None:
     assert process.stdout.readline() == "ready\n"
 
 
+def tell(process: subprocess.Popen[str]) -> None:
+    """What was sent before has arrived when the process reads this."""
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_in_order_and_repeated_signals_do_not_disturb(number: signal.Signals, tmp_path: Path) -> None:
     process = started(ORDERLY, tmp_path)
-    for _ in range(3):
+    process.send_signal(number)
+    for _ in range(2):
+        heard(process)
         process.send_signal(number)
-        time.sleep(0.05)
-    stdout, stderr = process.communicate(timeout=50)
+        tell(process)
+    stdout, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stdout, stderr) == (INTERRUPTED, "tidy\n", f"it: {GOING_ON}\n")
 
 
 def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
     process = started(IN_CODE_MADE_ON_THE_WAY, tmp_path)
     process.terminate()
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
 def test_where_a_library_made_another_error_of_it_too(tmp_path: Path) -> None:
     process = started(OF_WHICH_A_LIBRARY_MAKES_ANOTHER_ERROR, tmp_path)
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stderr) == (INTERRUPTED, f"ValueError\nit: {GOING_ON}\n")
 
 
 def test_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     process = started(A_FAILURE, tmp_path)
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 1
     assert "ValueError: its own" in stderr
 
@@ -171,7 +190,7 @@ def test_of_imports_at_once(tmp_path: Path) -> None:
     (tmp_path / "imported.py").write_text(AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT)
     process = started(AN_IMPORT, tmp_path)
     process.terminate()
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
@@ -181,31 +200,35 @@ def test_of_imports_at_once(tmp_path: Path) -> None:
     ids=["swallowed", "a_thread_hangs", "a_library_hangs"],
 )
 def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
-    process = started(body, tmp_path, patience_s=3)
+    process = started(body, tmp_path, patience_s=1)
     process.terminate()
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert process.returncode == INTERRUPTED
     assert set(stderr.splitlines()) == {f"it: {GOING_ON}"}
 
 
 def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -> None:
-    process = started(REPORTING, tmp_path, patience_s=3)
+    process = started(REPORTING, tmp_path)
     process.terminate()
+    assert process.stdout is not None
+    has_to_hurry = [process.stdout.readline() for _ in range(2)]
+    assert has_to_hurry == ["True\n", "False\n"]  # once it is interrupted, and once it reports
     heard(process)
     process.terminate()
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
 def test_after_it_the_end_may_not(tmp_path: Path) -> None:
-    process = started(REPORTED, tmp_path, patience_s=3)
+    process = started(REPORTED, tmp_path, patience_s=1)
     process.terminate()
-    stdout, _ = process.communicate(timeout=50)
+    stdout, _ = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")
 
 
 def test_an_interrupt_that_the_shell_had_ignored_stays_ignored(tmp_path: Path) -> None:
-    process = started(ORDERLY.replace("wait()", "time.sleep(1)"), tmp_path, "env", "--ignore-signal=INT")
+    process = started(IGNORING, tmp_path, "env", "--ignore-signal=INT")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=50) == ("tidy\n", "")
+    tell(process)
+    assert process.communicate(timeout=WITHIN_S) == ("tidy\n", "")
     assert process.returncode == 0
