@@ -90,12 +90,13 @@ import time
 from pathlib import Path
 from fedml_dapper import platform as dapper
 from fedml_dapper.platform import server_manager
+from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.round_manager import RoundManager
 
 MANY = 5  # of which one rank's messages take fewer: after as many, an impatient server has left
 server_manager.GOODBYE_SECONDS = 0.0  # for those that a finished run greets and does not await
 has_waited, is_finished = Path("has_waited"), Path("run/global_model.safetensors").exists()
-on_turn, turns = RoundManager.on_turn, []
+on_turn, run, turns = RoundManager.on_turn, DapperClientManager.run, []
 
 def count_turns(server):
     on_turn(server)
@@ -103,11 +104,14 @@ def count_turns(server):
     if len(turns) == MANY:
         has_waited.touch()
 
-RoundManager.on_turn = count_turns
+def run_late(client):
+    while client.rank == 2 and is_finished and not has_waited.exists():
+        time.sleep(0.05)  # between looks: files do not call
+    run(client)
+
+RoundManager.on_turn, DapperClientManager.run = count_turns, run_late
 args = dapper.init()
 dataset, model = dapper.load(args)
-while args.rank == 2 and is_finished and not has_waited.exists():
-    time.sleep(0.05)  # between looks: files do not call
 dapper.DistributedRunner(args, None, dataset, model, run_dir="run", resume=True).run()
 """
 
