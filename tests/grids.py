@@ -52,7 +52,7 @@ def sampled(cases: Iterable[object], always: Collection[str] = METHODS_OF_EVERY_
 
 
 def _marked(case: object, always: Collection[str]) -> ParameterSet:
-    found = ParameterSet.extract_from(case)
+    found = ParameterSet.extract_from(case, force_tuple=not isinstance(case, tuple))
     name = str(found.values[0])
     if name in always or is_drawn(name):
         return found
