@@ -17,7 +17,7 @@ from fedml_dapper.federation.finished import FinishedRun, open_finished
 ROOT = Path(__file__).parents[2]
 FEW = (
     "client_num_in_total=5", "client_num_per_round=5", "client_share=0.1", "image_size=16", "comm_round=1", "epochs=1",
-    "learning_rate=0.05", "threads=1",
+    "learning_rate=0.05", "threads=1", "workers=1",
 )  # fmt: skip
 
 

@@ -14,21 +14,18 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
 torch.set_num_threads(1)
-picture, *folders = map(Path, sys.argv[1:])
-found = {}
-for folder in folders:
-    about = json.loads((folder / "model.json").read_text())
-    side = about["input"]["shape"][-1]
-    resized = Image.open(picture).convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
-    pixels = np.asarray(resized).transpose(2, 0, 1)[None].copy()
-    session = onnxruntime.InferenceSession(folder / about["files"]["onnx"])
-    exported = torch.export.load(folder / about["files"]["torch-export"]).module()
-    scripted = torch.jit.load(folder / about["files"]["torchscript"])
-    with torch.no_grad():
-        scores = {
-            "onnx": session.run([about["output"]["name"]], {about["input"]["name"]: pixels})[0],
-            "torch-export": exported(torch.from_numpy(pixels)).numpy(),
-            "torchscript": scripted(torch.from_numpy(pixels)).numpy(),
-        }
-    found[str(folder)] = {name: value[0].tolist() for name, value in scores.items()}
-print(json.dumps(found))
+picture, folder = map(Path, sys.argv[1:])
+about = json.loads((folder / "model.json").read_text())
+side = about["input"]["shape"][-1]
+resized = Image.open(picture).convert("RGB").resize((side, side), Image.Resampling.BILINEAR)
+pixels = np.asarray(resized).transpose(2, 0, 1)[None].copy()
+session = onnxruntime.InferenceSession(folder / about["files"]["onnx"])
+exported = torch.export.load(folder / about["files"]["torch-export"]).module()
+scripted = torch.jit.load(folder / about["files"]["torchscript"])
+with torch.no_grad():
+    scores = {
+        "onnx": session.run([about["output"]["name"]], {about["input"]["name"]: pixels})[0],
+        "torch-export": exported(torch.from_numpy(pixels)).numpy(),
+        "torchscript": scripted(torch.from_numpy(pixels)).numpy(),
+    }
+print(json.dumps({name: value[0].tolist() for name, value in scores.items()}))

@@ -1,4 +1,7 @@
-"""Five levels in four formats: each file does what the model does, here and in programs that know nothing of us."""
+"""Five levels in four formats: each file does what the model does, here and in programs that know nothing of us.
+
+One level in all formats and all levels in one say enough for every change; the other cells are nightly.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 from PIL import Image
 from torch import Tensor
 
@@ -22,22 +27,38 @@ from fedml_dapper.federation.testing import evaluate
 
 from .conftest import ROOT, pixels_of, write_pictures
 
-LEVELS = (1, 2, 3, 4, 5)
+LEVELS, MIDDLE = (1, 2, 3, 4, 5), 3
+CROSS = (*((MIDDLE, name) for name in FORMATS), *((level, "onnx") for level in LEVELS if level != MIDDLE))
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
 
-class Exported(dict[int, tuple[Path, Card]]):
-    """The folder and card of each level of a run, exported when it is first asked for: tests of several processes share
-    levels out among them."""
+def cells(*first: tuple[int, str]) -> list[ParameterSet]:
+    """Every level in every format, of which all but the ``first`` are nightly."""
+    return [
+        pytest.param(*cell, marks=() if cell in first else pytest.mark.nightly) for cell in product(LEVELS, FORMATS)
+    ]
+
+
+class Exported(dict[tuple[int, str], tuple[Path, Card]]):
+    """The folder and card of each level of a run in each format, exported when it is first asked for; the middle level
+    in all formats at once."""
 
     def __init__(self, run: FinishedRun, folder: Path) -> None:
         super().__init__()
-        self._run, self._folder, self._exporter = run, folder, Exporter(run, tuple(FORMATS))
+        self._run, self._folder = run, folder
 
-    def __missing__(self, level: int) -> tuple[Path, Card]:
-        out = self._folder / f"level{level}"
-        self[level] = (out, self._exporter.export(choose(self._run, level), out))
-        return self[level]
+    def __missing__(self, cell: tuple[int, str]) -> tuple[Path, Card]:
+        level, name = cell
+        formats = tuple(FORMATS) if level == MIDDLE else (name,)
+        out = self._folder / f"level{level}-{name}"
+        made = out, Exporter(self._run, formats).export(choose(self._run, level), out)
+        self.update(((level, each), made) for each in formats)
+        return made
+
+    @property
+    def middle(self) -> Path:
+        """The middle level's folder, with a file of every format."""
+        return self[MIDDLE, "onnx"][0]
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +85,9 @@ def outputs_of_ours(run: FinishedRun, level: int, pixels: Tensor) -> Tensor:
     return outputs
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "name"), cells(*CROSS))
 def test_a_file_does_what_the_model_does(exported: Exported, finished: FinishedRun, level: int, name: str) -> None:
-    folder, card = exported[level]
+    folder, card = exported[level, name]
     runtime = FORMATS[name].read(folder / FORMATS[name].file_name)
     pixels = pixels_of(finished, 40)
     expected = outputs_of_ours(finished, level, pixels)
@@ -80,24 +100,24 @@ def test_a_file_does_what_the_model_does(exported: Exported, finished: FinishedR
     assert (figures.dense_milliseconds is None) == (level == 1)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_accuracy_through_the_files_is_the_models(exported: Exported, finished: FinishedRun, level: int) -> None:
+@pytest.mark.parametrize(("level", "name"), cells(*CROSS))
+def test_accuracy_through_the_file_is_the_model_s(
+    exported: Exported, finished: FinishedRun, level: int, name: str
+) -> None:
     assert finished.experiment is not None
     model, task = finished.method.level_model(finished.state, level), finished.method.problem.task
     expected = {
         test.domain: evaluate(model, task, test, torch.device("cpu")).headline for test in finished.experiment.tests
     }
-    _, card = exported[level]
-    assert len(card.files) == 4
-    for figures in card.files:
-        assert figures.accuracy == pytest.approx(expected, abs=0.51)  # one picture of 200 on the edge
+    [figures] = [figures for figures in exported[level, name][1].files if figures.format == name]
+    assert figures.accuracy == pytest.approx(expected, abs=0.51)  # one picture of 200 on the edge
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_sidecar_says_what_a_device_of_the_level_carries(
     exported: Exported, finished: FinishedRun, level: int
 ) -> None:
-    about, footprint = read_sidecar(exported[level][0]), finished.record.footprints[level - 1]
+    about, footprint = read_sidecar(exported[level, "onnx"][0]), finished.record.footprints[level - 1]
     assert (about.level, about.ratio) == (level, footprint.ratio)
     assert (about.parameters, about.macs) == (footprint.params, footprint.macs)
     assert about.classes == tuple("0123456789")
@@ -105,7 +125,7 @@ def test_the_sidecar_says_what_a_device_of_the_level_carries(
     assert (about.input.name, about.output.name, about.output.shape) == ("pixels", "scores", (None, 10))
 
 
-@pytest.mark.parametrize("which", ["exported", "exported_own"])
+@pytest.mark.parametrize("which", ["exported", pytest.param("exported_own", marks=pytest.mark.long)])
 def test_a_program_without_this_package_gets_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, which: str
 ) -> None:
@@ -114,43 +134,48 @@ def test_a_program_without_this_package_gets_the_same(
     [small] = write_pictures(run, tmp_path / "small", 1)
     picture = tmp_path / "photo.png"
     Image.open(small).resize((48, 48), Image.Resampling.NEAREST).save(picture)
-    folders = [exported[level][0] for level in LEVELS]
     finished = subprocess.run(
-        [sys.executable, "-W", "ignore", OUTSIDER, picture, *folders],
+        [sys.executable, "-W", "ignore", OUTSIDER, picture, exported.middle],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout)
     side = Image.open(picture).resize((16, 16), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.asarray(side).transpose(2, 0, 1).copy())[None]
-    for level, folder in zip(LEVELS, folders, strict=True):
-        expected = outputs_of_ours(run, level, pixels)[0]
-        assert found[str(folder)].keys() == {"onnx", "torch-export", "torchscript"}
-        for name, scores in found[str(folder)].items():
-            torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4, msg=f"{folder.name} {name}")
+    expected = outputs_of_ours(run, MIDDLE, pixels)[0]
+    assert found.keys() == {"onnx", "torch-export", "torchscript"}
+    for name, scores in found.items():
+        torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4, msg=name)
 
 
 def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: FinishedRun, tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n(import json.*?)```", (ROOT / "docs" / "export.md").read_text(), re.DOTALL)
     [picture] = write_pictures(finished, tmp_path / "shots", 1)
     picture.rename(tmp_path / "picture.png")
-    (tmp_path / "phone").symlink_to(exported[4][0])
+    (tmp_path / "phone").symlink_to(exported.middle)
     told = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
-    [expected] = predict(exported[4][0], [tmp_path / "picture.png"])
+    [expected] = predict(exported.middle, [tmp_path / "picture.png"])
     assert told.stdout == f"{expected.label}\n"
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("which", "network"), [("quickstart", "resnet10"), ("own", "Net")])
-def test_so_it_is_for_the_quickstart_and_for_a_network_of_ones_own(
-    request: pytest.FixtureRequest, which: str, network: str, level: int, name: str
+@pytest.mark.parametrize(("level", "name"), cells((5, "onnx"), (2, "torchscript")))
+def test_so_it_is_for_the_quickstart(
+    exported_quickstart: Exported, finished_quickstart: FinishedRun, level: int, name: str
 ) -> None:
-    run: FinishedRun = request.getfixturevalue(f"finished_{which}")
-    exported: Exported = request.getfixturevalue(f"exported_{which}")
-    folder, card = exported[level]
+    assert_is_the_models(exported_quickstart, finished_quickstart, level, name, network="resnet10")
+
+
+@pytest.mark.parametrize(("level", "name"), cells((MIDDLE, "onnx"), (MIDDLE, "safetensors")))
+def test_so_it_is_for_a_network_of_ones_own(
+    exported_own: Exported, finished_own: FinishedRun, level: int, name: str
+) -> None:
+    assert_is_the_models(exported_own, finished_own, level, name, network="Net")
+
+
+def assert_is_the_models(exported: Exported, run: FinishedRun, level: int, name: str, network: str) -> None:
+    folder, card = exported[level, name]
     pixels = pixels_of(run, 40)
     runtime = FORMATS[name].read(folder / FORMATS[name].file_name)
     torch.testing.assert_close(runtime(pixels), outputs_of_ours(run, level, pixels), rtol=0, atol=1e-4)
@@ -159,7 +184,7 @@ def test_so_it_is_for_the_quickstart_and_for_a_network_of_ones_own(
 
 
 def test_weights_go_into_a_network_of_ones_own_and_bring_its_code_along(exported_own: Exported) -> None:
-    folder, _ = exported_own[3]
+    folder = exported_own.middle
     assert (folder / "my_model.py").is_file()
     assert b"/my_model.py" not in (folder / "model.safetensors").read_bytes()  # nor where it was on this machine
     net = fedml_dapper.load_model(folder / "model.safetensors")
@@ -168,7 +193,7 @@ def test_weights_go_into_a_network_of_ones_own_and_bring_its_code_along(exported
 
 def test_batchnorm_is_folded_where_runtimes_do_not(exported: Exported) -> None:
     onnx = pytest.importorskip("onnx")
-    folder, _ = exported[4]
+    folder = exported.middle
     operators = {node.op_type for node in onnx.load(folder / "model.onnx").graph.node}
     assert "BatchNormalization" not in operators
     assert "Slice" not in operators  # strides are the convolutions' own
