@@ -120,7 +120,7 @@ from pathlib import Path
 from fedml_dapper.run_lock import lock_folder
 lock_folder(Path(sys.argv[1]))
 print("mine", flush=True)
-time.sleep(3600)
+time.sleep(3600)  # until it is killed
 """
 
 
