@@ -29,7 +29,7 @@ from ..waiting import wait_until
 ROOT = Path(__file__).parents[2]
 TINY = {
     "model_args": {"width": 8},
-    "data_args": {"client_share": 0.08, "validation_share": 0.1},
+    "data_args": {"client_share": 0.08, "validation_share": 0.1, "image_size": 16},
     "train_args": {"comm_round": 3, "epochs": 2, "batch_size": 16, "client_num_in_total": 5, "client_num_per_round": 5},
     "dapper_args": {"checkpoint_every": 1},
 }
@@ -86,6 +86,7 @@ def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
         run([cell], tmp_path)
 
 
+@pytest.mark.long
 def test_all_cells_are_run_once(tmp_path: Path) -> None:
     chosen = tiny_cells()
     outcome, said = run(chosen, tmp_path)
@@ -106,6 +107,7 @@ def test_all_cells_are_run_once(tmp_path: Path) -> None:
     assert [(tmp_path / cell.folder / LEDGER_NAME).stat().st_mtime_ns for cell in chosen] == stamps
 
 
+@pytest.mark.long
 def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: Path) -> None:
     [broken] = tiny_cells(methods=("dapperfl",), dataset="office_caltech10", data_cache_dir=str(tmp_path / "nothing"))
     [sound] = tiny_cells(rounds=1, methods=("fedavg",))
@@ -116,6 +118,7 @@ def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: P
     assert not is_finished(tmp_path / broken.folder)
 
 
+@pytest.mark.nightly
 def test_a_queue_killed_at_any_time_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
     chosen = tiny_cells(rounds=4, methods=("dapperfl",))
     ledger = tmp_path / "killed" / chosen[0].folder / LEDGER_NAME
