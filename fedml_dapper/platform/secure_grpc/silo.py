@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,21 +45,25 @@ _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
 
 
 class SecureSilo(Endpoint):
-    """One silo's process. It goes on looking for a server that is away for ``patience_s`` seconds, then gives up.
+    """One silo's process. It goes on looking for a server that is away for ``patience_s`` seconds of ``clock``, then
+    gives up.
 
     It connects anew with what is in the files of its credentials, once that has changed.
     """
 
-    def __init__(self, config: SecureGrpcConfig, credentials: CredentialFiles, rank: int, patience_s: float) -> None:
+    def __init__(
+        self, config: SecureGrpcConfig, credentials: CredentialFiles, rank: int, patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._config, self._credentials = config, credentials
         self._server_address = config.server_address
-        self._patience_s = patience_s
+        self._patience_s, self._clock = patience_s, clock
         self._packing = Packing(self._max_payload_bytes)
         self._arrivals = Arrivals()
         self._receipt = Receipt()
-        self._lost: float | None = time.monotonic()
+        self._lost: float | None = clock()
         self._reminded = float("-inf")
         self._was_connected = False
         self._connecting = threading.Lock()
@@ -166,7 +170,7 @@ class SecureSilo(Endpoint):
             self._tell_connected()
 
     def _note_loss(self, error: grpc.RpcError) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if self._lost is None:
             self._lost = self._reminded = now
             LOGGER.warning("lost the server at %s (%s); looking for it", self._server_address, error.details())

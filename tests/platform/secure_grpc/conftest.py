@@ -17,6 +17,7 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.platform import client_manager, introduction
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo, link
 from fedml_dapper.platform.secure_grpc.doorkeeper import LOOK_SECONDS
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
@@ -132,8 +133,25 @@ def _nobody_is_gone_because_the_machine_is_slow(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def introduced_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``introduced_as(rank, version=..., schema=...)``: the silo of this rank says that of itself when it comes."""
+    said: dict[int, dict[str, object]] = {}
+
+    def introduce_as_told(status: Message) -> None:
+        introduction.introduce(status)
+        for key, value in said.get(status.get_sender_id(), {}).items():
+            status.add_params(key, value)
+
+    def say(rank: int, **words: object) -> None:
+        said[rank] = words
+
+    monkeypatch.setattr(client_manager, "introduce", introduce_as_told)
+    return say
+
+
+@pytest.fixture
 def start(config: SecureGrpcConfig) -> Iterator[Starter]:
-    """``start(rank)`` or ``start(rank, config)``: that process's transport, connected; a server by a ``clock``."""
+    """``start(rank)`` or ``start(rank, config)``: that process's transport, connected, by a ``clock``."""
     running: list[Running] = []
 
     def begin(
@@ -145,7 +163,7 @@ def start(config: SecureGrpcConfig) -> Iterator[Starter]:
             audit = AuditLog(settings.audit_file)
             transport: Endpoint = SecureServer(settings, credentials, silos, audit, Manager(), clock)
         else:
-            transport = SecureSilo(settings, credentials, rank, patience_s=SECONDS)
+            transport = SecureSilo(settings, credentials, rank, SECONDS, clock)
         running.append(Running(transport))
         if ready:
             assert running[-1].next().get_type() == READY

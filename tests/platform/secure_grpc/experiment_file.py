@@ -1,7 +1,8 @@
-"""An experiment as the YAML file with which silos and server are started."""
+"""Experiments of silos, and the YAML file with which silos and server are started."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -18,3 +19,8 @@ def experiment_file(folder: Path, settings: Settings, config: SecureGrpcConfig, 
     file = folder / "experiment.yaml"
     file.write_text(yaml.safe_dump(content))
     return file
+
+
+def of_four(tiny_settings: Callable[..., Settings], *overrides: str) -> Settings:
+    """As many silos as the embedded suite has domains."""
+    return tiny_settings("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", *overrides)

@@ -46,8 +46,11 @@ class Impostor:
     def come_online(self, life: str | None = None) -> None:
         self.say(kind=STATUS, params={"client_status": "ONLINE", "life": life or self._session})
 
+    def say_goodbye(self) -> None:
+        self.say(kind=STATUS, params={"client_status": "FINISHED", "life": self._session})
+
     def model(self, seconds: float) -> Downlink | None:
-        """The next round's model; None where the server sends none in time."""
+        """The next round's model; None where the server sends none in so many seconds, as it has perhaps ended."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             envelope, *payload = self._raw.fetch(left)

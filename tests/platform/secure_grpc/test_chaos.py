@@ -9,16 +9,16 @@ import pytest
 from .chaos import Chaos, problems
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rounds", [3, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rounds", [3, 10])
 def test_a_disturbed_run_ends_with_what_its_ledger_says(tmp_path: Path, rounds: int) -> None:
     report = Chaos(tmp_path, seed=4, rounds=rounds, say=print, rounds_missed=[0]).run()
     assert problems(report, rounds) == []
     assert report.events.total() >= rounds // 3
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rounds", [6, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rounds", [6, 20])
 def test_so_does_one_whose_rounds_do_not_wait_for_a_slow_silo(tmp_path: Path, rounds: int) -> None:
     report = Chaos(tmp_path, seed=1, rounds=rounds, say=print, rounds_missed=[0], buffer_size=3).run()
     assert problems(report, rounds) == []

@@ -10,7 +10,7 @@ import pytest
 from .chaos_of_sums import SumsChaos, problems
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_sums_among_deaths_are_those_that_the_ledger_names_and_opened_once(tmp_path: Path) -> None:
     report = SumsChaos(tmp_path, seed=1, rounds=3, say=print).run()
     assert problems(report, 3) == []
@@ -19,7 +19,6 @@ def test_sums_among_deaths_are_those_that_the_ledger_names_and_opened_once(tmp_p
 
 
 @pytest.mark.nightly
-@pytest.mark.long
 def test_so_they_are_whatever_the_seed(tmp_path: Path, chance: random.Random) -> None:
     seed = chance.randrange(10**6)
     report = SumsChaos(tmp_path, seed, rounds=20, say=print).run()

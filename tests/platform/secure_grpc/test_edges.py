@@ -1,4 +1,4 @@
-"""Two edges of three silos each, as processes of their own, between a server and six silos."""
+"""Two edges of three silos each between a server and six silos."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from safetensors.torch import load_file
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_admin_credentials
 from fedml_dapper.errors import DapperError
-from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation import build_experiment, read_ledger, simulate
 from fedml_dapper.operations.orders import Order, give_order
 
 from ...waiting import wait_until
+from ..federation_in_threads import Federation
 from ..processes import Silos, free_port
 from ..timeless_server import have_answered, let_time_pass, timeless_program
 from .conftest import make_certificates
 from .experiment_file import experiment_file
 
 SettingsFactory = Callable[..., Settings]
+InThreads = Callable[[Path, int], Federation]
 EDGES = {7: (1, 2, 3), 8: (4, 5, 6)}
 
 
@@ -62,11 +64,6 @@ def of_six(tiny_settings: SettingsFactory, *overrides: str) -> Settings:
     return tiny_settings(*few, "image_size=16", *overrides)
 
 
-def start(silos: Silos) -> None:
-    for rank in (*EDGES, *range(7)):
-        silos.start(rank)
-
-
 def check_the_end(silos: Silos) -> None:
     """Everybody has left in order."""
     assert silos.wait(0) == 0, silos.output(0)
@@ -77,30 +74,55 @@ def check_the_end(silos: Silos) -> None:
 PRIVATE = "{clip: 0.5, noise_multiplier: 0.1, delta: 1.0e-5, noise_seed: run}"
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [(), ("norm=standardised", "aggregation_weights=uniform", f"dapper_args.privacy={PRIVATE}")],
-    ids=["plain", "private"],
-)
-def test_the_model_is_the_one_without_edges(
-    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, overrides: tuple[str, ...]
-) -> None:
-    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=3", *overrides)
+def check_the_model(run_dir: Path, settings: Settings) -> None:
+    """It is the one without edges, but for the order of additions."""
     server, rounds = simulate(build_experiment(settings))
-    silos = tree(settings)
-    start(silos)
-    check_the_end(silos)
-    found = load_file(silos.run_dir / "global_model.safetensors")
+    found = load_file(run_dir / "global_model.safetensors")
     for name, tensor in server.state.weights.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
-    told = silos.rounds()
+    _, told = read_ledger(run_dir / "ledger.jsonl")
     assert [record.privacy for record in told] == [record.privacy for record in rounds]
-    assert [[client.client for client in record.clients] for record in told] == [list(range(6))] * 3
-    assert [record.edges[7].clients for record in told] == [(0, 1, 2)] * 3
+    assert [[client.client for client in record.clients] for record in told] == [list(range(6))] * len(rounds)
+    assert [record.edges[7].clients for record in told] == [(0, 1, 2)] * len(rounds)
     for ours, theirs in zip(told, rounds, strict=True):
         assert ours.scores is not None
         assert theirs.scores is not None
         assert ours.scores.global_accuracy == pytest.approx(theirs.scores.global_accuracy, abs=1)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="plain"),
+        pytest.param(
+            ("norm=standardised", "aggregation_weights=uniform", f"dapper_args.privacy={PRIVATE}"),
+            id="private",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_the_model_is_the_one_without_edges(
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
+    overrides: tuple[str, ...],
+) -> None:  # fmt: skip
+    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=2", "epochs=1", *overrides)
+    federation = in_threads(experiment_file(tmp_path, settings, config), 6)
+    for rank in (*EDGES, *range(7)):
+        federation.start(rank)
+    federation.wait()
+    check_the_model(federation.run_dir, settings)
+
+
+@pytest.mark.long
+def test_processes_come_to_the_model_without_edges_too(
+    tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory
+) -> None:
+    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=2", "epochs=1")
+    silos = tree(settings)
+    for rank in (*EDGES, *range(7)):
+        silos.start(rank)
+    check_the_end(silos)
+    check_the_model(silos.run_dir, settings)
 
 
 def check_what_an_operator_sees(config: SecureGrpcConfig) -> None:
@@ -117,7 +139,7 @@ def check_what_an_operator_sees(config: SecureGrpcConfig) -> None:
         give_order(edge.server_address, admin, Order(act="pause"))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
     tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
@@ -152,7 +174,7 @@ def test_a_round_survives_a_killed_silo_a_killed_edge_and_a_killed_server(
     assert [client.client for client in rounds[-1].clients] == list(range(6))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_silos_with_data_of_their_own_join_through_their_edge(
     tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

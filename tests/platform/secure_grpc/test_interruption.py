@@ -14,14 +14,14 @@ from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 from ..processes import Silos
 from ..slow_silo import AT_WORK, busy_program
 from ..timeless_server import let_time_pass, timeless_program, wait_for_all_but
-from .test_federation import federation
+from .test_processes import federation
 
 __all__ = ["federation"]
 
 SettingsFactory = Callable[..., Settings]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_silos_and_server_end_at_once_and_the_others_as_is_documented(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Silos in processes of their own sum under masks: the same model, whoever is killed; or the round is void."""
+"""Silos sum under masks: the same model, whoever is killed; or the round is void."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment, simulate
 
+from ...grids import sampled
+from ..federation_in_threads import Federation
 from ..processes import Silos
 from .conftest import make_certificates
 from .dying_silo import burying_server, dying_program, dying_server
@@ -19,6 +22,7 @@ from .experiment_file import experiment_file
 from .replay import differences_to_replay
 
 SettingsFactory = Callable[..., Settings]
+InThreads = Callable[[Path, int], Federation]
 SLIM = ("heterofl", "fedrolex", "dapperfl_slim")
 
 
@@ -57,22 +61,21 @@ def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "noise"),
-    [pytest.param(name, "", marks=pytest.mark.long) for name in SLIM]
-    + [pytest.param("heterofl", NOISE, marks=pytest.mark.long), ("fedavg", "")],
+    ("method", "noise"), [("fedavg", ""), ("heterofl", NOISE), *sampled([(name, "") for name in SLIM], always=())]
 )
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, method: str, noise: str
-) -> None:
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path, method: str,
+    noise: str,
+) -> None:  # fmt: skip
     settings = settings_of(tiny_settings, 4, secure(3, noise), f"method={method}", "comm_round=2")
+    federation = in_threads(experiment_file(tmp_path, settings, config), 4)
+    federation.start_all()
+    federation.wait()
     server, rounds = simulate(build_experiment(settings))
-    silos = federation(settings, config)
-    silos.start_all()
-    assert [silos.wait(rank) for rank in range(5)] == [0] * 5, silos.output(0)
-    saved = load_file(silos.run_dir / "global_model.safetensors")
+    saved = load_file(federation.run_dir / "global_model.safetensors")
     assert all(torch.equal(saved[name], tensor) for name, tensor in server.state.weights.items())
-    assert [record.scores for record in silos.rounds()] == [record.scores for record in rounds]
-    assert [record.privacy for record in silos.rounds()] == [record.privacy for record in rounds]
+    assert [record.scores for record in federation.rounds()] == [record.scores for record in rounds]
+    assert [record.privacy for record in federation.rounds()] == [record.privacy for record in rounds]
 
 
 @pytest.mark.long
@@ -95,7 +98,7 @@ def test_of_six_silos_one_is_killed_before_it_sends_and_one_after(
     assert differences_to_replay(build_experiment(settings), silos) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_below_the_threshold_the_round_is_void_and_says_so(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
@@ -113,7 +116,7 @@ def test_below_the_threshold_the_round_is_void_and_says_so(
     assert all(torch.equal(saved[name], tensor) for name, tensor in initial.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_round_that_a_crashed_server_had_opened_is_void_and_not_opened_again(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
@@ -136,24 +139,15 @@ def test_a_round_that_a_crashed_server_had_opened_is_void_and_not_opened_again(
     assert third.scores != second.scores
 
 
-OLDER = """
-import runpy
-from fedml_dapper.platform import introduction
-
-introduction.__version__, introduction.WIRE_SCHEMA = "0.1.0", 4
-runpy.run_module("fedml_dapper", run_name="__main__")
-"""
-
-
-@pytest.mark.long
 def test_a_silo_of_a_version_without_it_hears_that_in_a_line(
-    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
-) -> None:
-    older = tmp_path / "older.py"
-    older.write_text(OLDER)
-    silos = federation(settings_of(tiny_settings, 4, SECURE, "method=fedavg"), config)
-    silos.start(0)
-    silos.start(4, program=older)
-    assert silos.wait(4) == 2
-    [line] = [line for line in silos.output(4).splitlines() if "refuses this silo" in line]
-    assert "this run sums under masks, which its version of fedml_dapper cannot: upgrade" in line
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
+    introduced_as: Callable[..., None],
+) -> None:  # fmt: skip
+    introduced_as(4, version="0.1.0", schema=4)
+    settings = settings_of(tiny_settings, 4, SECURE, "method=fedavg")
+    federation = in_threads(experiment_file(tmp_path, settings, config), 4)
+    federation.start(0)
+    federation.start(4)
+    failure = federation.error_of(4)
+    assert isinstance(failure, ConfigError)
+    assert "this run sums under masks, which its version of fedml_dapper cannot: upgrade" in str(failure)

@@ -153,18 +153,22 @@ def test_silos_start_first_and_find_a_server_that_comes_back(start: Starter, con
     still_works(again, silo)
 
 
-def test_a_silo_that_finds_no_server_says_so_again_and_again(
-    start: Starter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_silo_that_finds_no_server_says_so_again_and_again_and_gives_up(
+    start: Starter, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silo_module, "REMIND_SECONDS", 1.0)
-    silo = start(1, ready=False)
+    monkeypatch.setattr(silo_module, "LAST_PAUSE_SECONDS", 0.02)
+    silo = start(1, ready=False, clock=clock)
 
     def said() -> list[str]:
         return [record.message for record in caplog.records if record.message.startswith("no server at localhost")]
 
-    wait_until(lambda: len(said()) >= 3)
-    assert said()[0].endswith("looking for it for 300 s in all")
+    for times in range(1, 4):
+        wait_until(lambda times=times: len(said()) == times)
+        assert said()[-1].endswith("looking for it for 300 s in all")
+        clock.now += silo_module.REMIND_SECONDS + 1
     assert silo.failures.empty()
+    clock.now = SECONDS + 1
+    assert "for 300 s, this silo gives up" in str(silo.failures.get(timeout=60))
 
 
 def test_a_name_that_no_machine_has_is_said_at_once(start: Starter, config: SecureGrpcConfig) -> None:

@@ -1,19 +1,24 @@
-"""A server that was upgraded, with silos that were not."""
+"""Processes of other versions in one run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fedml_dapper import __version__
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.federation import LEDGER_NAME, build_experiment, read_ledger, simulate
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import LEDGER_NAME, WIRE_SCHEMA, build_experiment, read_ledger, simulate
 
+from ..federation_in_threads import Federation
 from ..processes import Silos
 from ..test_parity import without_seconds
-from .experiment_file import experiment_file
+from .experiment_file import experiment_file, of_four
 
 SettingsFactory = Callable[..., Settings]
+InThreads = Callable[[Path, int], Federation]
 MAJOR, MINOR = (int(part) for part in __version__.split(".")[:2])
 OF_VERSION = """
 import fedml_dapper
@@ -46,7 +51,32 @@ def program(folder: Path, version: str, knows_more: bool = False) -> Path:
     return file
 
 
-def test_silos_of_the_version_before_take_part_and_others_are_told_who_is_to_upgrade(
+def test_a_silo_of_the_version_before_takes_part_and_one_too_far_apart_is_told_who_is_to_upgrade(
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
+    introduced_as: Callable[..., None],
+) -> None:  # fmt: skip
+    settings = of_four(tiny_settings, "comm_round=2", "width=4")
+    federation = in_threads(experiment_file(tmp_path, settings, config), 4)
+    far = f"{MAJOR}.{MINOR + 3}.0"
+    introduced_as(1, version=f"{MAJOR}.{MINOR + 1}.0", schema=WIRE_SCHEMA + 1)
+    introduced_as(2, version=f"{MAJOR}.{MINOR}.9", schema=WIRE_SCHEMA - 1)
+    introduced_as(4, version=far)
+    federation.start_all()
+    failure = federation.error_of(4)
+    assert isinstance(failure, ConfigError)
+    assert (
+        f"the server refuses this silo: versions {far} and {__version__} of fedml_dapper are too far apart to take part"
+        f" in one run: upgrade the process of version {__version__}"
+    ) in str(failure)
+    introduced_as(4, version=__version__)
+    federation.start(4)
+    federation.wait()
+    _, rounds = simulate(build_experiment(settings))
+    assert [record.scores for record in federation.rounds()] == [record.scores for record in rounds]
+
+
+@pytest.mark.nightly
+def test_silos_of_the_version_before_take_part_with_a_server_that_has_a_setting_more(
     tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
     settings = tiny_settings(
