@@ -5,6 +5,7 @@ from fedml_dapper.federation import build_experiment, simulate
 from tests.benches.test_queue import tiny_cells
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "sends_slim"), [("heterofl", True), ("dapperfl", False)])
 def test_slim_models_that_are_sent_are_tested_on_all_domains(method: str, sends_slim: bool) -> None:
     [cell] = tiny_cells(rounds=2, methods=(method,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from fedml_dapper.benches.grid import cells, load_bench
@@ -53,6 +54,7 @@ def test_cells_of_a_bench_that_was_started_with_other_settings_count(tmp_path: P
     assert standing(bench, "small", tmp_path).finished == 2
 
 
+@pytest.mark.long
 def test_one_command_writes_every_page_and_an_index(tmp_path: Path) -> None:
     store = Store(tmp_path / "small")
     folder = store.bench(["FedAvg", "DapperFL"], seeds=(1,), name="table2")

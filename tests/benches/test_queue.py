@@ -74,6 +74,7 @@ def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Pa
         run([cell], tmp_path)
 
 
+@pytest.mark.long
 def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
     """Names of folders leave defaults out, so that a default that changes has to be noticed otherwise."""
     [cell] = tiny_cells(rounds=1, methods=("fedprox",))

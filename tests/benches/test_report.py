@@ -103,6 +103,7 @@ def test_figures_are_saved_and_stale_ones_go(folder):
     assert {path.name for path in folder.iterdir()} >= {"report.html", "tables.csv", "summary.json"}
 
 
+@pytest.mark.long
 def test_slim_models_as_they_are_sent(store, html):
     folder = store.bench(["Ours", "Slim"], seeds=(1, 2))
     for label in ("Ours", "Slim"):
@@ -143,6 +144,7 @@ def test_a_bench_that_has_not_begun_has_a_report(store):
     assert "0 of 2 runs finished" in text
 
 
+@pytest.mark.long
 def test_variants_may_have_more_rounds_than_others(store):
     folder = store.bench(["Ours", "Longer"], seeds=(1,))
     store.cell("Ours", 1, [50, 60])

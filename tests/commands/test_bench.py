@@ -39,6 +39,7 @@ def tiny_bench(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path) -> None:
     command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--jobs", "1", "--precision", "bf16"]
     first = CliRunner().invoke(main, command)

@@ -92,6 +92,7 @@ def test_a_domain_of_weak_devices_is_lost_where_all_train_the_full_model(experim
         assert one["speed_stretched"] == "to another network"
 
 
+@pytest.mark.long
 def test_a_run_leaves_out_who_fits_no_level_and_trains_the_others_as_if_levels_were_listed(experiment: Path) -> None:
     weak = board(experiment, "weak.yaml", memory_mb=0.5)
     devices = [weak if client in (2, 5) else "raspberry_pi_5" for client in range(10)]
@@ -111,6 +112,7 @@ def test_a_run_leaves_out_who_fits_no_level_and_trains_the_others_as_if_levels_w
     assert rounds[0].clients[-1].loss == expected[0].clients[-1].loss
 
 
+@pytest.mark.long
 def test_the_page_s_calibration_is_a_device(experiment: Path) -> None:
     file = experiment.parent / "mine.yaml"
     result = call("calibrate", "-c", experiment, "--set", "threads=1", "-o", file)

@@ -16,6 +16,7 @@ from fedml_dapper.fleet.demand import network_memory
 from fedml_dapper.methods import METHODS, Method, Problem
 from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import DENSE
+from tests.grids import sampled
 
 SettingsFactory = Callable[..., Settings]
 RATIOS = (0.0, 0.4, 0.8)
@@ -34,7 +35,7 @@ ROUNDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize("name", sampled(ROUNDS, always=("dapperfl", "heterofl")))
 def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: SettingsFactory) -> None:
     """Relative to FedAvg's own round, since torch leaves out norms and the first layer's input gradient."""
     shares = {}
