@@ -31,7 +31,9 @@ def call(*arguments: str | Path) -> Result:
 @pytest.fixture
 def experiment(tmp_path: Path, tiny_settings: SettingsFactory) -> Path:
     file = tmp_path / "tiny.yaml"
-    file.write_text(tiny_settings().as_yaml())
+    file.write_text(
+        tiny_settings("client_num_in_total=4", "client_num_per_round=4", "epochs=1", "client_share=0.03").as_yaml()
+    )
     return file
 
 
@@ -77,13 +79,14 @@ def test_run_as_json_prints_one_document_and_writes_everything(
         "settings.yaml", "ledger.jsonl", "checkpoints", "global_model.safetensors", "report.html", "profile.json"
     }  # fmt: skip
     assert "round 2/2" in finished.stderr
-    assert finished.stderr.index("10 clients") < finished.stderr.index("round 1/2")
+    assert finished.stderr.index("4 clients") < finished.stderr.index("round 1/2")
     lines = finished.stderr.splitlines()
     assert any(line.endswith(str(folder / "settings.yaml")) for line in lines)
     assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
     assert "learning_rate_decay" not in finished.stderr  # ninety lines of settings would scroll all else away
 
 
+@pytest.mark.long
 def test_an_interrupt_between_checkpoints_costs_no_finished_round(
     tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:
@@ -184,7 +187,9 @@ def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_pat
 
 
 def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
-    simulate(build_experiment(tiny_settings("epochs=1")), [LedgerWriter(tmp_path / "ledger.jsonl")])
+    simulate(
+        build_experiment(tiny_settings("epochs=1", "client_share=0.03")), [LedgerWriter(tmp_path / "ledger.jsonl")]
+    )
     result = call("report", tmp_path)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "report.html").read_text().startswith("<!")
@@ -200,17 +205,32 @@ def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_sett
     ],
 )
 def test_report_says_what_it_leaves_out_where_the_data_are_not_here(
-    tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str], key: str, value: object, reason: str
-) -> None:
+    tmp_path: Path, tiny_settings: SettingsFactory, caplog: pytest.LogCaptureFixture, key: str, value: object,
+    reason: str,
+) -> None:  # fmt: skip
     record = build_experiment(tiny_settings()).record()
     data_args = record.settings["data_args"] | {"dataset": "office_caltech10", key: value}
+    settings = record.settings | {"data_args": data_args}
+    (tmp_path / "ledger.jsonl").write_text(f"{record.model_copy(update={'settings': settings}).model_dump_json()}\n")
+    finished = call("report", tmp_path)
+    assert (finished.exit_code, finished.stdout) == (0, f"{tmp_path / 'report.html'}\n"), finished.stderr
+    [line] = caplog.messages
+    assert line.startswith("the report goes without sample images: ")
+    assert reason in line
+    assert "What the images look like" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.long
+def test_what_a_report_leaves_out_is_a_line_on_stderr(
+    tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
+) -> None:
+    record = build_experiment(tiny_settings()).record()
+    data_args = record.settings["data_args"] | {"dataset": "my_pictures"}
     settings = record.settings | {"data_args": data_args}
     (tmp_path / "ledger.jsonl").write_text(f"{record.model_copy(update={'settings': settings}).model_dump_json()}\n")
     finished = subprocess.run(
         [*COMMAND, "report", tmp_path], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    assert (finished.returncode, finished.stdout) == (0, f"{tmp_path / 'report.html'}\n"), finished.stderr
     [line] = finished.stderr.splitlines()
     assert line.startswith("the report goes without sample images: ")
-    assert reason in line
-    assert "What the images look like" not in (tmp_path / "report.html").read_text()
+    assert "my_pictures" in line

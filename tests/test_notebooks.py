@@ -15,6 +15,8 @@ from docs.tutorials.running import FOLDER, executed, shape, written
 from .test_prose import broken, links
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+RING_OF = {"which_devices": pytest.mark.long}
+"""Of the fastest, which trains least; the others run at night."""
 MOST_BYTES = 150_000
 
 
@@ -32,8 +34,9 @@ def outputs(notebook: Any) -> list[str]:
     ]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [pytest.param(file, marks=RING_OF.get(file.stem, pytest.mark.nightly), id=file.stem) for file in NOTEBOOKS]
+)
 def test_it_runs_and_shows_what_is_kept(file: Path) -> None:
     assert shape(executed(file)) == shape(kept(file)), f"run: python -m docs.tutorials {file.stem}"
 

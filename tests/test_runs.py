@@ -23,6 +23,7 @@ from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, build_experiment, simulate
 from fedml_dapper.runs import run as run_function
 
+from .grids import sampled
 from .holding import held_before
 from .waiting import wait_until
 
@@ -105,7 +106,7 @@ def test_the_model_is_the_one_that_was_scored(tiny: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "method",
-    ["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fedavg"],
+    sampled(["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fedavg"]),
 )
 def test_a_levels_model_costs_what_its_footprint_says(tiny: str, tmp_path: Path, method: str) -> None:
     run = fedml_dapper.run(tiny, comm_round=1, method=method, output=tmp_path / "run", progress=False)
@@ -182,6 +183,7 @@ def test_no_setting_is_named_as_an_argument() -> None:
     assert arguments.isdisjoint(path[-1] for path in leaves(Settings))
 
 
+@pytest.mark.long
 def test_an_interrupted_run_says_how_it_goes_on_and_does(tiny: str, tmp_path: Path) -> None:
     code = f"{held_before(6)}\nfedml_dapper.run({tiny!r}, comm_round=6, output='cut')"
     process = subprocess.Popen(

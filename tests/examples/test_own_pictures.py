@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from fedml_dapper.cli import main
 from fedml_dapper.federation import read_ledger
 
 from .pictures import CLASSES, STYLES, make_pictures
@@ -39,6 +42,7 @@ def experiment(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_own_pictures_train_from_yaml_alone(experiment: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     finished = fedml_dapper("run", "-c", experiment, "--output", output, cwd=tmp_path)
@@ -57,29 +61,36 @@ def test_own_pictures_train_from_yaml_alone(experiment: Path, tmp_path: Path) ->
     assert min(len(base64.b64decode(tile)) for tile in tiles) > 500
 
 
-def test_data_check_shows_domains_and_classes(experiment: Path, tmp_path: Path) -> None:
-    checked = fedml_dapper("data", "check", "-c", experiment, cwd=tmp_path)
-    assert checked.returncode == 0, checked.stderr
-    assert all(domain in checked.stdout for domain in STYLES)
-    assert f"6 classes: {', '.join(CLASSES)}" in checked.stdout
-    by_root = fedml_dapper(
-        "data", "check", "--dataset", "folder", "--root", experiment.parent / "pictures", cwd=tmp_path
-    )
-    assert by_root.returncode == 0, by_root.stderr
-    assert "circle" in by_root.stdout
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """``command(...)``: what fedml-dapper says to these words, in this process, where it must end well."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("DAPPER_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str | Path) -> str:
+        result = CliRunner().invoke(main, [str(word) for word in words], prog_name="fedml-dapper")
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return said
 
 
-def test_packed_pictures_give_the_same_run(experiment: Path, tmp_path: Path) -> None:
-    packed = fedml_dapper(
-        "data", "pack", experiment.parent, "pictures", "-o", tmp_path / "packed", "--size", "32", cwd=tmp_path
-    )
-    assert packed.returncode == 0, packed.stderr
+def test_data_check_shows_domains_and_classes(experiment: Path, command: Callable[..., str]) -> None:
+    checked = command("data", "check", "-c", experiment)
+    assert all(domain in checked for domain in STYLES)
+    assert f"6 classes: {', '.join(CLASSES)}" in checked
+    by_root = command("data", "check", "--dataset", "folder", "--root", experiment.parent / "pictures")
+    assert "circle" in by_root
+
+
+def test_packed_pictures_give_the_same_run(experiment: Path, tmp_path: Path, command: Callable[..., str]) -> None:
+    command("data", "pack", experiment.parent, "pictures", "-o", tmp_path / "packed", "--size", "32")
     results = []
     for place in (experiment.parent / "pictures", tmp_path / "packed"):
         output = tmp_path / f"run_{place.name}"
         changes = [f"--set=data_args.data_cache_dir={place}", "--set=comm_round=1", "--set=epochs=1"]
-        finished = fedml_dapper("run", "-c", experiment, *changes, "--output", output, cwd=tmp_path)
-        assert finished.returncode == 0, finished.stderr
+        command("run", "-c", experiment, *changes, "--output", output)
         results.append(load_file(output / "global_model.safetensors"))
     assert results[0].keys() == results[1].keys()
     assert all(tensor.equal(results[1][name]) for name, tensor in results[0].items())

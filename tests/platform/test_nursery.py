@@ -13,6 +13,7 @@ import pytest
 from ..waiting import wait_until
 from .nursery import Fork, nursery
 
+pytestmark = pytest.mark.long  # as are the tests that start processes
 Starter = Callable[[str], Fork]
 
 

@@ -100,7 +100,7 @@ def assert_same_noise(folder: Path, server: Server, rounds: list[RoundRecord]) -
     assert [record.privacy for record in again] == [record.privacy for record in rounds]
 
 
-@pytest.mark.parametrize("where", ["server", "client"])
+@pytest.mark.parametrize("where", [pytest.param("server", marks=pytest.mark.nightly), "client"])
 def test_noise_and_epsilon_are_the_same_over_grpc(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, where: str
 ) -> None:

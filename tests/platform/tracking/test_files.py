@@ -36,6 +36,7 @@ def wandb_records(file: Path) -> Iterator[Any]:
         yield record
 
 
+@pytest.mark.long
 def test_both_hold_the_ledgers_metrics_and_nothing_is_sent(tracked_run: Callable[..., Any]) -> None:
     run = tracked_run("enable_tensorboard=true", "enable_wandb=true", "wandb_project=trial", "run_name=first")
     assert run.network_attempts == ""
