@@ -35,6 +35,7 @@ def test_the_true_pictures_have_the_gradient_that_is_seen(method: str, levels: l
     assert inversion._cosine(inversion._gradients(experiment, start, seen, -inputs, labels), moved).item() < 0.9
 
 
+@pytest.mark.long
 def test_a_step_on_two_pictures_can_be_turned_back() -> None:
     cell = Cell("dapperfl_slim", "upload", 1, None, 7, steps=200, overrides=(*TINY, "width=16"))
     near = inversion.run(cell, None)

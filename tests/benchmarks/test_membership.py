@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from benchmarks import membership
@@ -45,6 +46,7 @@ def test_others_are_of_the_clients_domain_and_classes() -> None:
     assert not pictures & {image.numpy().tobytes() for image in others.images}
 
 
+@pytest.mark.long
 def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     words = [
         "--seeds",

@@ -17,6 +17,7 @@ from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.models.standardised import StandardisedConv2d
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, plan_by_importance, slim_model, solve_widths, trace_layout
 from fedml_dapper.pruning.layout import Scope
+from tests.grids import sampled
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(5))
 
@@ -158,7 +159,9 @@ def test_networks_without_a_choice_refuse_it(model: str) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fpl", "moon"],
+    sampled(
+        ["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fpl", "moon"]
+    ),
 )
 def test_methods_train_it(tiny_settings: Callable[..., Settings], method: str) -> None:
     few = ("norm=standardised", "client_num_in_total=5", "client_num_per_round=5", "client_share=0.04")

@@ -113,6 +113,7 @@ def test_what_is_tried_next_follows_from_the_record_alone(
     assert propose(other_seed, []) != propose(record.plan, [])
 
 
+@pytest.mark.long
 def test_killed_search_goes_on_as_if_nothing_had_happened(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     run_search(plan(), straight, trials=3)
@@ -264,6 +265,7 @@ def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="fedml-dapper")
 
 
+@pytest.mark.long
 def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
     experiment, folder = tmp_path / "tiny.yaml", tmp_path / "search"
     experiment.write_text(tiny_settings(*QUICK).as_yaml())
