@@ -159,6 +159,7 @@ class Chaos:
             elif len(self._impaired) < NUM_IMPAIRED:
                 self._note(f"rank {rank}", event)
                 self._impair(event, rank, missed)
+            # between two events, so that rounds go on; nothing is to depend on how long
             time.sleep(self._chance.uniform(0.2, 1) * min(LONGEST_PAUSE, self._silos.rounds()[-1].seconds.total))
         for rank in list(self._impaired):
             self._restore(rank)
@@ -237,13 +238,13 @@ class Chaos:
 
     def _halt_the_server(self, seconds: float) -> None:
         self._silos.processes[0].send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
+        time.sleep(seconds)  # silos run on meanwhile, and find nobody
         self._silos.processes[0].send_signal(signal.SIGCONT)
 
     def _kill_the_server(self, seconds: float) -> None:
         done = len(self._silos.rounds())
         self._silos.kill(0)
-        time.sleep(seconds)
+        time.sleep(seconds)  # silos run on meanwhile, and look for it
         self._silos.start(0)
         self._silos.wait_for_round(done + 1, 4 * ROUND_SECONDS)  # or a server that starts slowly would do nothing else
 

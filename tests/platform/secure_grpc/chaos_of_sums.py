@@ -206,7 +206,7 @@ class SumsChaos:
                         self._note(rank, round_, left[rank][round_])
                     left[rank] = now
                     self._silos.start(rank)
-            time.sleep(0.1)
+            time.sleep(0.1)  # between looks, which read files of all
         assert code == 0, self._silos.output(0)
 
     def _note(self, rank: int, round_: str, how: object) -> None:

@@ -23,4 +23,5 @@ def experiment_file(folder: Path, settings: Settings, config: SecureGrpcConfig, 
 
 def of_four(tiny_settings: Callable[..., Settings], *overrides: str) -> Settings:
     """As many silos as the embedded suite has domains."""
-    return tiny_settings("client_num_in_total=4", "client_num_per_round=4", "threads=1", "epochs=1", *overrides)
+    few = ("client_num_in_total=4", "client_num_per_round=4", "client_share=0.03", "threads=1", "epochs=1")
+    return tiny_settings(*few, *overrides)

@@ -97,7 +97,7 @@ def check_the_model(run_dir: Path, settings: Settings) -> None:
         pytest.param(
             ("norm=standardised", "aggregation_weights=uniform", f"dapper_args.privacy={PRIVATE}"),
             id="private",
-            marks=pytest.mark.long,
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_the_model_is_the_one_without_edges(
 def test_processes_come_to_the_model_without_edges_too(
     tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory
 ) -> None:
-    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=2", "epochs=1")
+    settings = of_six(tiny_settings, "method=dapperfl_slim", "comm_round=1", "epochs=1")
     silos = tree(settings)
     for rank in (*EDGES, *range(7)):
         silos.start(rank)

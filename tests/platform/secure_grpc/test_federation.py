@@ -14,8 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from fedml_dapper.commands.fedml import main
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import build_experiment, simulate
@@ -190,3 +192,17 @@ def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
             line.mend()
         federation.wait()
     check_same_model(federation, settings)
+
+
+def test_missing_certificates_are_said_before_anything_starts(
+    tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    file = experiment_file(tmp_path, of_four(tiny_settings), config.model_copy(update={"certificates": empty}))
+    for rank, role in ((0, "server"), (1, "client")):
+        result = CliRunner().invoke(main, ["--cf", str(file), "--rank", str(rank), "--role", role])
+        assert result.exit_code == 2
+        [line] = result.stderr.splitlines()
+        assert "ca.pem: cannot be read" in line
+        assert "run/make_certs.sh" in line

@@ -55,8 +55,9 @@ def federation(tmp_path: Path) -> Iterator[Callable[..., Silos]]:
 def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> Settings:
     return tiny_settings(
         f"client_num_in_total={silos}", f"client_num_per_round={silos}", "threads=1", "epochs=1", "image_size=16",
-        "norm=group", "aggregation_weights=uniform", "dapper_args.params.heterofl={masked_loss: false}",
-        "dapper_args.params.fedrolex={masked_loss: false}", *overrides,
+        "client_share=0.03", "norm=group", "aggregation_weights=uniform",
+        "dapper_args.params.heterofl={masked_loss: false}", "dapper_args.params.fedrolex={masked_loss: false}",
+        *overrides,
     )  # fmt: skip
 
 

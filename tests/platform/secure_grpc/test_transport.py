@@ -508,7 +508,7 @@ def test_two_servers_do_not_share_a_port(start: Starter, config: SecureGrpcConfi
 # Large messages
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_message_of_one_and_a_half_gib_passes_both_ways(start: Starter, config: SecureGrpcConfig) -> None:
     roomy = config.model_copy(update={"max_message_mb": 2048})
     server, silo = start(0, roomy), start(1, roomy)
