@@ -42,6 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_it_holds_what_config_holds(installed: Path) -> None:
     def files(folder: Path) -> dict[Path, bytes]:
         return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -49,12 +50,14 @@ def test_it_holds_what_config_holds(installed: Path) -> None:
     assert files(installed / "fedml_dapper" / "shipped") == files(ROOT / "config")
 
 
+@pytest.mark.long
 def test_the_benches_are_there_outside_of_a_clone(installed: Path, tmp_path: Path) -> None:
     listed = python(["-m", "fedml_dapper.entry", "bench", "--list"], tmp_path, PYTHONPATH=str(installed))
     assert listed.returncode == 0, listed.stderr
     assert [line.split()[0] for line in listed.stdout.splitlines()] == bench_names()
 
 
+@pytest.mark.long
 def test_a_shipped_experiment_is_found_by_name_and_that_is_said(installed: Path, tmp_path: Path) -> None:
     words = ["run", "-c", "quickstart.yaml", "-c", "config/methods/fedavg.yaml", "--set", "dataset=my_digits"]
     refused = python(["-m", "fedml_dapper.entry", *words], tmp_path, PYTHONPATH=str(installed))

@@ -41,13 +41,8 @@ dapper_args:
 SCREENED = "  defence: {aggregation: screened_mean}\n"
 
 
-@pytest.mark.parametrize(
-    "defence",
-    [
-        pytest.param("", marks=pytest.mark.nightly, id="mean"),
-        pytest.param(SCREENED, marks=pytest.mark.long, id="screened_mean"),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("defence", ["", SCREENED], ids=["mean", "screened_mean"])
 def test_who_works_against_the_others_is_named_and_does_not_count(defence: str, tmp_path: Path) -> None:
     (tmp_path / "two_sides.py").write_text(TWO_SIDES)
     (tmp_path / "experiment.yaml").write_text(EXPERIMENT + defence)

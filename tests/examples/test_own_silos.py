@@ -99,7 +99,7 @@ def test_three_silos_train_on_what_is_theirs_and_the_server_holds_no_picture(fol
     assert not any(str(silo) in told for silo in silos)  # no path of a silo's reaches the server
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_classes_that_differ_between_silos_are_refused_naming_both(folders: list[Path], tmp_path: Path) -> None:
     port = free_port()
     odd = folders[1] / "shared.yaml"

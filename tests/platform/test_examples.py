@@ -17,7 +17,7 @@ from .conftest import OfflineProcess
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_network_of_one_s_own_is_pruned_and_trained(offline: OfflineProcess) -> None:
     experiment = EXAMPLES / "own_model" / "experiment.yaml"
     finished = offline.run("-m", "fedml_dapper", "--cf", experiment, "--output", "run")

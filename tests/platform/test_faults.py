@@ -156,7 +156,7 @@ def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
 @pytest.mark.parametrize(
     "flushes",
     [
-        pytest.param([FIRST_LINE, 8], marks=pytest.mark.long, id="at flushes"),
+        pytest.param([FIRST_LINE, 8], marks=pytest.mark.nightly, id="at flushes"),
         pytest.param([FIRST_LINE, *[0, 5, 0, 2, 0, 9, 0, 1, 0, 7, 0]], marks=pytest.mark.nightly, id="at any moment"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_program_that_is_still_loading_ends_at_once(
     assert GOING_ON in stderr or "Stopped " in stdout  # where the machine is so fast that it has loaded all
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     settings = tiny_settings(*FEW, "comm_round=100000", "backend=MPI")

@@ -135,7 +135,7 @@ def config(tiny_settings: SettingsFactory, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_one_round_and_more_clients_than_ranks(config: Path, tmp_path: Path) -> None:
     finished = mpirun(3, tmp_path, "-m", "fedml_dapper", "--cf", config, "--output", tmp_path / "run")
     assert finished.returncode == 0, finished.stderr
@@ -195,6 +195,7 @@ def test_a_slow_rank_trains_fewer_clients_and_the_model_is_the_same(config: Path
     assert all(torch.equal(found[name], tensor) for name, tensor in server.state.weights.items())
 
 
+@pytest.mark.long
 def test_a_single_process_is_told_how_to_start(config: Path, tmp_path: Path) -> None:
     finished = mpirun(1, tmp_path, "-m", "fedml_dapper", "--cf", config)
     assert finished.returncode == 2

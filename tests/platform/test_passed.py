@@ -50,7 +50,7 @@ def test_its_loaders_may_have_batches_of_their_own(tmp_path: Path, monkeypatch: 
     assert [client.steps for client in read_ledger(ledger)[1][0].clients] == [120, 140, 160, 180]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_its_own_network_is_trained_on_its_own_data_in_one_process_and_under_mpi(
     offline: OfflineProcess, tmp_path: Path

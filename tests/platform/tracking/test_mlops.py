@@ -129,7 +129,7 @@ def test_a_lost_platform_is_reported_once_and_never_called_again(
     fedml.mlops.log({"round_idx": 1})  # as FedML's own managers do: must not wait for the lock of the failed call
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_a_platform_the_run_goes_on_to_its_end(tracked_run: Callable[..., Any]) -> None:
     run = tracked_run("using_mlops=true")
     assert len(run.rounds) == 2
