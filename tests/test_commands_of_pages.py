@@ -204,8 +204,8 @@ def test_the_commands_of_a_page_run(name: str, folder: Path) -> None:
     page = ROOT / name
     if page.name == "operations.md":
         shutil.copy("config/cross_silo.yaml", "experiment.yaml")  # its operator's
-    for name, text in files_of(page).items():
-        (folder / name).write_text(text)
+    for file, text in files_of(page).items():
+        (folder / file).write_text(text)
     done = set[str]()
     for command in commands(page):
         text = with_folders(command.text)
