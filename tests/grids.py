@@ -51,6 +51,11 @@ def sampled(cases: Iterable[object], always: Collection[str] = METHODS_OF_EVERY_
     return [_marked(case, always) for case in cases]
 
 
+def first_and_long(first: object, *others: object) -> list[ParameterSet]:
+    """Parameters as of :func:`sampled`: ``first`` runs in every ring, the ``others`` are ``long``."""
+    return [pytest.param(first), *(pytest.param(other, marks=pytest.mark.long) for other in others)]
+
+
 def _marked(case: object, always: Collection[str]) -> ParameterSet:
     found = ParameterSet.extract_from(case, force_tuple=not isinstance(case, tuple))
     name = str(found.values[0])

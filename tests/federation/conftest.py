@@ -14,12 +14,22 @@ from fedml_dapper.federation import build_experiment
 
 from .silos_in_process import SECURE, Federation
 from .test_privacy import FREE_OF_NORMS
+from .undisturbed import UndisturbedRuns, undisturbed_in
 
 
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
-    """As everywhere, on smaller images: what is compared here is run against run."""
-    return partial(tiny_settings, "image_size=16")
+    """As everywhere, with two batches a client: what is compared here is run against run."""
+    return partial(tiny_settings, "client_share=0.04")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> UndisturbedRuns:
+    """``undisturbed("fedavg", ...)``: its run, trained once for all of pytest's processes."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "undisturbed"
+    folder.mkdir(exist_ok=True)
+    return partial(undisturbed_in, folder)
 
 
 @pytest.fixture

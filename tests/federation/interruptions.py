@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedml_dapper.federation import (
     build_experiment,
     simulate,
 )
+from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.methods import Memory
 from fedml_dapper.pruning import Tensors
 
@@ -67,16 +69,40 @@ def ledger_of(run_dir: Path) -> str:
     return SECONDS.sub('"seconds":0', (run_dir / LEDGER_NAME).read_text())
 
 
-def assert_same_end(first: Server, first_dir: Path, second: Server, second_dir: Path) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """A run that came to its end: what server and clients held then, and its folder, in which nothing may change."""
+
+    held: Checkpoint
+    run_dir: Path
+
+    @property
+    def rounds(self) -> list[str]:
+        """The ledger but for its first line, which is about the run."""
+        return ledger_of(self.run_dir).splitlines()[1:]
+
+    @property
+    def model_file(self) -> bytes:
+        return (self.run_dir / MODEL_NAME).read_bytes()
+
+
+def assert_same_end(first: Ended, server: Server, run_dir: Path) -> None:
     """Bit for bit the same global model, memories and ledger, the latter but for its seconds."""
-    assert first.state.round == second.state.round
-    assert_same_tensors(first.state.weights, second.state.weights)
-    assert_same_memory(first.state.memory, second.state.memory)
+    second = Ended(server.checkpoint(), run_dir)
+    assert_same_held(first.held, second.held)
+    assert ledger_of(first.run_dir) == ledger_of(second.run_dir)
+    assert first.model_file == second.model_file
+
+
+def assert_same_held(first: Checkpoint, second: Checkpoint) -> None:
+    """Bit for bit the same global model and memories, which is all that a checkpoint holds but its seconds."""
+    assert first.round == second.round
+    assert_same_tensors(first.weights, second.weights)
+    assert_same_memory(first.memory, second.memory)
     assert list(first.memories) == list(second.memories)
     for client_id, memory in first.memories.items():
         assert_same_memory(memory, second.memories[client_id])
-    assert ledger_of(first_dir) == ledger_of(second_dir)
-    assert (first_dir / MODEL_NAME).read_bytes() == (second_dir / MODEL_NAME).read_bytes()
+    assert (first.best, first.best_validation) == (second.best, second.best_validation)
 
 
 def assert_same_memory(first: Memory, second: Memory) -> None:

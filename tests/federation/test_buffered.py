@@ -16,9 +16,10 @@ from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server,
 from fedml_dapper.methods import Upload
 
 from ..across_silos import across_silos
+from ..grids import first_and_long
 
 SettingsFactory = Callable[..., Settings]
-FEW = ("image_size=16", "client_share=0.05", "epochs=1", "client_num_in_total=5", "norm=standardised")
+FEW = ("client_share=0.05", "epochs=1", "client_num_in_total=5", "norm=standardised", "frequency_of_the_test=4")
 CLOCK = {"over_selection": 1.25, "late": "kept"}  # five at work, four uploads close a round
 FLEET = {"devices": ["raspberry_pi_5", "phone_middle"], "network": "flash_p50", "round_s": 60, "clock": CLOCK}
 
@@ -57,7 +58,7 @@ class Federation:
         return self.server.close_round()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "dapperfl", "heterofl", "dapperfl_slim"])
+@pytest.mark.parametrize("method", first_and_long("fedavg", "dapperfl", "heterofl", "dapperfl_slim"))
 def test_what_arrives_when_decides_alone(
     tiny_settings: SettingsFactory, silos: Callable[..., Experiment], method: str
 ) -> None:

@@ -20,6 +20,7 @@ from fedml_dapper.methods.parts.server_momentum import WithMomentum
 from fedml_dapper.pruning import Tensors, relative_change, slim_tensors
 
 from ..across_silos import across_silos
+from ..grids import first_and_long, sampled
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=1", "frequency_of_the_test=9", "comm_round=6")
@@ -208,7 +209,7 @@ def test_quarantined_clients_are_left_out_and_come_back(federation: Callable[...
 # Robust aggregation
 
 
-@pytest.mark.parametrize("level", [5, 1])  # the slimmest, and the whole model
+@pytest.mark.parametrize("level", first_and_long(5, 1))  # the slimmest, and the whole model
 def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[..., Federation], level: int) -> None:
     wide = ("client_num_in_total=10", "client_num_per_round=10")
     honest = federation(*wide)
@@ -229,7 +230,9 @@ def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[...,
 AS_IN_THE_QUICKSTART = ("method=dapperfl_slim", "norm=standardised", "learning_rate=0.05", "max_grad_norm=2")
 
 
-@pytest.mark.parametrize("method", [("method=dapperfl",), AS_IN_THE_QUICKSTART], ids=["dapperfl", "quickstart"])
+@pytest.mark.parametrize(
+    "method", first_and_long(("method=dapperfl",), AS_IN_THE_QUICKSTART), ids=["dapperfl", "quickstart"]
+)
 def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
     federation: Callable[..., Federation], caplog: pytest.LogCaptureFixture, method: tuple[str, ...]
 ) -> None:
@@ -259,7 +262,7 @@ def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
         assert RoundRecord.model_validate_json(record.model_dump_json()) == record
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sampled(sorted(METHODS)))
 def test_robust_aggregation_is_for_methods_that_recover_and_average(tiny_settings: SettingsFactory, name: str) -> None:
     """Those that take it are as good as their word in every round; the others say so before anything starts."""
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()

@@ -19,8 +19,10 @@ from fedml_dapper.federation.testing import Figures, evaluate
 from fedml_dapper.methods import recalibrate
 from fedml_dapper.tasks import Task
 
+from ..grids import first_and_long
+
 SettingsFactory = Callable[..., Settings]
-FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.1", "devices=true")
+FEW = ("client_num_in_total=5", "client_num_per_round=5", "comm_round=1", "devices=true")
 
 
 def devices(settings: Settings) -> DeviceScores:
@@ -67,10 +69,10 @@ def test_a_method_without_models_for_weak_devices_says_so(tiny_settings: Setting
 
 @pytest.mark.parametrize(
     "method",
-    [
+    first_and_long(
         *("dapperfl_slim", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "depthfl", "scalefl"),
         *("fjord", "fedecover", "fiarse"),
-    ],
+    ),
 )
 def test_methods_that_slim_have_them(tiny_settings: SettingsFactory, method: str) -> None:
     experiment = build_experiment(tiny_settings(*FEW, f"method={method}"))

@@ -24,6 +24,8 @@ from fedml_dapper.federation.edges import Edge, Order
 from fedml_dapper.federation.records import RoundRecord
 from fedml_dapper.pruning import PartialSum
 
+from ..grids import first_and_long
+
 SettingsFactory = Callable[..., Settings]
 EDGES = [
     {"rank": 11, "silos": [1, 4, 5, 10], "server_address": "edge-a:8890"},
@@ -66,12 +68,13 @@ UNLIKE = {"seconds", "loss", "change", "extras_norm"}
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "dapperfl", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"]
+    "method",
+    first_and_long("dapperfl", "fedavg", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"),
 )
 def test_the_model_is_the_one_without_edges_but_for_the_order_of_additions(
     tiny_settings: SettingsFactory, method: str
 ) -> None:
-    settings = tiny_settings(f"method={method}", "model=resnet10", "epochs=2", "client_share=0.04")
+    settings = tiny_settings(f"method={method}", "model=resnet10", "epochs=2", "frequency_of_the_test=2")
     flat, flat_rounds = simulate(build_experiment(settings))
     tree, tree_rounds = run(build_experiment(across_silos(settings)))
     for name, tensor in flat.state.weights.items():

@@ -33,7 +33,7 @@ def test_stated_clients_hold_what_they_state_at_their_levels(tiny_settings: Sett
 
 @pytest.mark.parametrize("model", ["lenet5", "resnet10"])
 def test_one_client_a_domain_trains_and_is_tested_apart(tiny_settings: SettingsFactory, model: str) -> None:
-    own_samples = ("partition=one_per_domain", "image_size=20", f"model={model}")
+    own_samples = ("partition=one_per_domain", "client_share=0.08", "image_size=20", f"model={model}")
     settings = tiny_settings(*FOUR, *own_samples, "comm_round=1", "epochs=1", "method=fedavg", "ratios=[0.0]")
     experiment = build_experiment(settings)
     assert experiment.suite_label == "digits_offline (input 20x20)"

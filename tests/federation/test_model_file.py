@@ -20,6 +20,8 @@ from fedml_dapper.federation.model_file import load_model, origin_of, read_model
 from fedml_dapper.methods import METHODS, ServerState
 from fedml_dapper.provenance import commit
 
+from ..grids import sampled
+
 SettingsFactory = Callable[..., Settings]
 FEW = (
     "client_num_in_total=5", "client_num_per_round=5", "client_share=0.02", "batch_size=8", "image_size=16",
@@ -67,7 +69,7 @@ def test_it_says_where_it_comes_from(experiment: Experiment, tmp_path: Path) -> 
     assert str(tmp_path) not in origin.model_dump_json()  # nothing of the machine
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
 def test_every_method_s_model_is_rebuilt_without_experiment_file_or_data(
     tiny_settings: SettingsFactory, tmp_path: Path, method: str
 ) -> None:

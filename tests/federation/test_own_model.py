@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,6 +19,8 @@ from fedml_dapper.methods import METHODS
 from fedml_dapper.models.adopt import AdoptedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers
 from tests.pruning.networks import build
+
+from ..grids import sampled
 
 SettingsFactory = Callable[..., Settings]
 SMALL = (
@@ -69,7 +73,7 @@ def own(tiny_settings: SettingsFactory, file: Path) -> SettingsFactory:
     return lambda *overrides: tiny_settings(f"model={file}:Net", *SMALL, *overrides)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
 def test_every_method_runs_on_it_or_says_why_not(own: SettingsFactory, method: str) -> None:
     settings = own(f"method={method}", "round_to=2")
     if method in REFUSED:
@@ -171,15 +175,22 @@ def test_other_code_is_refused_by_name_when_a_run_is_resumed(own: SettingsFactor
 
 # Networks that a program passes
 
+SMALL_NETWORKS = ("densenet", "vision_transformer", "group_norm_resnet", "norm_free_resnet")
+LARGE_NETWORKS = ("mobilenet_v2", "mobilenet_v3_small", "resnet50")
 
-@pytest.mark.parametrize("method", ["fedavg", "dapperfl", "heterofl"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet50", "mobilenet_v2", "mobilenet_v3_small", "densenet", "vision_transformer", "group_norm_resnet",
-        "norm_free_resnet",
-    ],
-)  # fmt: skip
+
+def networks_and_methods() -> list[ParameterSet]:
+    """All methods on one network and one method on all small ones; of the product the rest is nightly."""
+    of_every_change = {
+        *product(SMALL_NETWORKS[:1], ("fedavg", "dapperfl", "heterofl")), *product(SMALL_NETWORKS, ("dapperfl",))
+    }  # fmt: skip
+    return [
+        pytest.param(*cell, marks=() if cell in of_every_change else pytest.mark.nightly)
+        for cell in product((*SMALL_NETWORKS, *LARGE_NETWORKS), ("fedavg", "dapperfl", "heterofl"))
+    ]
+
+
+@pytest.mark.parametrize(("name", "method"), networks_and_methods())
 def test_a_round_on_every_kind_of_network(tiny_settings: SettingsFactory, name: str, method: str) -> None:
     few = (
         "image_size=32", "client_share=0.02", "epochs=2", "comm_round=1", "learning_rate=0.02",

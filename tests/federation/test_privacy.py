@@ -18,8 +18,12 @@ from fedml_dapper.federation.edges import Order
 from fedml_dapper.methods import METHODS, TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 
+from ..grids import first_and_long
+
 SettingsFactory = Callable[..., Settings]
-SMALL = ("image_size=16", "client_share=0.05", "epochs=1", "client_num_in_total=5", "client_num_per_round=5")
+SMALL = (
+    "client_share=0.05", "epochs=1", "client_num_in_total=5", "client_num_per_round=5", "frequency_of_the_test=2",
+)  # fmt: skip
 FREE_OF_NORMS = (
     *SMALL, "norm=group", "aggregation_weights=uniform", "dapper_args.params.heterofl={masked_loss: false}",
     "dapper_args.params.fedrolex={masked_loss: false}",
@@ -52,7 +56,7 @@ def same(left: Tensors, right: Tensors) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("method", ["dapperfl_slim", "fedavg", "heterofl", "fedecover"])
+@pytest.mark.parametrize("method", first_and_long("heterofl", "dapperfl_slim", "fedavg", "fedecover"))
 def test_without_clip_and_noise_a_run_is_the_plain_one_bit_for_bit(tiny_settings: SettingsFactory, method: str) -> None:
     plain = weights_after(build(tiny_settings, f"method={method}"))
     for where in ("server", "client"):

@@ -11,7 +11,7 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import build_experiment, simulate
 
-from .interruptions import FEW, assert_same_end, resumed, run_until
+from .interruptions import FEW, Ended, assert_same_end, resumed, run_until
 
 SettingsFactory = Callable[..., Settings]
 FOUR = ("client_num_in_total=4", "client_num_per_round=4", "epochs=2")
@@ -49,7 +49,7 @@ def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFacto
     whole, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
     run_until(2, settings, tmp_path / "cut")
     again, _ = resumed(settings, tmp_path / "cut")
-    assert_same_end(whole, tmp_path / "whole", again, tmp_path / "cut")
+    assert_same_end(Ended(whole.checkpoint(), tmp_path / "whole"), again, tmp_path / "cut")
 
 
 def test_the_page_s_rule(tiny_settings: SettingsFactory, tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
-from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
@@ -36,32 +35,39 @@ from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.run_files import RunFiles
 from fedml_dapper.methods import METHODS
 
-from ..holding import held_before
-from .interruptions import (
-    FEW,
-    assert_same_end,
-    assert_same_memory,
-    assert_same_tensors,
-    ledger_of,
-    resumed,
-    run_until,
-    unfinished_in,
-)
+from ..grids import sampled
+from .interruptions import assert_same_end, assert_same_held, ledger_of, resumed, run_until, unfinished_in
+from .undisturbed import Undisturbed, UndisturbedRuns
 
-DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
-SettingsFactory = Callable[..., Settings]
-VARIANTS = (
-    ("dapperfl", "personal=true", "validation_share=0.1"),
-    ("fedrep", "personal=true"),
-    ("fedmp", "dapper_args.params.fedmp.ratio=eucb"),
-    ("fedmp", "dapper_args.params.fedmp.ratio=eucb", "client_num_per_round=4"),
-    ("fedecover", "client_num_per_round=4"),
-    ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
-    ("dapperfl", "at_home=norms", "devices=true"),
-    ("fedrolex", "at_home=statistics"),
-)
+FOUR_ROUNDS = ("comm_round=4", "checkpoint_every=1")
+VARIANTS = [
+    pytest.param(method, tuple(overrides), marks=pytest.mark.long)
+    for method, *overrides in (
+        ("dapperfl", "personal=true", "validation_share=0.1"),
+        ("fedrep", "personal=true"),
+        ("fedmp", "dapper_args.params.fedmp.ratio=eucb"),
+        ("fedmp", "dapper_args.params.fedmp.ratio=eucb", "client_num_per_round=4"),
+        ("fedecover", "client_num_per_round=4"),
+        ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
+        ("dapperfl", "at_home=norms", "devices=true"),
+        ("fedrolex", "at_home=statistics"),
+    )
+]
 """Besides every method as it comes: what keeps more in its memories."""
 
+KILLED_AT_A_FLUSH = """
+import os, signal
+fsync, flushes_left = os.fsync, {flushes}
+
+def fatal_in_the_end(descriptor):
+    global flushes_left
+    flushes_left -= 1
+    if flushes_left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fsync(descriptor)
+
+os.fsync = fatal_in_the_end
+"""
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -76,50 +82,66 @@ simulate(build_experiment(load_settings([Path(sys.argv[1])])), run_dir=Path(sys.
 """
 
 
-EVERY_METHOD = pytest.mark.parametrize(
-    ("method", "overrides"), [*((name, ()) for name in METHODS), *((name, rest) for name, *rest in VARIANTS)]
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Checkpoint, Checkpoint]]:
+    """Every checkpoint that a server makes, beside a copy of what it was then."""
+    made, original = list[tuple[Checkpoint, Checkpoint]](), Server.checkpoint
+
+    def checkpoint(server: Server) -> Checkpoint:
+        new = original(server)
+        made.append((new, copy.deepcopy(new)))
+        return new
+
+    monkeypatch.setattr(Server, "checkpoint", checkpoint)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    sampled([*((name, ()) for name in METHODS), *VARIANTS]),
 )
-
-
-@EVERY_METHOD
 def test_every_method_ends_as_if_it_had_not_been_interrupted(
-    tiny_settings: SettingsFactory, tmp_path: Path, method: str, overrides: tuple[str, ...]
+    undisturbed: UndisturbedRuns,
+    tmp_path: Path,
+    kept: list[tuple[Checkpoint, Checkpoint]],
+    method: str,
+    overrides: tuple[str, ...],
 ) -> None:
-    settings = tiny_settings(*FEW, "checkpoint_every=9", "frequency_of_the_test=2", f"method={method}", *overrides)
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    server, records = simulate(build_experiment(settings), run_dir=whole)
-    run_until(3, settings, cut)
+    """And its checkpoints stay as they are while rounds go on."""
+    whole, cut = undisturbed(method, *overrides), tmp_path / "cut"
+    kept.clear()
+    run_until(3, whole.settings, cut)
     assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == ["round_00002.safetensors"]  # on the way out
     assert round_of_model(cut / MODEL_NAME) == 2
-    again, all_records = resumed(settings, cut)
-    assert_same_end(server, whole, again, cut)
-    assert [record.round for record in records] == [record.round for record in all_records] == [1, 2, 3, 4]
+    again, records = resumed(whole.settings, cut)
+    assert_same_end(whole, again, cut)
+    assert [record.round for record in records] == [1, 2, 3]
     assert unfinished_in(cut) == []
+    assert {checkpoint.round for checkpoint, _ in kept} == {1, 2, 3}
+    for checkpoint, before in kept:
+        assert_same_held(checkpoint, before)
+        assert (checkpoint.standing, checkpoint.last_record) == (before.standing, before.last_record)
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Of a method that remembers much on both sides."""
-    return load_settings([DIGITS], [*FEW, "method=scaffold", f"output_dir={tmp_path_factory.mktemp('runs')}"])
+def whole(undisturbed: UndisturbedRuns) -> Undisturbed:
+    """A run of a method that remembers much on both sides."""
+    return undisturbed("scaffold", *FOUR_ROUNDS)
 
 
 @pytest.fixture(scope="module")
-def whole(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> tuple[Server, Path]:
-    """The run that was not interrupted; nothing in it may change."""
-    run_dir = tmp_path_factory.mktemp("whole")
-    server, _ = simulate(build_experiment(settings), run_dir=run_dir)
-    return server, run_dir
+def settings(whole: Undisturbed) -> Settings:
+    """Its settings."""
+    return whole.settings
 
 
-def test_a_run_can_be_interrupted_in_every_round(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
-) -> None:
+def test_a_run_can_be_interrupted_in_every_round(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     for round_ in (1, 2, 3, 3, 4):
         run_until(round_, settings, cut)
         assert len(read_ledger(cut / LEDGER_NAME)[1]) == round_ - 1
     again, _ = resumed(settings, cut)
-    assert_same_end(*whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
 @pytest.mark.parametrize(
@@ -133,25 +155,24 @@ def test_a_run_can_be_interrupted_in_every_round(
     ],
 )
 def test_what_the_ledger_holds_beyond_the_checkpoint_is_cut(
-    tiny_settings: SettingsFactory, tmp_path: Path, tail: bytes
+    undisturbed: UndisturbedRuns, tmp_path: Path, tail: bytes
 ) -> None:
-    whole, cut, settings = tmp_path / "whole", tmp_path / "cut", tiny_settings(*FEW, "checkpoint_every=2")
-    server, _ = simulate(build_experiment(settings), run_dir=whole)
-    run_until(4, settings, cut)
+    whole, cut = undisturbed("dapperfl", *FOUR_ROUNDS, "checkpoint_every=2"), tmp_path / "cut"
+    run_until(4, whole.settings, cut)
     ledger = cut / LEDGER_NAME
     (cut / CHECKPOINTS_NAME / "round_00003.safetensors").unlink()  # a killed run has no way out
     assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == ["round_00002.safetensors"]
     assert ledger.read_bytes().count(b"\n") == 4
     with ledger.open("ab") as file:
         file.write(tail)
-    again, records = resumed(settings, cut)
+    again, records = resumed(whole.settings, cut)
     assert [record.round for record in records] == [1, 2, 3, 4]
-    assert_same_end(server, whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
 @pytest.mark.parametrize("lost", [3, 1])
 def test_rounds_that_the_ledger_lost_are_run_again(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
+    settings: Settings, whole: Undisturbed, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
 ) -> None:
     cut = tmp_path / "cut"
     run_until(4, settings, cut)
@@ -160,11 +181,11 @@ def test_rounds_that_the_ledger_lost_are_run_again(
     (cut / LEDGER_NAME).write_bytes(b"".join(lines))
     again, _ = resumed(settings, cut)
     assert f"round_00003.safetensors is of round 3, the ledger ends with {lost - 1}" in caplog.messages[0]
-    assert_same_end(*whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
 def test_with_no_usable_checkpoint_it_starts_over_and_says_so(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    settings: Settings, whole: Undisturbed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut = tmp_path / "cut"
     run_until(4, settings, cut)
@@ -173,14 +194,14 @@ def test_with_no_usable_checkpoint_it_starts_over_and_says_so(
     again, _ = resumed(settings, cut)
     assert len(caplog.messages) >= 3
     assert caplog.messages[-1] == f"no usable checkpoint below {cut}: the run starts over from round 1"
-    assert_same_end(*whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
 @pytest.mark.parametrize("left", ["nothing", "empty folder", "settings", "empty ledger", "torn ledger"])
 def test_where_nothing_was_begun_a_run_starts(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, left: str, caplog: pytest.LogCaptureFixture
+    settings: Settings, whole: Undisturbed, tmp_path: Path, left: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_dir, ledger = tmp_path / "run", (whole[1] / LEDGER_NAME).read_text()
+    run_dir, ledger = tmp_path / "run", (whole.run_dir / LEDGER_NAME).read_text()
     if left != "nothing":
         run_dir.mkdir()
     match left:
@@ -191,32 +212,29 @@ def test_where_nothing_was_begun_a_run_starts(
         case "torn ledger":
             (run_dir / LEDGER_NAME).write_text(ledger[:50])
     server, _ = resumed(settings, run_dir)
-    assert_same_end(*whole, server, run_dir)
+    assert_same_end(whole, server, run_dir)
     assert (run_dir / SETTINGS_NAME).read_text() == settings.as_yaml()
     assert caplog.messages == []
 
 
-def test_whatever_cuts_a_run_short_no_finished_round_is_repeated(
-    tiny_settings: SettingsFactory, tmp_path: Path
-) -> None:
+def test_whatever_cuts_a_run_short_no_finished_round_is_repeated(undisturbed: UndisturbedRuns, tmp_path: Path) -> None:
     class Fail(RunObserver):
         def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
             started.append(round_)
             if round_ == 4 and started.count(4) == 1:
                 raise RuntimeError("out of luck")
 
-    settings, started = tiny_settings(*FEW, "checkpoint_every=2"), list[int]()
+    whole, started = undisturbed("dapperfl", *FOUR_ROUNDS, "checkpoint_every=2"), list[int]()
     with pytest.raises(RuntimeError, match="out of luck"):
-        simulate(build_experiment(settings), [Fail()], tmp_path / "cut")
-    again, _ = simulate(build_experiment(settings), [Fail()], tmp_path / "cut", resume=True)
+        simulate(build_experiment(whole.settings), [Fail()], tmp_path / "cut")
+    again, _ = simulate(build_experiment(whole.settings), [Fail()], tmp_path / "cut", resume=True)
     assert started == [1, 2, 3, 4, 4]
-    server, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
-    assert_same_end(server, tmp_path / "whole", again, tmp_path / "cut")
+    assert_same_end(whole, again, tmp_path / "cut")
 
 
 @pytest.mark.parametrize("line", [b"whole", b"torn", b"missing"])
 def test_an_interrupt_while_the_ledger_is_written_costs_only_what_is_not_in_it(
-    tiny_settings: SettingsFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
+    undisturbed: UndisturbedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     written = LedgerWriter.round_finished
 
@@ -230,48 +248,26 @@ def test_an_interrupt_while_the_ledger_is_written_costs_only_what_is_not_in_it(
             raise KeyboardInterrupt
         written(ledger, record)
 
-    settings, cut = tiny_settings(*FEW, "checkpoint_every=9"), tmp_path / "cut"
+    whole, cut = undisturbed("dapperfl"), tmp_path / "cut"
     monkeypatch.setattr(LedgerWriter, "round_finished", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        simulate(build_experiment(settings), run_dir=cut)
+        simulate(build_experiment(whole.settings), run_dir=cut)
     monkeypatch.undo()
     expected = 3 if line == b"whole" else 2
     assert [path.name for path in (cut / CHECKPOINTS_NAME).iterdir()] == [f"round_0000{expected}.safetensors"]
-    again, _ = resumed(settings, cut)
-    server, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
-    assert_same_end(server, tmp_path / "whole", again, cut)
+    again, _ = resumed(whole.settings, cut)
+    assert_same_end(whole, again, cut)
 
 
-@EVERY_METHOD
-def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(
-    tiny_settings: SettingsFactory, method: str, overrides: tuple[str, ...]
-) -> None:
-    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", *overrides))
-    server = Server(experiment)
-    clients, kept = ClientSide(experiment, server.memories), list[tuple[Checkpoint, Checkpoint]]()
-    for _ in range(3):
-        for client_id in server.round_clients():
-            server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
-        server.close_round()
-        checkpoint = server.checkpoint()
-        kept.append((checkpoint, copy.deepcopy(checkpoint)))
-    for checkpoint, before in kept:
-        assert_same_tensors(checkpoint.weights, before.weights)
-        assert_same_memory(checkpoint.memory, before.memory)
-        assert list(checkpoint.memories) == list(before.memories)
-        for client_id, memory in before.memories.items():
-            assert_same_memory(checkpoint.memories[client_id], memory)
-        assert (checkpoint.best, checkpoint.last_record) == (before.best, before.last_record)
-
-
-def test_a_finished_run_stays_as_it_is(settings: Settings, whole: tuple[Server, Path]) -> None:
-    server, run_dir = whole
+def test_a_finished_run_stays_as_it_is(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole.run_dir, run_dir)
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     again, records = resumed(settings, run_dir)
     assert records == read_ledger(run_dir / LEDGER_NAME)[1]
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
-    assert_same_end(server, run_dir, again, run_dir)
-    assert again.last_record == server.last_record
+    assert_same_end(whole, again, run_dir)
+    assert again.last_record == whole.held.last_record
 
 
 def test_a_run_that_is_still_going_is_not_taken_over(settings: Settings, tmp_path: Path) -> None:
@@ -286,19 +282,15 @@ def test_a_run_that_is_still_going_is_not_taken_over(settings: Settings, tmp_pat
     assert read_ledger(tmp_path / LEDGER_NAME)[1] == records
 
 
-def test_a_run_killed_before_its_last_file_gets_it(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
-) -> None:
+def test_a_run_killed_before_its_last_file_gets_it(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
-    shutil.copytree(whole[1], cut)
+    shutil.copytree(whole.run_dir, cut)
     (cut / MODEL_NAME).unlink()
     again, _ = resumed(settings, cut)
-    assert_same_end(*whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
-def test_what_comes_later_waits_for_what_comes_first(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path
-) -> None:
+def test_what_comes_later_waits_for_what_comes_first(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     cut.mkdir()
     (cut / CHECKPOINTS_NAME).touch()
@@ -308,7 +300,7 @@ def test_what_comes_later_waits_for_what_comes_first(
     assert not (cut / MODEL_NAME).exists()
     (cut / CHECKPOINTS_NAME).unlink()
     again, _ = resumed(settings, cut)
-    assert_same_end(*whole, again, cut)
+    assert_same_end(whole, again, cut)
 
 
 def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Settings, tmp_path: Path) -> None:
@@ -327,29 +319,18 @@ def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Setti
     assert again.memories == {}
 
 
-def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(
-    settings: Settings, whole: tuple[Server, Path], tmp_path: Path, chance: random.Random
+@pytest.mark.long
+def test_a_run_killed_at_any_flush_ends_as_if_it_had_not_been(
+    settings: Settings, whole: Undisturbed, tmp_path: Path, chance: random.Random
 ) -> None:
     cut, file = tmp_path / "cut", tmp_path / "experiment.yaml"
     file.write_text(settings.as_yaml())
-    for last in (3, 4):
-        command = [sys.executable, "-c", held_before(last) + PROGRAM, file, cut]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        _wait_for_start(process, cut / SETTINGS_NAME, since=time.time())
-        time.sleep(chance.uniform(0, 0.5))
-        process.send_signal(signal.SIGKILL)
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == -signal.SIGKILL, errors
+    for flushes in (chance.randint(1, 6), chance.randint(1, 3)):  # of a run of four rounds, and of what is left of it
+        command = [sys.executable, "-c", KILLED_AT_A_FLUSH.format(flushes=flushes) + PROGRAM, file, cut]
+        killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=600)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
     subprocess.run([sys.executable, "-c", PROGRAM, file, cut], check=True, timeout=600)
     saved = load_file(cut / MODEL_NAME)
-    assert all(tensor.equal(saved[name]) for name, tensor in whole[0].state.weights.items())
-    assert ledger_of(cut) == ledger_of(whole[1])
+    assert all(tensor.equal(saved[name]) for name, tensor in whole.held.weights.items())
+    assert ledger_of(cut) == ledger_of(whole.run_dir)
     assert unfinished_in(cut) == []
-
-
-def _wait_for_start(process: subprocess.Popen[str], settings_file: Path, since: float) -> None:
-    """Until the run has opened its folder, which is right before its first round."""
-    while not settings_file.exists() or settings_file.stat().st_mtime < since:
-        assert process.poll() is None
-        assert time.time() < since + 300
-        time.sleep(0.01)

@@ -15,13 +15,14 @@ from fedml_dapper.federation import Ready, RunJournal, SumMessage, build_experim
 from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed, Survivors
 from fedml_dapper.pruning import encoded_changes, slim_tensors
 
+from ..grids import first_and_long
 from .silos_in_process import SECURE, Federation
 from .test_privacy import FREE_OF_NORMS, same
 
 SettingsFactory = Callable[..., Settings]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedrolex", "dapperfl_slim", "fedbn"])
+@pytest.mark.parametrize("method", first_and_long("heterofl", "fedavg", "fedrolex", "dapperfl_slim", "fedbn"))
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
     silos: Callable[..., Federation], tiny_settings: SettingsFactory, method: str
 ) -> None:

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-import torch
 
-from fedml_dapper.config import Settings
-from fedml_dapper.federation import (
-    Agreement,
-    ClientSide,
-    Codec,
-    Server,
-    build_experiment,
-    simulate,
-)
+from fedml_dapper.federation import Agreement, ClientSide, Codec, Server, build_experiment
 from fedml_dapper.methods import METHODS, Downlink, Memory, Upload
 
-SettingsFactory = Callable[..., Settings]
+from ..grids import sampled
+from .interruptions import assert_same_held, assert_same_memory
+from .undisturbed import UndisturbedRuns
 
 
-@pytest.mark.parametrize(("method", "overrides"), [*((name, ()) for name in METHODS), ("dapperfl", ("at_home=norms",))])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "overrides"),
+    sampled([*((name, ()) for name in METHODS), ("dapperfl", ("at_home=norms", "devices=true"))]),
+)
 def test_a_client_may_be_served_by_another_process_in_every_round(
-    tiny_settings: SettingsFactory, method: str, overrides: tuple[str, ...]
+    undisturbed: UndisturbedRuns, method: str, overrides: tuple[str, ...]
 ) -> None:
-    few = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "comm_round=3", "epochs=1")
-    experiment = build_experiment(tiny_settings(f"method={method}", *overrides, *few, "frequency_of_the_test=3"))
-    expected, _ = simulate(experiment)
-
+    expected = undisturbed(method, *overrides)
+    experiment = build_experiment(expected.settings)
     codec = Codec(experiment.method.problem.layout, Agreement.of(experiment))
-    server, memories = Server(experiment), dict.fromkeys(range(5), Memory())
-    for _ in range(3):
+    server, memories = Server(experiment), dict[int, Memory]()
+    for _ in range(expected.held.round):
         for client_id in server.round_clients():
-            downlink, memory = codec.decode(codec.encode(server.downlink(client_id), memories[client_id]))
+            packed = codec.encode(server.downlink(client_id), memories.get(client_id, Memory()))
+            downlink, memory = codec.decode(packed)
             assert isinstance(downlink, Downlink)
             elsewhere = ClientSide(experiment)
             elsewhere.memories[client_id] = memory or Memory()
@@ -43,11 +39,12 @@ def test_a_client_may_be_served_by_another_process_in_every_round(
             memories[client_id] = returned or Memory()
             server.receive(received)
         server.close_round()
+    assert_same_held(replace(server.checkpoint(), memories=expected.held.memories), expected.held)
+    assert memories.keys() == expected.held.memories.keys()
+    for client_id, memory in memories.items():
+        assert_same_memory(sorted_by_name(memory), sorted_by_name(expected.held.memories[client_id]))
 
-    assert server.state.memory.values == expected.state.memory.values
-    for ours, theirs in (
-        (server.state.weights, expected.state.weights),
-        (server.state.memory.tensors, expected.state.memory.tensors),
-    ):
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+def sorted_by_name(memory: Memory) -> Memory:
+    """As messages hold tensors."""
+    return Memory(dict(sorted(memory.tensors.items())), memory.values)

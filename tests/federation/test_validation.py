@@ -18,6 +18,8 @@ from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.methods import METHODS, Upload
 from fedml_dapper.pruning import DENSE, PruningPlan, slim_tensors
 
+from ..grids import sampled
+
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "epochs=2")
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
@@ -142,7 +144,7 @@ def test_channels_that_the_server_chose_are_the_only_ones(tiny_settings: Setting
     server.receive(upload)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sampled(sorted(METHODS)))
 def test_no_method_takes_extras_that_it_does_not_know(tiny_settings: SettingsFactory, name: str) -> None:
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()
     experiment = build_experiment(tiny_settings(f"method={name}", *FEW, "epochs=1", *model))
@@ -173,9 +175,11 @@ def test_counters_as_high_as_they_may_be_leave_honest_uploads_in_bounds(tiny_set
 
 def test_batches_may_be_as_small_as_their_owner_likes(tiny_settings: SettingsFactory) -> None:
     """Of two samples each, as from a loader of the user's own, where the experiment's own would be of 1024."""
-    _, uploads = first_round(build_experiment(tiny_settings(*FEW, "method=fedavg", "batch_size=2")))
+    _, uploads = first_round(
+        build_experiment(tiny_settings(*FEW, "client_share=0.08", "method=fedavg", "batch_size=2"))
+    )
     assert max(upload.metrics.steps for upload in uploads) > 16 * 2  # epochs of one batch each
-    server = Server(build_experiment(tiny_settings(*FEW, "method=fedavg", "batch_size=1024")))
+    server = Server(build_experiment(tiny_settings(*FEW, "client_share=0.08", "method=fedavg", "batch_size=1024")))
     server.round_clients()
     for upload in uploads:
         server.receive(upload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -28,12 +29,16 @@ from fedml_dapper.profiling import Profiler
 from tests.federation.interruptions import (
     FEW,
     SECONDS,
+    Ended,
     assert_same_end,
+    assert_same_held,
     assert_same_memory,
     assert_same_tensors,
     resumed,
     run_until,
 )
+from tests.federation.undisturbed import UndisturbedRuns
+from tests.grids import first_and_long, sampled
 from tests.waiting import wait_until
 
 SettingsFactory = Callable[..., Settings]
@@ -101,10 +106,15 @@ class Killer(RunObserver):
                 worker.join()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_bits_for_every_method(tiny_settings: SettingsFactory, method: str) -> None:
-    experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "comm_round=2", "frequency_of_the_test=2"))
-    assert_same_run(*one_after_another_and_side_by_side(experiment))
+@pytest.mark.long
+@pytest.mark.parametrize("method", sampled(METHODS))
+def test_the_same_bits_for_every_method(undisturbed: UndisturbedRuns, tmp_path: Path, method: str) -> None:
+    whole = undisturbed(method)
+    server, _ = simulate(with_workers(build_experiment(whole.settings), 2), run_dir=tmp_path)
+    side_by_side = Ended(server.checkpoint(), tmp_path)
+    assert_same_held(side_by_side.held, whole.held)
+    assert side_by_side.rounds == whole.rounds
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(
@@ -204,24 +214,21 @@ def test_an_error_comes_back_with_the_place_it_was_raised_at(
     assert multiprocessing.active_children() == []
 
 
-def test_a_run_goes_on_with_another_number_of_workers(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    few = tuple(each for each in FEW if "comm_round" not in each)
-    by_one, by_two = (
-        tiny_settings(*few, "comm_round=3", "method=scaffold", "threads=1", f"workers={count}") for count in (1, 2)
-    )
-    server, _ = simulate(build_experiment(by_one), run_dir=tmp_path / "whole")
-    run_until(2, by_two, tmp_path / "parts")
+def test_a_run_goes_on_with_another_number_of_workers(undisturbed: UndisturbedRuns, tmp_path: Path) -> None:
+    whole = undisturbed("scaffold", "threads=1")
+    device_args = whole.settings.device_args.model_copy(update={"workers": 2})
+    run_until(2, whole.settings.model_copy(update={"device_args": device_args}), tmp_path / "parts")
     assert multiprocessing.active_children() == []
-    other, _ = resumed(by_one, tmp_path / "parts")
+    other, _ = resumed(whole.settings, tmp_path / "parts")
     ledger = tmp_path / "parts" / "ledger.jsonl"
     text = ledger.read_text()
     assert '"workers":2' in text
     ledger.write_text(text.replace('"workers":2', '"workers":1'))  # the one thing that tells
-    assert_same_end(server, tmp_path / "whole", other, tmp_path / "parts")
+    assert_same_end(whole, other, tmp_path / "parts")
 
 
 @pytest.mark.parametrize(
-    "example", ["own_model/experiment.yaml", "own_data/experiment.yaml", "segmentation/shapes.yaml"]
+    "example", first_and_long("own_model/experiment.yaml", "own_data/experiment.yaml", "segmentation/shapes.yaml")
 )
 def test_networks_data_and_tasks_of_ones_own(example: str, tmp_path: Path) -> None:
     small = ("comm_round=1", "epochs=1", "threads=1", "workers=2", f"output_dir={tmp_path}")
@@ -301,7 +308,9 @@ def test_as_many_workers_as_cores_have_room_for(
     assert (found.count, found.threads) == expected
 
 
-def test_parts_of_workers_are_added_up(tiny_settings: SettingsFactory) -> None:
+def test_parts_of_workers_are_added_up(tiny_settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))  # in workers too, which are forks
     experiment = with_workers(build_experiment(tiny_settings(*ONE_ROUND)), 2)
     profiler, started = Profiler(experiment.device), time.perf_counter()
     with profiler.active():
@@ -341,7 +350,7 @@ class Sleeper(FedAvg):
 
     def local_update(self, client, downlink):
         client.on_step(1, 2)
-        time.sleep(300)
+        time.sleep(300)  # until it is ended
 """
 PROGRAM = """
 import multiprocessing, sys, time
@@ -367,7 +376,7 @@ with interruption.ending_in_order("it"):
     ("number", "to_all", "code"),
     [
         (signal.SIGINT, True, INTERRUPTED),
-        (signal.SIGTERM, False, INTERRUPTED),
+        pytest.param(signal.SIGTERM, False, INTERRUPTED, marks=pytest.mark.long),
         (signal.SIGKILL, False, -signal.SIGKILL),
     ],
 )

@@ -14,13 +14,15 @@ from fedml_dapper.federation import Server, build_experiment, simulate
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 
+from ..grids import sampled
+
 SettingsFactory = Callable[..., Settings]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FEW = ("client_num_in_total=5", "client_num_per_round=5")  # one of each level
 DEVICES = "dapper_args.evaluation={devices: true}"
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
 def test_every_method_trains_and_is_tested(tiny_settings: SettingsFactory, method: str) -> None:
     server, records = simulate(build_experiment(tiny_settings(*FEW, DEVICES, f"method={method}", "using_gpu=true")))
     assert records[-1].scores is not None
