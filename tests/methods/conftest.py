@@ -16,8 +16,9 @@ DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
-    """As everywhere, on smaller images: what is compared here is run against run."""
-    return partial(tiny_settings, "image_size=16")
+    """As everywhere, with one client of each level: what is compared here is run against run."""
+    small = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "frequency_of_the_test=2")
+    return partial(tiny_settings, *small)
 
 
 @pytest.fixture(scope="session")

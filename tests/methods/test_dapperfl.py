@@ -180,7 +180,7 @@ def test_what_everyone_drops_never_changes(tiny_settings: SettingsFactory) -> No
 def test_permuting_arrival_changes_nothing(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings())
     results = []
-    for order in (range(10), [7, 2, 9, 0, 4, 1, 8, 3, 6, 5]):
+    for order in (range(5), [2, 4, 0, 1, 3]):
         server, clients = Server(experiment), ClientSide(experiment)
         server.round_clients()
         for client_id in order:
@@ -221,7 +221,7 @@ def test_official_compatibility_masks_and_zero_fills(tiny_settings: SettingsFact
     assert upload.plan is DENSE
     assert float((weights != 0).double().mean()) == pytest.approx(0.04, abs=0.01)  # (1 - rho)^2
     server, _ = simulate(experiment)
-    everyone = [one_upload(experiment, client_id)[1].weights for client_id in range(10)]
+    everyone = [one_upload(experiment, client_id)[1].weights for client_id in range(5)]
     dropped = torch.stack([w["stages.3.0.conv2.weight"] == 0 for w in everyone]).all(dim=0)
     assert dropped.any()
     assert bool((server.state.weights["stages.3.0.conv2.weight"][dropped] == 0).all())

@@ -12,7 +12,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
 
 SettingsFactory = Callable[..., Settings]
-FIVE = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.1")
+FIVE = ("client_num_in_total=5", "client_num_per_round=5")
 
 
 def test_the_smallest_network_is_everybody_s(tiny_settings: SettingsFactory) -> None:

@@ -61,12 +61,9 @@ def test_without_momentum_it_is_fedavg_and_with_it_the_first_round_is(
     first, carried = weights("fedavg", 1), weights("fedavgm", 1, 0.9)
     assert all(torch.allclose(tensor, carried[name], rtol=0, atol=1e-6) for name, tensor in first.items())
     second = weights("fedavgm", 2, 0.9)
-    statistics = running_statistics(build_experiment(tiny_settings(*FIVE)).method.problem.backbone)
+    backbone = build_experiment(tiny_settings(*FIVE)).method.problem.backbone
+    initial, statistics = backbone.state_dict(), running_statistics(backbone)
     for name in plain.keys() - statistics.keys():
         if plain[name].is_floating_point():
-            expected = plain[name] + 0.9 * (first[name] - initial(tiny_settings)[name])
+            expected = plain[name] + 0.9 * (first[name] - initial[name])
             torch.testing.assert_close(second[name], expected, rtol=0, atol=1e-5)
-
-
-def initial(tiny_settings: SettingsFactory) -> dict[str, Tensor]:
-    return build_experiment(tiny_settings(*FIVE)).method.problem.backbone.state_dict()
