@@ -66,6 +66,7 @@ setup(
             "build>=1",
             "codespell>=2.3",
             "coverage>=7",
+            "filelock>=3",
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",

@@ -168,6 +168,7 @@ def test_without_the_data_it_goes_on_and_says_so(tmp_path: Path) -> None:
     assert_refused(call("export", run.folder, "--int8", "-o", tmp_path / "other"), "--calibrate", tmp_path / "other")
 
 
+@pytest.mark.long
 def test_pictures_get_their_class_by_every_format(finished_own: FinishedRun, tmp_path: Path) -> None:
     pictures = write_pictures(finished_own, tmp_path / "shots", 5)
     out = tmp_path / "phone"

@@ -1,6 +1,6 @@
 """Five levels in four formats: each file does what the model does, here and in programs that know nothing of us.
 
-One level in all formats and all levels in one say enough for every change; the other cells are nightly.
+One level in all formats and all levels in one say enough for a change; the other cells are nightly.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from itertools import product
 from pathlib import Path
 
@@ -25,18 +26,20 @@ from fedml_dapper.export import FORMATS, Card, Exporter, choose, predict, read_s
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.federation.testing import evaluate
 
+from ..grids import first_and_long
 from .conftest import ROOT, pixels_of, write_pictures
 
 LEVELS, MIDDLE = (1, 2, 3, 4, 5), 3
-CROSS = (*((MIDDLE, name) for name in FORMATS), *((level, "onnx") for level in LEVELS if level != MIDDLE))
+NOW = (*product((MIDDLE,), FORMATS), (LEVELS[-1], "onnx"))
+CROSS = (*NOW, *product(LEVELS, ("onnx",)))
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
 
-def cells(*first: tuple[int, str]) -> list[ParameterSet]:
-    """Every level in every format, of which all but the ``first`` are nightly."""
-    return [
-        pytest.param(*cell, marks=() if cell in first else pytest.mark.nightly) for cell in product(LEVELS, FORMATS)
-    ]
+def cells(now: Collection[tuple[int, str]], cross: Collection[tuple[int, str]] = ()) -> list[ParameterSet]:
+    """Every level in every format: some ``now``, what else is in the ``cross`` is long, and the rest nightly."""
+    marks = dict.fromkeys(product(LEVELS, FORMATS), pytest.mark.nightly)
+    marks |= dict.fromkeys(cross, pytest.mark.long)
+    return [pytest.param(*cell, marks=() if cell in now else mark) for cell, mark in marks.items()]
 
 
 class Exported(dict[tuple[int, str], tuple[Path, Card]]):
@@ -85,7 +88,7 @@ def outputs_of_ours(run: FinishedRun, level: int, pixels: Tensor) -> Tensor:
     return outputs
 
 
-@pytest.mark.parametrize(("level", "name"), cells(*CROSS))
+@pytest.mark.parametrize(("level", "name"), cells(NOW, CROSS))
 def test_a_file_does_what_the_model_does(exported: Exported, finished: FinishedRun, level: int, name: str) -> None:
     folder, card = exported[level, name]
     runtime = FORMATS[name].read(folder / FORMATS[name].file_name)
@@ -98,22 +101,15 @@ def test_a_file_does_what_the_model_does(exported: Exported, finished: FinishedR
     assert figures.difference is not None
     assert figures.difference < 1e-4
     assert (figures.dense_milliseconds is None) == (level == 1)
-
-
-@pytest.mark.parametrize(("level", "name"), cells(*CROSS))
-def test_accuracy_through_the_file_is_the_model_s(
-    exported: Exported, finished: FinishedRun, level: int, name: str
-) -> None:
     assert finished.experiment is not None
     model, task = finished.method.level_model(finished.state, level), finished.method.problem.task
-    expected = {
+    accuracy = {
         test.domain: evaluate(model, task, test, torch.device("cpu")).headline for test in finished.experiment.tests
     }
-    [figures] = [figures for figures in exported[level, name][1].files if figures.format == name]
-    assert figures.accuracy == pytest.approx(expected, abs=0.51)  # one picture of 200 on the edge
+    assert figures.accuracy == pytest.approx(accuracy, abs=0.51)  # one picture of 200 on the edge
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", first_and_long(MIDDLE, *(level for level in LEVELS if level != MIDDLE)))
 def test_the_sidecar_says_what_a_device_of_the_level_carries(
     exported: Exported, finished: FinishedRun, level: int
 ) -> None:
@@ -160,14 +156,14 @@ def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: F
     assert told.stdout == f"{expected.label}\n"
 
 
-@pytest.mark.parametrize(("level", "name"), cells((5, "onnx"), (2, "torchscript")))
+@pytest.mark.parametrize(("level", "name"), cells([(2, "torchscript")], [(5, "onnx")]))
 def test_so_it_is_for_the_quickstart(
     exported_quickstart: Exported, finished_quickstart: FinishedRun, level: int, name: str
 ) -> None:
     assert_is_the_models(exported_quickstart, finished_quickstart, level, name, network="resnet10")
 
 
-@pytest.mark.parametrize(("level", "name"), cells((MIDDLE, "onnx"), (MIDDLE, "safetensors")))
+@pytest.mark.parametrize(("level", "name"), cells([(2, "torchscript")], [(MIDDLE, "onnx")]))
 def test_so_it_is_for_a_network_of_ones_own(
     exported_own: Exported, finished_own: FinishedRun, level: int, name: str
 ) -> None:
@@ -184,7 +180,7 @@ def assert_is_the_models(exported: Exported, run: FinishedRun, level: int, name:
 
 
 def test_weights_go_into_a_network_of_ones_own_and_bring_its_code_along(exported_own: Exported) -> None:
-    folder = exported_own.middle
+    folder, _ = exported_own[2, "safetensors"]
     assert (folder / "my_model.py").is_file()
     assert b"/my_model.py" not in (folder / "model.safetensors").read_bytes()  # nor where it was on this machine
     net = fedml_dapper.load_model(folder / "model.safetensors")
