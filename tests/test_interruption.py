@@ -107,6 +107,14 @@ try:
 except BaseException as error:
     raise ImportError from error
 """
+AN_IMPORT_THAT_SWALLOWS_IT = """
+import asker
+try:
+    asker.ready()
+    asker.wait()
+except BaseException:
+    asker.wait()
+"""
 REPORTING = """
     try:
         ready()
@@ -186,8 +194,13 @@ def test_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     assert "ValueError: its own" in stderr
 
 
-def test_of_imports_at_once(tmp_path: Path) -> None:
-    (tmp_path / "imported.py").write_text(AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT)
+@pytest.mark.parametrize(
+    "imported",
+    [AN_IMPORT_THAT_MAKES_ANOTHER_ERROR_OF_IT, AN_IMPORT_THAT_SWALLOWS_IT],
+    ids=["another_error", "swallowed"],
+)
+def test_of_imports_at_once(imported: str, tmp_path: Path) -> None:
+    (tmp_path / "imported.py").write_text(imported)
     process = started(AN_IMPORT, tmp_path)
     process.terminate()
     _, stderr = process.communicate(timeout=WITHIN_S)

@@ -135,11 +135,12 @@ class Federation:
         self._threads[rank].join(WITHIN_S)
 
     def stop(self) -> None:
-        for rank, thread in self._threads.items():
-            if thread.is_alive() and rank in self._managers:
+        """End all that have not ended; the server last, as who has an upload would look for it for an hour."""
+        for ranks in (self._threads.keys() - {0}, {0} & self._threads.keys()):
+            for rank in ranks & self._managers.keys():
                 self._managers[rank].stop()
-        for thread in self._threads.values():
-            thread.join(WITHIN_S)
+            for rank in ranks:
+                self._threads[rank].join(WITHIN_S)
 
     def _wait_until(self, is_so: Callable[[], bool]) -> None:
         def is_so_or_over() -> bool:
