@@ -25,12 +25,14 @@ from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 from ...waiting import wait_until
 from ..processes import ROOT, free_port
 from .manager import Manager
-from .raw_silo import CHECK, SECONDS
+from .raw_silo import SECONDS
 
 NUM_SILOS = 2
 MAX_MESSAGE_MB = 4
 READY = 0
 """FedML's type of the message by which a transport says that it is connected."""
+LAST = "last"
+"""Type of a message that comes behind all others."""
 
 
 def make_certificates(folder: Path, num_silos: int = 4, *edges: int, hosts: Sequence[str] = ()) -> Path:
@@ -77,7 +79,7 @@ class Running:
 
     def rest(self) -> list[Message]:
         """Of a server: what came until now and has not been looked at. One message more comes behind all of it."""
-        last = Message("last", 0, 0)
+        last = Message(LAST, 0, 0)
         self.transport._inbox.put(last)
         return list(iter(self.next, last))
 
@@ -86,8 +88,8 @@ class Running:
         more, which comes behind all others."""
         if silo is None:
             return not self.rest()
-        self.transport.send_message(Message(CHECK, 0, silo.transport._rank))
-        return silo.next().get_type() == CHECK
+        self.transport.send_message(Message(LAST, 0, silo.transport._rank))
+        return silo.next().get_type() == LAST
 
     def stop(self) -> None:
         self.transport.stop_receive_message()
