@@ -24,7 +24,9 @@ COMMANDS = {
     "mqtt": ("run/silo_mqtt.sh", "config/quickstart.yaml"),
 }  # fmt: skip
 SILOS = ("training_type=cross_silo", "round_timeout_s=3600")
-SMALL = ("width=8", "client_share=0.08", "epochs=2", "threads=1")
+SMALL = (
+    "client_num_in_total=4", "client_num_per_round=4", "width=8", "client_share=0.08", "epochs=2", "threads=1"
+)  # fmt: skip
 FEW_ROUNDS = "comm_round=2"
 
 pytestmark = [

@@ -148,9 +148,6 @@ def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     first = finished(words, run_dir)
     assert "going on after round" in first.stderr
     assert_same(run_dir, *simulate(build_experiment(settings)))
-    second = finished(words, run_dir)  # ends at once, with all its ranks
-    assert "Report:" in second.stdout
-    assert_same(run_dir, *simulate(build_experiment(settings)))
 
 
 @pytest.mark.parametrize(
