@@ -185,6 +185,7 @@ def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
             federation.start(rank, **({"trainer": holds[rank].trainer} if rank in holds else {}))
         for cuts, hold in enumerate(holds.values(), start=1):
             hold.wait_until_at_work()  # so the round is open
+            wait_until(lambda cuts=cuts: caplog.text.count("connected to the server at") == 4 * cuts)  # all can lose it
             line.cut()
             wait_until(lambda cuts=cuts: caplog.text.count("lost the server at") == 4 * cuts)
             hold.let_go()
