@@ -58,14 +58,8 @@ def rounds_of(transport: str, offline: OfflineProcess, *overrides: str) -> list[
     return read_ledger(ledger)[1]
 
 
-@pytest.mark.parametrize(
-    "transport",
-    [
-        pytest.param("mpi", marks=pytest.mark.long),
-        pytest.param("grpc", marks=pytest.mark.nightly),
-        pytest.param("mqtt", marks=[pytest.mark.nightly, needs_broker]),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("transport", ["mpi", "grpc", pytest.param("mqtt", marks=needs_broker)])
 def test_in_small_its_rounds_are_those_of_one_process(offline: OfflineProcess, transport: str) -> None:
     file = ROOT / "config" / "quickstart.yaml"
     _, expected = simulate(build_experiment(load_settings([file], [*SMALL, FEW_ROUNDS, "workers=1"])))
