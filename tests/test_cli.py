@@ -42,6 +42,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.long
 def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     base = ("run", "-c", experiment, "--set", "comm_round=1", "--output", folder)
@@ -186,6 +187,7 @@ def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_pat
     assert "data/README.md" in missing.stderr
 
 
+@pytest.mark.long
 def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
     simulate(
         build_experiment(tiny_settings("epochs=1", "client_share=0.03")), [LedgerWriter(tmp_path / "ledger.jsonl")]

@@ -237,6 +237,7 @@ def test_the_shell_and_python_understand_every_block(page: Path) -> None:
             ast.parse(text)
 
 
+@pytest.mark.long
 def test_what_does_not_run_is_seen(folder: Path) -> None:
     in_this_process("fedml-dapper settings comm_round")
     for wrong in (

@@ -12,6 +12,7 @@ import pytest
 ROOMS = ("fedml_dapper.evaluation", "fedml_dapper.federation")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("room", ROOMS)
 def test_everything_that_a_room_offers_is_there_whatever_is_asked_first(room: str) -> None:
     package = import_module(room)

@@ -39,6 +39,7 @@ def tiny(tmp_path: Path, tiny_settings: SettingsFactory) -> str:
     return str(file)
 
 
+@pytest.mark.long
 def test_the_front_door_is_light_until_it_is_used() -> None:
     code = (
         "import sys, fedml_dapper; assert 'torch' not in sys.modules; fedml_dapper.run; assert 'torch' in sys.modules"
@@ -46,6 +47,7 @@ def test_the_front_door_is_light_until_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", f"{code}; assert 'fedml' not in sys.modules"], check=True, timeout=120)
 
 
+@pytest.mark.long
 def test_a_run_from_file_to_figures(tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = fedml_dapper.run(
         tiny, {"dapper_args.params.dapperfl.gamma": 0.0, "train_args.epochs": 1}, comm_round=3,
@@ -74,6 +76,7 @@ def test_a_run_from_file_to_figures(tiny: str, tmp_path: Path, capsys: pytest.Ca
     assert (run.folder / "checkpoints" / "round_00003.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_it_computes_what_simulate_does_and_is_found_again(
     tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,6 +220,7 @@ def test_a_notebook_shows_rounds_in_its_own_output(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_the_pages_lines_work(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs" / "start.md").read_text()
     [code] = re.findall(r"## From Python\n\n```python\n(.*?)```", page, re.DOTALL)

@@ -52,6 +52,7 @@ def html(folder):
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_report_is_one_file_under_a_strict_policy(html):
     check_promises(html)
     assert html.count("<svg class=") > 4

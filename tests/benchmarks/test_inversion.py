@@ -35,7 +35,7 @@ def test_the_true_pictures_have_the_gradient_that_is_seen(method: str, levels: l
     assert inversion._cosine(inversion._gradients(experiment, start, seen, -inputs, labels), moved).item() < 0.9
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_step_on_two_pictures_can_be_turned_back() -> None:
     cell = Cell("dapperfl_slim", "upload", 1, None, 7, steps=200, overrides=(*TINY, "width=16"))
     near = inversion.run(cell, None)
@@ -44,6 +44,7 @@ def test_a_step_on_two_pictures_can_be_turned_back() -> None:
     assert near["psnr"] > hidden["psnr"]
 
 
+@pytest.mark.long
 def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     output = tmp_path / "found.jsonl"
     words = ["--seeds", "1", "--noises", "0.1", "--steps", "2", "--output", str(output)]

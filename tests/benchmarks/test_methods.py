@@ -13,6 +13,7 @@ from benchmarks.methods import main
 SMALL = ("width=8", "client_share=0.05", "epochs=1", "client_num_in_total=4", "client_num_per_round=4")
 
 
+@pytest.mark.nightly
 def test_compares_methods_and_does_not_run_finished_ones_again(tmp_path: Path) -> None:
     command = ["--methods", "fedavg,dapperfl", "--rounds", "1", "--output", str(tmp_path)]
     command += [part for override in SMALL for part in ("--set", override)]

@@ -67,6 +67,7 @@ def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     assert "0 of 1" in result.stdout
 
 
+@pytest.mark.long
 def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     nowhere = [f"--set=data_cache_dir={tmp_path / 'nowhere'}", "--set=dataset=office_caltech10"]
     result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), *nowhere])
@@ -75,6 +76,7 @@ def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_
     assert "log.txt" in result.stderr
 
 
+@pytest.mark.long
 def test_list_names_every_bench() -> None:
     result = CliRunner().invoke(main, ["bench", "--list"])
     assert result.exit_code == 0

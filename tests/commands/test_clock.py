@@ -69,6 +69,7 @@ def test_the_page_s_clock_goes_over_the_shipped_fleet(experiment: Path, tmp_path
         assert build_experiment(settings).clock is not None
 
 
+@pytest.mark.long
 def test_a_clock_that_waits_changes_nothing_but_the_time(tiny_settings: SettingsFactory) -> None:
     ended = []
     for overrides in ((fleet(jitter=0.2),), (f"dapper_args.fleet={json.dumps(FLEET)}",)):

@@ -50,6 +50,7 @@ def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp
     assert rows["data of other suites"]["todo"]
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_and_exits_with_2_when_something_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ def test_mpi_with_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "libmpi.so.12" in row.found
 
 
+@pytest.mark.long
 def test_data_that_is_there_and_data_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DAPPER_DATA", raising=False)

@@ -35,6 +35,7 @@ def test_five_questions_make_an_experiment_that_can_be_run(tmp_path: Path, monke
     assert "the run says how much it can" in Path("experiment.yaml").read_text()
 
 
+@pytest.mark.long
 def test_flags_and_defaults_ask_nothing_and_the_file_runs(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     assert init(file, "--yes", "--rounds", 1, "--clients", 4).exit_code == 0

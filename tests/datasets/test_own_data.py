@@ -28,6 +28,7 @@ def batches(client: ClientData, round_: int = 1) -> list[tuple[torch.Tensor, tor
     return [(batch.inputs, batch.targets) for batch in client.batches(round_, 1)]
 
 
+@pytest.mark.long
 def test_the_example_trains(tmp_path: Path) -> None:
     experiment = build_experiment(load_settings([EXAMPLE], [f"output_dir={tmp_path}"]))
     assert [(client.domain, client.num_samples) for client in experiment.clients] == [

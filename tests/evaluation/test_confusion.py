@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 from fedml_dapper.config import Settings
@@ -33,6 +34,7 @@ def test_a_matrix_has_class_names_on_both_sides_and_shares_in_its_cells() -> Non
     assert [text.get_text() for text in axes.texts] == ["75", "25", "100"]
 
 
+@pytest.mark.long
 def test_the_last_model_of_a_run_is_looked_at(tiny_settings: Callable[..., Settings], tmp_path: Path) -> None:
     experiment = build_experiment(tiny_settings("comm_round=1", "epochs=1"))
     server, _ = simulate(experiment, run_dir=tmp_path / "run")

@@ -63,6 +63,7 @@ def test_a_folder_with_file_sidecar_and_card(finished: FinishedRun, tmp_path: Pa
     assert sorted((file, file.read_bytes()) for file in out.iterdir()) == kept
 
 
+@pytest.mark.long
 def test_int8_beside_onnx_and_what_it_costs(finished: FinishedRun, tmp_path: Path) -> None:
     out = tmp_path / "phone"
     result = call("export", finished.folder, "--level", 3, "--int8", "-o", out)

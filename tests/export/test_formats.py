@@ -121,6 +121,7 @@ def test_the_sidecar_says_what_a_device_of_the_level_carries(
     assert (about.input.name, about.output.name, about.output.shape) == ("pixels", "scores", (None, 10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["exported", pytest.param("exported_own", marks=pytest.mark.long)])
 def test_a_program_without_this_package_gets_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, which: str

@@ -58,6 +58,7 @@ class Federation:
         return self.server.close_round()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_long("fedavg", "dapperfl", "heterofl", "dapperfl_slim"))
 def test_what_arrives_when_decides_alone(
     tiny_settings: SettingsFactory, silos: Callable[..., Experiment], method: str

@@ -209,6 +209,7 @@ def test_quarantined_clients_are_left_out_and_come_back(federation: Callable[...
 # Robust aggregation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", first_and_long(5, 1))  # the slimmest, and the whole model
 def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[..., Federation], level: int) -> None:
     wide = ("client_num_in_total=10", "client_num_per_round=10")
@@ -230,6 +231,7 @@ def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[...,
 AS_IN_THE_QUICKSTART = ("method=dapperfl_slim", "norm=standardised", "learning_rate=0.05", "max_grad_norm=2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", first_and_long(("method=dapperfl",), AS_IN_THE_QUICKSTART), ids=["dapperfl", "quickstart"]
 )

@@ -31,6 +31,7 @@ def devices(settings: Settings) -> DeviceScores:
     return found
 
 
+@pytest.mark.long
 def test_they_are_the_cut_models_accuracies_and_nothing_else_changes(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FEW))
     server, rounds = simulate(experiment)

@@ -66,6 +66,7 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     assert method != "fedavg" or initial != expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_long("fedavg", "fdse"))
 def test_own_models_are_scored_as_they_were_trained_if_so_set(tiny_settings: SettingsFactory, method: str) -> None:
     few = (*FEW, f"method={method}", "client_num_per_round=2", "comm_round=2", "validation_share=0.2")
@@ -95,6 +96,7 @@ def test_any_other_word_for_own_models_is_refused(tiny_settings: SettingsFactory
         tiny_settings(*FEW, "personal=both")
 
 
+@pytest.mark.long
 def test_a_slim_models_own_accuracy_does_not_depend_on_the_statistics_it_sends(tiny_settings: SettingsFactory) -> None:
     after = {}
     for statistics in ("slim", "dense_epoch", "recalibrate"):

@@ -56,6 +56,7 @@ def same(left: Tensors, right: Tensors) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_long("heterofl", "dapperfl_slim", "fedavg", "fedecover"))
 def test_without_clip_and_noise_a_run_is_the_plain_one_bit_for_bit(tiny_settings: SettingsFactory, method: str) -> None:
     plain = weights_after(build(tiny_settings, f"method={method}"))
@@ -109,6 +110,7 @@ def test_a_diverged_upload_counts_as_none(tiny_settings: SettingsFactory) -> Non
     assert same(one_round(experiment, moved_by(float("nan"))), one_round(experiment, lambda upload: None))
 
 
+@pytest.mark.long
 def test_epsilon_stands_in_the_ledger_and_a_resumed_run_has_the_same_noise(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_secret_noise_is_other_noise_and_every_round_is_kept(tiny_settings: Sett
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))) == 3
 
 
+@pytest.mark.long
 def test_workers_and_one_process_give_the_same_private_run(tiny_settings: SettingsFactory) -> None:
     for where in ("server", "client"):
         asked = ("method=dapperfl_slim", NOISY.replace("}", f", where: {where}}}"), "comm_round=1")

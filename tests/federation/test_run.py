@@ -125,7 +125,7 @@ def test_what_cannot_run_is_refused_at_once(tiny_settings: SettingsFactory, over
         build_experiment(tiny_settings(override))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_partial_aggregation_of_slim_uploads_learns(tiny_settings: SettingsFactory) -> None:
     params = "dapper_args.params.dapperfl.alpha_0=0.1"
     five = ("client_num_in_total=5", "client_num_per_round=5")  # one of each level

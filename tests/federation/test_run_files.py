@@ -135,6 +135,7 @@ def settings(whole: Undisturbed) -> Settings:
     return whole.settings
 
 
+@pytest.mark.long
 def test_a_run_can_be_interrupted_in_every_round(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     for round_ in (1, 2, 3, 3, 4):

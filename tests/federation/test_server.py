@@ -41,6 +41,7 @@ def test_samples_of_clients_differ_by_round_and_repeat_by_seed(tiny_settings: Se
     assert taking_part == [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
 
 
+@pytest.mark.long
 def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
     _, records = simulate(build_experiment(tiny_settings("comm_round=4")))
     scores = [record.scores for record in records if record.scores is not None]
@@ -51,6 +52,7 @@ def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
             assert best == max(s.domain_accuracy[domain] for s in scores[:position])
 
 
+@pytest.mark.long
 def test_skipped_rounds_are_not_scored_but_the_last_is(tiny_settings: SettingsFactory) -> None:
     _, records = simulate(build_experiment(tiny_settings("comm_round=3", "frequency_of_the_test=2", "epochs=1")))
     assert [record.scores is not None for record in records] == [False, True, True]

@@ -50,6 +50,7 @@ def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
         assert not torch.equal(own[name], uploads[4].weights[name])
 
 
+@pytest.mark.long
 def test_without_its_term_the_personal_models_are_those_of_stand_alone_training(fedavg: Experiment) -> None:
     alone, _ = play(replace(fedavg, method=Local(LocalParams(), fedavg.method.problem)), 2)
     free, _ = play(ditto(fedavg, mu=0), 2)

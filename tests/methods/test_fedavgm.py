@@ -46,6 +46,7 @@ def test_velocity_by_hand() -> None:
     assert server.weights["w"].tolist() == [5.125, 8.0]  # nobody held it: the velocity fades
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
 def test_without_momentum_it_is_fedavg_and_with_it_the_first_round_is(
     tiny_settings: SettingsFactory, aggregation: str

@@ -54,6 +54,7 @@ def server_of_random_weights(experiment: Experiment) -> Server:
     return server
 
 
+@pytest.mark.long
 def test_with_full_models_they_are_fedavg_bit_for_bit(base: Experiment) -> None:
     levels = base.settings.dapper_args.levels.model_copy(update={"ratios": (0.0,) * 5})
     args = base.settings.dapper_args.model_copy(update={"levels": levels})

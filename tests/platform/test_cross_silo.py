@@ -145,6 +145,7 @@ def test_a_killed_client_does_not_stop_the_run(
         assert "rank 3 cannot be reached" in silos.output(0)
 
 
+@pytest.mark.long
 def test_a_finished_run_started_again_ends_without_its_silos(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_finished_run_started_again_ends_without_its_silos(
     assert (federation.run_dir / "ledger.jsonl").read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_late_upload_is_dropped_and_its_client_comes_back(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads,
     caplog: pytest.LogCaptureFixture,
@@ -253,6 +255,7 @@ def scaled(weights: Mapping[str, torch.Tensor], factor: float) -> dict[str, torc
     return {name: tensor * factor if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
 
 
+@pytest.mark.long
 def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

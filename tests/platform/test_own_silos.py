@@ -109,6 +109,7 @@ def check_what_they_said(run_dir: Path) -> None:
         assert record.scores.domain_accuracy.keys() == tests.keys()
 
 
+@pytest.mark.long
 def test_a_late_silo_joins_and_one_comes_back_with_other_data(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,6 +177,7 @@ def device_file(folder: Path, name: str, gmacs_per_s: float, memory_mb: float = 
     return f"{name}.yaml"
 
 
+@pytest.mark.long
 def test_a_silo_names_its_device_and_gets_its_level_and_a_smaller_one_when_it_is_slower_than_that(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,6 +113,7 @@ def finished(words: list[str | Path], run_dir: Path) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.long
 def test_a_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir, settings = tmp_path / "tiny.yaml", tmp_path / "run", tiny_settings(*FEW, "comm_round=4")
     config.write_text(settings.as_yaml())

@@ -26,6 +26,7 @@ def segmentation(*overrides: str) -> Experiment:
     return build_experiment(load_settings([EXAMPLE], [*FEW, "client_share=0.1", *overrides]))
 
 
+@pytest.mark.nightly
 def test_dapperfl_learns_it_and_the_report_shows_masks(tmp_path: Path) -> None:
     experiment = build_experiment(load_settings([EXAMPLE], ["frequency_of_the_test=12", *FEW]))
     _, rounds = simulate(experiment, run_dir=tmp_path / "run")
@@ -60,6 +61,7 @@ def test_pictures_tell_truth_from_prediction() -> None:
     assert not torch.equal(truth[0, 0], prediction[0, 0])
 
 
+@pytest.mark.long
 def test_the_task_augments_training_and_nothing_else() -> None:
     plain, augmented = segmentation("comm_round=1", "task_arguments={augment: false}"), segmentation("comm_round=1")
     before = plain.method.problem.backbone.state_dict()["head.weight"]

@@ -125,6 +125,7 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
     assert sent + 7 * MAX_ENVELOPE_BYTES > MIB + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
 
 
+@pytest.mark.long
 def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -147,6 +148,7 @@ def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     assert not made.exists()
 
 
+@pytest.mark.long
 def test_a_silo_that_starts_again_and_again_costs_the_others_no_time(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -171,6 +173,7 @@ def test_a_silo_that_starts_again_and_again_costs_the_others_no_time(
     assert caplog.text.count("it is sent the round's model once more") <= MAX_STARTS * 3
 
 
+@pytest.mark.long
 def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

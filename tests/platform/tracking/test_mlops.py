@@ -52,6 +52,7 @@ def messenger(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Messe
     event.set_messenger(None)
 
 
+@pytest.mark.long
 def test_metrics_events_and_rounds_reach_fedmls_topics(
     messenger: Messenger, tiny_settings: SettingsFactory, tmp_path: Any
 ) -> None:
@@ -83,6 +84,7 @@ def server_statuses(messenger: Messenger) -> list[str]:
     return [message["status"] for topic, message in messenger.messages if topic.startswith("fl_server/flserver_agent")]
 
 
+@pytest.mark.long
 def test_the_platform_hears_how_a_run_ended(
     messenger: Messenger, tiny_settings: SettingsFactory, tmp_path: Any, run_record: RunRecord
 ) -> None:
