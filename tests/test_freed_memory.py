@@ -41,7 +41,7 @@ def numbers_of(program: str) -> list[float]:
 
 @pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="glibc's ways")
 def test_what_a_step_frees_serves_the_next_one() -> None:
-    """Of six steps after some to begin with: as many as the pages that the system had to give would fill."""
+    """The last six of ten steps ask the system for no more pages than would fill a step's activations."""
     assert numbers_of(FAULTS) == [
         0
     ]  # five without the block, unless something small happens to lie above what is freed

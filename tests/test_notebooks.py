@@ -16,7 +16,7 @@ from .test_prose import broken, links
 
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 RING_OF = {"which_devices": pytest.mark.long}
-"""Of the fastest, which trains least; the others run at night."""
+"""The ring of the notebook that trains least; the others run at night."""
 MOST_BYTES = 150_000
 
 

@@ -98,7 +98,7 @@ def _pytest(tests: Collection[str], scratch: Path, limit_s: float | None) -> tup
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """Of processes that are to find the scratch clone's package, before any that is installed."""
+    """The environment of processes that find the scratch clone's package before any that is installed."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # of a run around this
     # bytecode that is kept goes by a file's size and second, which a mutant may share with what it takes the place of
     return {**ours, "PYTHONPATH": str(scratch), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}

@@ -78,7 +78,7 @@ class Running:
         return self.told.get(timeout=seconds)
 
     def rest(self) -> list[Message]:
-        """Of a server: what came until now and has not been looked at. One message more comes behind all of it."""
+        """The messages that a server has received and not looked at. One message more comes behind all of them."""
         last = Message(LAST, 0, 0)
         self.transport._inbox.put(last)
         return list(iter(self.next, last))
@@ -115,7 +115,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """By which a server's allowances fill up and its files are looked at: it stands still until a test sets it."""
+    """A clock that stands still until a test sets it: a server's allowances and its looks at files go by it."""
     return Clock()
 
 
