@@ -1,8 +1,8 @@
 """Grids of cases (methods, networks, formats): which of them every change runs, and which are left to the nightly ring.
 
-The representatives of a grid run in every ring. A fifth of the other cases joins them, chosen by the commit, so that
-about five commits see all; the rest are marked ``nightly``. A case is in the same fifth in all grids, so that tests
-which share a method's undisturbed run ask for the same methods.
+The representatives of a grid run with every change, and those that take longest in ``.ci/run`` alone. A fifth of the
+other cases joins them there, chosen by the commit, so that about five commits see all; the rest are marked ``nightly``.
+A case is in the same fifth in all grids, so that tests which share a method's undisturbed run ask for the same methods.
 """
 
 from __future__ import annotations
@@ -43,12 +43,17 @@ def is_drawn(case: str) -> bool:
     return crc32(case.encode()) % PARTS == part_of_this_commit()
 
 
-def sampled(cases: Iterable[object], always: Collection[str] = METHODS_OF_EVERY_KIND) -> list[ParameterSet]:
+def sampled(
+    cases: Iterable[object],
+    always: Collection[str] = METHODS_OF_EVERY_KIND,
+    quick: Collection[str] | None = None,
+) -> list[ParameterSet]:
     """Parameters of ``pytest.mark.parametrize``, one a case: a value, or a tuple of values, or a ``pytest.param``.
 
-    ``always`` are the representatives, by a case's first value.
+    ``always`` are the representatives, by a case's first value; ``quick`` are those among them that are not ``long``,
+    by default all.
     """
-    return [_marked(case, always) for case in cases]
+    return [_marked(case, always, always if quick is None else quick) for case in cases]
 
 
 def first_and_long(first: object, *others: object) -> list[ParameterSet]:
@@ -56,9 +61,10 @@ def first_and_long(first: object, *others: object) -> list[ParameterSet]:
     return [pytest.param(first), *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
-def _marked(case: object, always: Collection[str]) -> ParameterSet:
+def _marked(case: object, always: Collection[str], quick: Collection[str]) -> ParameterSet:
     found = ParameterSet.extract_from(case, force_tuple=not isinstance(case, tuple))
     name = str(found.values[0])
-    if name in always or is_drawn(name):
+    if name in quick:
         return found
-    return pytest.param(*found.values, marks=[*found.marks, pytest.mark.nightly], id=found.id)
+    mark = pytest.mark.long if name in always or is_drawn(name) else pytest.mark.nightly
+    return pytest.param(*found.values, marks=[*found.marks, mark], id=found.id)

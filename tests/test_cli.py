@@ -56,6 +56,7 @@ def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path,
     assert len(read_ledger(folder / "ledger.jsonl")[1]) == 1
 
 
+@pytest.mark.long
 def test_run_as_json_prints_one_document_and_writes_everything(
     experiment: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

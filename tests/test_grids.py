@@ -55,6 +55,14 @@ def test_parameters_keep_their_own_marks_names_and_values() -> None:
     assert "long" in {mark.name for mark in found[2].marks}  # type: ignore[union-attr]
 
 
+def test_outside_of_the_quick_ring_are_the_other_representatives_and_what_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grids, "is_drawn", lambda case: case == "c")
+    found = sampled(["a", "b", "c", "d"], always=["a", "b"], quick=["a"])
+    assert [[mark.name for mark in case.marks] for case in found] == [[], ["long"], ["long"], ["nightly"]]  # type: ignore[union-attr]
+
+
 def test_the_last_of_the_marks_is_nightly_where_it_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grids, "is_drawn", lambda case: False)
     [case] = sampled([pytest.param("c", marks=pytest.mark.long)])

@@ -157,6 +157,7 @@ def test_variants_may_have_more_rounds_than_others(store):
     assert "2 of 2 runs finished, 2 to 3 rounds each" in unequal
 
 
+@pytest.mark.long
 def test_papers_protocol_has_no_notice_and_one_seed_is_called_so(store):
     folder = store.bench(["Ours"], seeds=(1,), profiles={"paper": {"seeds": (1,), "note": "the paper's protocol"}})
     store.cell("Ours", 1, [50, 60, 55])

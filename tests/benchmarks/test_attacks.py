@@ -33,6 +33,7 @@ def images() -> ImageSet:
     return ImageSet(torch.arange(4 * 3 * 16 * 16).view(4, 3, 16, 16).remainder(200).byte(), torch.tensor([1, 0, 4, 2]))
 
 
+@pytest.mark.long
 def test_hostile_clients_send_so_many_times_their_change_cut_as_they_are() -> None:
     experiment = build_experiment(load_settings([attacks.CONFIGS / "digits_offline.yaml"], CELL.settings))
     server = Server(experiment)

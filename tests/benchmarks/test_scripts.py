@@ -28,6 +28,7 @@ def test_steps() -> None:
     assert rows[4]["MACs of dense"] == pytest.approx(0.2, abs=0.05)
 
 
+@pytest.mark.long
 def test_steps_as_shares_of_what_the_machine_can_do() -> None:
     found = findings(limits.main, "--model", "resnet10", "--batch", "4", "--precision", "fp32", "--threads", "1")
     shares = {row["work"]: row["of the convolution"] for row in found["rows"]}

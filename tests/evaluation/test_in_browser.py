@@ -117,8 +117,15 @@ def file(
     return path
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        (390, "dark"),
+        (1280, "light"),
+        pytest.param(390, "light", marks=pytest.mark.nightly),
+        pytest.param(1280, "dark", marks=pytest.mark.nightly),
+    ],
+)
 def test_it_fits_it_can_be_read_and_the_browser_has_no_complaints(
     page: Page, file: Path, width: int, theme: Theme
 ) -> None:

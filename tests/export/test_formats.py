@@ -30,7 +30,7 @@ from ..grids import first_and_long
 from .conftest import ROOT, pixels_of, write_pictures
 
 LEVELS, MIDDLE = (1, 2, 3, 4, 5), 3
-NOW = (*product((MIDDLE,), FORMATS), (LEVELS[-1], "onnx"))
+NOW = tuple(product((MIDDLE,), FORMATS))
 CROSS = (*NOW, *product(LEVELS, ("onnx",)))
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
@@ -122,7 +122,7 @@ def test_the_sidecar_says_what_a_device_of_the_level_carries(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("which", ["exported", pytest.param("exported_own", marks=pytest.mark.long)])
+@pytest.mark.parametrize("which", ["exported", "exported_own"])
 def test_a_program_without_this_package_gets_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, which: str
 ) -> None:
@@ -157,6 +157,7 @@ def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: F
     assert told.stdout == f"{expected.label}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("level", "name"), cells([(2, "torchscript")], [(5, "onnx")]))
 def test_so_it_is_for_the_quickstart(
     exported_quickstart: Exported, finished_quickstart: FinishedRun, level: int, name: str

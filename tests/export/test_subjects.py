@@ -48,13 +48,16 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
         choose(run, level=4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
-    first_and_long(
+    [
         ("method=fedper",),
-        *(("method=fedbn",), ("method=ditto",), ("method=pfedsim",)),
+        ("method=fedbn",),
+        ("method=ditto",),
+        ("method=pfedsim",),
         ("method=dapperfl_slim", "norm=standardised", "at_home=norms"),
-    ),
+    ],
 )
 def test_a_client_s_own_model_is_the_one_that_it_is_tested_with(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     run = finish(tmp_path / "run", "width=8", "comm_round=2", *overrides, "personal=true")
@@ -132,6 +135,7 @@ def test_who_cannot_adapt_is_told(tmp_path: Path, shots: Path) -> None:
         adapt(alone, shots)
 
 
+@pytest.mark.long
 def test_masks_are_exported_and_pictures_of_ones_own_are_not_for_them(tmp_path: Path, shots: Path) -> None:
     config = ROOT / "examples" / "segmentation" / "shapes.yaml"
     few = ("client_num_in_total=2", "client_num_per_round=2", "max_clients_per_domain=1", "image_size=null")

@@ -155,6 +155,7 @@ def test_a_resumed_run_has_the_same_noise_and_account(tiny_settings: SettingsFac
     assert "noise multiplier 0.8, clip 0.5, added by clients together" in note
 
 
+@pytest.mark.long
 def test_silos_draw_noise_that_nobody_can_repeat_unless_they_are_told(silos: Callable[..., Federation]) -> None:
     told, by_default = shared(), shared().replace(", noise_seed: run", "")
     found = []

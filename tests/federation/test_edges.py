@@ -24,8 +24,6 @@ from fedml_dapper.federation.edges import Edge, Order
 from fedml_dapper.federation.records import RoundRecord
 from fedml_dapper.pruning import PartialSum
 
-from ..grids import first_and_long
-
 SettingsFactory = Callable[..., Settings]
 EDGES = [
     {"rank": 11, "silos": [1, 4, 5, 10], "server_address": "edge-a:8890"},
@@ -67,9 +65,10 @@ UNLIKE = {"seconds", "loss", "change", "extras_norm"}
 """Of a client's record: the last two are measured across silos alone."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method",
-    first_and_long("dapperfl", "fedavg", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"),
+    ["dapperfl", "fedavg", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"],
 )
 def test_the_model_is_the_one_without_edges_but_for_the_order_of_additions(
     tiny_settings: SettingsFactory, method: str

@@ -107,6 +107,7 @@ def test_ledger_settings_and_report_say_what_became_of_it(tiny_settings: Setting
     assert "up to round 3: 3 rounds asked for" in report
 
 
+@pytest.mark.long
 def test_another_version_that_goes_on_with_it_is_noted(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     experiment = build_experiment(tiny_settings(*FEW, "method=fedavg", "width=2"))
     run_until(3, experiment.settings, tmp_path)

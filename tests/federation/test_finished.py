@@ -45,6 +45,7 @@ def outputs(method: Method[Any], state: ServerState, level: int) -> torch.Tensor
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["dapperfl", "nefl"])
 def test_its_models_are_the_same_where_the_data_are_gone(
     pictures: Path, tiny_settings: SettingsFactory, method: str

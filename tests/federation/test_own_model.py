@@ -73,7 +73,7 @@ def own(tiny_settings: SettingsFactory, file: Path) -> SettingsFactory:
     return lambda *overrides: tiny_settings(f"model={file}:Net", *SMALL, *overrides)
 
 
-@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+@pytest.mark.parametrize("method", sampled(sorted(METHODS), quick=("dapperfl", "fdse")))
 def test_every_method_runs_on_it_or_says_why_not(own: SettingsFactory, method: str) -> None:
     settings = own(f"method={method}", "round_to=2")
     if method in REFUSED:
@@ -107,7 +107,8 @@ def test_a_network_without_head_is_one_line(tiny_settings: SettingsFactory, meth
         build_experiment(settings)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
 def test_torchvision_s_networks_train(tiny_settings: SettingsFactory, name: str) -> None:
     few = ("image_size=32", "client_share=0.02", "epochs=1", "comm_round=1", "method=fedavg")
     server, [record] = simulate(build_experiment(tiny_settings(f"model=torchvision:{name}", *SMALL, *few)))

@@ -16,8 +16,6 @@ from fedml_dapper.federation.testing import evaluate
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import slim_model, slim_tensors
 
-from ..grids import first_and_long
-
 SettingsFactory = Callable[..., Settings]
 FEW = ("method=fedavg", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.05", "epochs=1")
 
@@ -67,7 +65,7 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", first_and_long("fedavg", "fdse"))
+@pytest.mark.parametrize("method", ["fedavg", "fdse"])
 def test_own_models_are_scored_as_they_were_trained_if_so_set(tiny_settings: SettingsFactory, method: str) -> None:
     few = (*FEW, f"method={method}", "client_num_per_round=2", "comm_round=2", "validation_share=0.2")
     runs = {
@@ -113,6 +111,7 @@ def test_unless_asked_for_nothing_personal_is_measured(tiny_settings: SettingsFa
     assert records[0].clients[0].accuracy_before is None
 
 
+@pytest.mark.long
 def test_evaluation_leaves_no_trace(tiny_settings: SettingsFactory) -> None:
     plain, _ = simulate(build_experiment(tiny_settings(*FEW)))
     measured, _ = simulate(build_experiment(tiny_settings(*FEW, "personal=true")))

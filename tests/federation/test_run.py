@@ -34,6 +34,7 @@ def ledger_text(settings: Settings, path: Path) -> str:
     return SECONDS.sub('"seconds":0', path.read_text())
 
 
+@pytest.mark.long
 def test_a_repeated_run_gives_the_same_ledger_but_for_seconds(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     first = ledger_text(tiny_settings(), tmp_path / "1.jsonl")
     assert first == ledger_text(tiny_settings(), tmp_path / "2.jsonl")

@@ -13,7 +13,7 @@ from fedml_dapper.federation import Experiment, build_experiment, simulate
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 
-from ..grids import first_and_long
+from ..grids import first_and_long, sampled
 from .test_privacy import ALLOWED, FREE_OF_NORMS, REFUSED, same
 
 SettingsFactory = Callable[..., Settings]
@@ -28,7 +28,9 @@ def weights_after(experiment: Experiment) -> Tensors:
     return simulate(experiment)[0].state.weights
 
 
-@pytest.mark.parametrize("method", sorted({*ALLOWED} - {"feddrop"}))  # which draws plans at any level
+@pytest.mark.parametrize(  # without feddrop, which draws plans at any level
+    "method", sampled(sorted({*ALLOWED} - {"feddrop"}), quick=("fedavg", "heterofl"))
+)
 def test_the_model_is_the_plain_one_but_for_rounding_and_for_what_too_few_hold(
     tiny_settings: SettingsFactory, method: str
 ) -> None:

@@ -86,6 +86,7 @@ def test_uploads_are_folded_in_client_order_whatever_the_arrival(tiny_settings: 
     assert method.order == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.long
 def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("data_args.validation_share=0.2", "comm_round=1"))
     server, [record] = simulate(experiment)

@@ -117,6 +117,7 @@ def test_the_same_bits_for_every_method(undisturbed: UndisturbedRuns, tmp_path: 
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -164,7 +165,7 @@ def test_what_is_expensive_begins_first_but_not_far_ahead(
     assert sorted(begun[:2]) == first
 
 
-@pytest.mark.parametrize("method", ["scaffold", "dapperfl"])
+@pytest.mark.parametrize("method", first_and_long("scaffold", "dapperfl"))
 def test_a_killed_workers_client_is_trained_again(tiny_settings: SettingsFactory, method: str) -> None:
     killer = Killer(round_=2, times=2)  # then clients have something to remember
     experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "comm_round=2"))
@@ -214,6 +215,7 @@ def test_an_error_comes_back_with_the_place_it_was_raised_at(
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_another_number_of_workers(undisturbed: UndisturbedRuns, tmp_path: Path) -> None:
     whole = undisturbed("scaffold", "threads=1")
     device_args = whole.settings.device_args.model_copy(update={"workers": 2})
@@ -227,8 +229,9 @@ def test_a_run_goes_on_with_another_number_of_workers(undisturbed: UndisturbedRu
     assert_same_end(whole, other, tmp_path / "parts")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "example", first_and_long("own_model/experiment.yaml", "own_data/experiment.yaml", "segmentation/shapes.yaml")
+    "example", ["own_model/experiment.yaml", "own_data/experiment.yaml", "segmentation/shapes.yaml"]
 )
 def test_networks_data_and_tasks_of_ones_own(example: str, tmp_path: Path) -> None:
     small = ("comm_round=1", "epochs=1", "threads=1", "workers=2", f"output_dir={tmp_path}")
@@ -372,11 +375,12 @@ with interruption.ending_in_order("it"):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "to_all", "code"),
     [
         (signal.SIGINT, True, INTERRUPTED),
-        pytest.param(signal.SIGTERM, False, INTERRUPTED, marks=pytest.mark.long),
+        (signal.SIGTERM, False, INTERRUPTED),
         (signal.SIGKILL, False, -signal.SIGKILL),
     ],
 )

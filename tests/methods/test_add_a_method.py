@@ -37,6 +37,7 @@ def final_weights(experiment: Experiment) -> dict[str, Tensor]:
     return simulate(experiment)[0].state.weights
 
 
+@pytest.mark.long
 def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FEW, above=page))
     assert experiment.method.name == "fedavgm"
@@ -49,6 +50,7 @@ def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> N
     assert not torch.allclose(moved[name], plain[name])
 
 
+@pytest.mark.long
 def test_the_page_s_loss_is_what_clients_minimise(page: Path, tiny_settings: SettingsFactory) -> None:
     above = page.with_name("calibrated.yaml")
     shifted = final_weights(build_experiment(tiny_settings(*FEW, above=above)))

@@ -21,6 +21,8 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import norm_tensors
 from fedml_dapper.pruning import PruningPlan
 
+from ..grids import sampled
+
 SettingsFactory = Callable[..., Settings]
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 SLIMMING = (
@@ -94,6 +96,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
     return ours.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["dapperfl", "fedrolex", "scalefl"])
 def test_an_experiment_file_switches_it_on(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
     (tmp_path / "home.yaml").write_text(AT_HOME)
@@ -127,7 +130,7 @@ def accuracy(experiment: Experiment, model: Backbone, domain: str) -> float:
 
 
 @pytest.mark.parametrize("chosen", ["statistics", "norms"])
-@pytest.mark.parametrize("method", SLIMMING)
+@pytest.mark.parametrize("method", sampled(SLIMMING, quick=("dapperfl", "heterofl")))
 def test_it_is_in_no_message_and_in_no_footprint(base: Experiment, method: str, chosen: AtHome) -> None:
     experiment, plain = (with_method(base, method, at_home) for at_home in (chosen, "none"))
     server = Server(experiment)
@@ -217,14 +220,17 @@ def test_the_dense_epoch_of_dapperfl_renews_every_channel(tiny_settings: Setting
 
 @pytest.mark.parametrize(
     ("method", "params"),
-    [
-        ("fedavg", {}),
-        ("heterofl", {"masked_loss": False, "bn_statistics": "slim"}),
-        ("fedmp", {}),
-        ("fiarse", {"bn_statistics": "slim"}),
-        ("dapperfl_slim", {"server_momentum": 0, "distillation": 0}),
-        ("dapperfl", {"fusion": False, "gamma": 0}),
-    ],
+    sampled(
+        [
+            ("fedavg", {}),
+            ("heterofl", {"masked_loss": False, "bn_statistics": "slim"}),
+            ("fedmp", {}),
+            ("fiarse", {"bn_statistics": "slim"}),
+            ("dapperfl_slim", {"server_momentum": 0, "distillation": 0}),
+            ("dapperfl", {"fusion": False, "gamma": 0}),
+        ],
+        quick=("heterofl",),
+    ),
 )
 def test_where_nothing_is_cut_it_is_fedbn(
     whole: Experiment, fedbn: tuple[Server, ClientSide], method: str, params: dict[str, Any]

@@ -20,6 +20,7 @@ from fedml_dapper.methods.contract import LocalTraining
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import DENSE, plan_by_importance, slim_model, slim_tensors
 
+from ..grids import first_and_long
 from .plain_sgd import descend, sgd
 
 SettingsFactory = Callable[..., Settings]
@@ -46,7 +47,7 @@ def client_of_level(experiment: Experiment, level: int) -> int:
     return next(profile.client_id for profile in experiment.profiles if profile.level == level)
 
 
-@pytest.mark.parametrize("norm", ["batch", "standardised"])
+@pytest.mark.parametrize("norm", first_and_long("batch", "standardised"))
 def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory, norm: str) -> None:
     network = f"norm={norm}"
     dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS, network))

@@ -23,6 +23,8 @@ from fedml_dapper.models.resnet import ResNet
 from fedml_dapper.pruning import solve_widths, trace_layout, verify_layout
 from fedml_dapper.pruning.layout import Scope
 
+from ..grids import first_and_long
+
 SettingsFactory = Callable[..., Settings]
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 BOTH = ("depthfl", "scalefl")
@@ -156,6 +158,7 @@ def full_models(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return build_experiment(load_settings([DIGITS], small))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [DeepestDepthFL, DeepestScaleFL])
 def test_full_models_without_the_early_losses_are_fedavg_bit_for_bit(
     full_models: Experiment, kind: type[Method[Any]]
@@ -175,6 +178,7 @@ def test_a_network_of_one_stage_is_left_with_fedavg_bit_for_bit(full_models: Exp
     assert all(torch.equal(tensor, ours[key]) for key, tensor in fedavg.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOTH)
 def test_early_losses_move_the_network(full_models: Experiment, name: str) -> None:
     fedavg = simulate(full_models)[0].state.weights
@@ -183,7 +187,7 @@ def test_early_losses_move_the_network(full_models: Experiment, name: str) -> No
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("norm", ["batch", "group", "standardised"])
+@pytest.mark.parametrize("norm", first_and_long("batch", "group", "standardised"))
 def test_every_level_trains_and_runs_what_its_footprint_says(
     tiny_settings: SettingsFactory, name: str, norm: Norm
 ) -> None:

@@ -54,6 +54,7 @@ def silo_file(folder: Path, rank: int, domain: str, **more: object) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_three_silos_of_one_domain_each_and_a_server_without_data(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

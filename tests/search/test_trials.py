@@ -57,6 +57,7 @@ def plan(tiny_settings: SettingsFactory) -> Callable[..., SearchPlan]:
     return make
 
 
+@pytest.mark.long
 def test_score_is_the_ledgers_best_validation_accuracy(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     record = run_search(plan("comm_round=3"), tmp_path, trials=2)
     assert SearchRecord.load(tmp_path) == record
@@ -138,6 +139,7 @@ def test_killed_search_goes_on_as_if_nothing_had_happened(plan: Callable[..., Se
     assert _without_seconds(broken) == _without_seconds(straight)
 
 
+@pytest.mark.long
 def test_finished_search_runs_nothing_and_more_trials_go_on(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     first = run_search(plan(), tmp_path, trials=1)
     counter = _Rounds()
@@ -178,6 +180,7 @@ def test_settings_of_the_machine_may_be_others(plan: Callable[..., SearchPlan], 
     assert run_search(elsewhere, tmp_path, trials=1).plan == elsewhere
 
 
+@pytest.mark.long
 def test_score_is_the_mean_over_the_seeds(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     two = plan(seeds=(2, 5))
     record = run_search(two, tmp_path, trials=1)

@@ -77,7 +77,7 @@ REFUSED = {"fedbabu", "fedcmd", "fedfa", "fedrep", "fedrolex", "fedsr", "fpl", "
 REFUSED |= {"dapperfl_slim", "depthfl", "pfedsim", "scalefl"}
 
 
-@pytest.mark.parametrize("method", sampled(METHODS))
+@pytest.mark.parametrize("method", sampled(METHODS, quick=("dapperfl", "heterofl")))
 def test_every_method_learns_it_or_refuses_in_one_line(method: str) -> None:
     few = ("comm_round=2", "epochs=1", "frequency_of_the_test=9", f"method={method}", "client_optimizer=sgd")
     if method in REFUSED:

@@ -62,7 +62,10 @@ def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "noise"), [("fedavg", ""), ("heterofl", NOISE), *sampled([(name, "") for name in SLIM], always=())]
+    ("method", "noise"),
+    sampled(
+        [("heterofl", NOISE), ("fedavg", ""), *((name, "") for name in SLIM)], ("heterofl", "fedavg"), ("heterofl",)
+    ),
 )
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path, method: str,

@@ -140,6 +140,7 @@ def test_a_newer_model_takes_the_place_of_one_not_fetched(start: Starter, raw: C
     assert server.nothing_else(silo)
 
 
+@pytest.mark.long
 def test_silos_start_first_and_find_a_server_that_comes_back(start: Starter, config: SecureGrpcConfig) -> None:
     silo = start(1, ready=False)
     server = start(0)

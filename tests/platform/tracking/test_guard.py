@@ -8,6 +8,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord, build_experiment, simulate
 from fedml_dapper.federation.records import RoundSeconds
 
+from ...grids import sampled
+
 tracking = pytest.importorskip("fedml_dapper.platform.tracking", reason="fedml is not installed")
 
 SettingsFactory = Callable[..., Settings]
@@ -35,13 +37,17 @@ class Failing(RunObserver):
 
 @pytest.mark.parametrize(
     ("where", "when"),
-    [
-        ("run_started", "at the start of the run"),
-        ("round_started", "at the start of round 1"),
-        ("client_stepped", "while client"),
-        ("round_finished", "at the end of round 1"),
-        ("run_finished", "at the end of the run"),
-    ],
+    sampled(
+        [
+            ("run_started", "at the start of the run"),
+            ("round_started", "at the start of round 1"),
+            ("client_stepped", "while client"),
+            ("round_finished", "at the end of round 1"),
+            ("run_finished", "at the end of the run"),
+        ],
+        always=("client_stepped", "run_finished"),
+        quick=("client_stepped",),
+    ),
 )
 def test_first_failure_is_one_line_and_training_goes_on_without_the_sink(
     where: str, when: str, tiny_settings: SettingsFactory, caplog: pytest.LogCaptureFixture
