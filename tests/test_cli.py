@@ -88,7 +88,7 @@ def test_run_as_json_prints_one_document_and_writes_everything(
     assert "learning_rate_decay" not in finished.stderr  # ninety lines of settings would scroll all else away
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_interrupt_between_checkpoints_costs_no_finished_round(
     tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:

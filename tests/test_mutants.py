@@ -58,7 +58,7 @@ def made_up(folder: Path, tests: str, line: str, before: str | None = None) -> M
     return read_mutant(patch)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_dies_what_survives_and_what_says_nothing_are_told_apart(tmp_path: Path) -> None:
     [broken] = (mutant for mutant in MUTANTS if mutant.name == "fusion_weight")
     with scratch_clone() as scratch:

@@ -39,7 +39,7 @@ def tiny(tmp_path: Path, tiny_settings: SettingsFactory) -> str:
     return str(file)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_front_door_is_light_until_it_is_used() -> None:
     code = (
         "import sys, fedml_dapper; assert 'torch' not in sys.modules; fedml_dapper.run; assert 'torch' in sys.modules"

@@ -50,7 +50,7 @@ def test_it_holds_what_config_holds(installed: Path) -> None:
     assert files(installed / "fedml_dapper" / "shipped") == files(ROOT / "config")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_benches_are_there_outside_of_a_clone(installed: Path, tmp_path: Path) -> None:
     listed = python(["-m", "fedml_dapper.entry", "bench", "--list"], tmp_path, PYTHONPATH=str(installed))
     assert listed.returncode == 0, listed.stderr

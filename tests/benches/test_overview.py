@@ -78,7 +78,7 @@ def test_a_folder_of_nothing_is_refused_as_before(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_list_says_how_far_each_bench_is(tmp_path: Path) -> None:
     name = cells(load_bench("official"), "small")[0].folder
     ledger(tmp_path / CELLS_NAME / name, rounds=1, planned=1)

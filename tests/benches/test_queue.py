@@ -74,7 +74,7 @@ def test_a_folder_with_other_settings_than_its_name_says_is_refused(tmp_path: Pa
         run([cell], tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
     """Names of folders leave defaults out, so that a default that changes has to be noticed otherwise."""
     [cell] = tiny_cells(rounds=1, methods=("fedprox",))
@@ -108,7 +108,7 @@ def test_all_cells_are_run_once(tmp_path: Path) -> None:
     assert [(tmp_path / cell.folder / LEDGER_NAME).stat().st_mtime_ns for cell in chosen] == stamps
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_failed_cell_does_not_stop_the_others_and_its_log_says_why(tmp_path: Path) -> None:
     [broken] = tiny_cells(methods=("dapperfl",), dataset="office_caltech10", data_cache_dir=str(tmp_path / "nothing"))
     [sound] = tiny_cells(rounds=1, methods=("fedavg",))

@@ -145,7 +145,7 @@ def test_a_bench_that_has_not_begun_has_a_report(store):
     assert "0 of 2 runs finished" in text
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_variants_may_have_more_rounds_than_others(store):
     folder = store.bench(["Ours", "Longer"], seeds=(1,))
     store.cell("Ours", 1, [50, 60])

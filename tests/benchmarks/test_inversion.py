@@ -44,7 +44,7 @@ def test_a_step_on_two_pictures_can_be_turned_back() -> None:
     assert near["psnr"] > hidden["psnr"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     output = tmp_path / "found.jsonl"
     words = ["--seeds", "1", "--noises", "0.1", "--steps", "2", "--output", str(output)]

@@ -47,7 +47,7 @@ def test_others_are_of_the_clients_domain_and_classes() -> None:
     assert not pictures & {image.numpy().tobytes() for image in others.images}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_grid_is_resumed_and_shown(tmp_path: Path) -> None:
     words = [
         "--seeds",

@@ -47,7 +47,7 @@ def test_a_compiled_step() -> None:
     assert row["compiled, of that"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_parts_of_a_step_are_shares_of_it() -> None:
     arguments = ("--model", "resnet10", "--width", "8", "--batch", "8", "--norm", "standardised")
     rows = findings(step_parts.main, *arguments)["rows"]
@@ -57,7 +57,7 @@ def test_parts_of_a_step_are_shares_of_it() -> None:
         assert row["Python and the rest"] < 0.9
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_aggregation_reads_what_was_sent_and_needs_no_model_a_client() -> None:
     found = findings(aggregate.main, "--model", "resnet10", "--clients", "5", "--threads", "1")
     dense, slim = found["rows"][:2]
@@ -73,7 +73,7 @@ def test_messages() -> None:
     assert by_uplink["bf16"] == pytest.approx(0.5 * by_uplink["fp32"], rel=0.02)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_secure_aggregation_sends_hardly_more_than_it_masks() -> None:
     arguments = ("--model", "resnet10", "--clients", "4,6", "--masking", "4", "--threads", "1")
     rows = findings(secure_aggregation.main, *arguments)["rows"]

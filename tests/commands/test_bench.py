@@ -39,7 +39,7 @@ def tiny_bench(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_from_nothing_to_a_report_and_not_twice(tiny_bench: Path, tmp_path: Path) -> None:
     command = ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), "--jobs", "1", "--precision", "bf16"]
     first = CliRunner().invoke(main, command)
@@ -67,7 +67,7 @@ def test_a_report_of_nothing_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     assert "0 of 1" in result.stdout
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_path: Path) -> None:
     nowhere = [f"--set=data_cache_dir={tmp_path / 'nowhere'}", "--set=dataset=office_caltech10"]
     result = CliRunner().invoke(main, ["bench", str(tiny_bench), "--output", str(tmp_path / "store"), *nowhere])

@@ -20,7 +20,7 @@ from fedml_dapper.commands import doctor
 from ..platform.processes import free_port
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp_path: Path) -> None:
     (tmp_path / "fedml.py").write_text("raise SystemError('imported')")
     (tmp_path / "sitecustomize.py").write_text(

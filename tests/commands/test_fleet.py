@@ -112,7 +112,7 @@ def test_a_run_leaves_out_who_fits_no_level_and_trains_the_others_as_if_levels_w
     assert rounds[0].clients[-1].loss == expected[0].clients[-1].loss
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_page_s_calibration_is_a_device(experiment: Path) -> None:
     file = experiment.parent / "mine.yaml"
     result = call("calibrate", "-c", experiment, "--set", "threads=1", "-o", file)

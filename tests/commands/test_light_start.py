@@ -81,7 +81,7 @@ def test_compare_loads_what_draws_where_it_draws(run_folder: Path) -> None:
     assert page == DRAWING
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_report_and_data_check_load_what_reads_and_draws_pictures(run_folder: Path) -> None:
     with lzma.open(run_folder / LEDGER.name) as packed:
         (run_folder / LEDGER.name.removesuffix(".xz")).write_bytes(packed.read())
@@ -95,7 +95,7 @@ def test_doctor_leaves_to_another_process_what_may_be_broken(tmp_path: Path) -> 
     assert heavy_after([["doctor"]], PYTHONPATH=str(tmp_path)) == {"doctor": set()}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_loads_what_draws_after_it_has_trained() -> None:
     code = (
         "import json, sys; from pathlib import Path; from fedml_dapper.commands.experiment import build_experiment;"

@@ -84,7 +84,7 @@ def test_data_check_shows_domains_and_classes(experiment: Path, command: Callabl
     assert "circle" in by_root
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_packed_pictures_give_the_same_run(experiment: Path, tmp_path: Path, command: Callable[..., str]) -> None:
     command("data", "pack", experiment.parent, "pictures", "-o", tmp_path / "packed", "--size", "32")
     results = []

@@ -26,12 +26,12 @@ from fedml_dapper.export import FORMATS, Card, Exporter, choose, predict, read_s
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.federation.testing import evaluate
 
-from ..grids import first_and_long
+from ..grids import sampled
 from .conftest import ROOT, pixels_of, write_pictures
 
 LEVELS, MIDDLE = (1, 2, 3, 4, 5), 3
 NOW = tuple(product((MIDDLE,), FORMATS))
-CROSS = (*NOW, *product(LEVELS, ("onnx",)))
+CROSS = (*NOW, *product((LEVELS[0], LEVELS[-1]), ("onnx",)))
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
 
@@ -109,7 +109,7 @@ def test_a_file_does_what_the_model_does(exported: Exported, finished: FinishedR
     assert figures.accuracy == pytest.approx(accuracy, abs=0.51)  # one picture of 200 on the edge
 
 
-@pytest.mark.parametrize("level", first_and_long(MIDDLE, *(level for level in LEVELS if level != MIDDLE)))
+@pytest.mark.parametrize("level", sampled(LEVELS, always=("1", "3", "5"), quick=("3",)))
 def test_the_sidecar_says_what_a_device_of_the_level_carries(
     exported: Exported, finished: FinishedRun, level: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_the_sidecar_says_what_a_device_of_the_level_carries(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("which", ["exported", "exported_own"])
+@pytest.mark.parametrize("which", ["exported", pytest.param("exported_own", marks=pytest.mark.nightly)])
 def test_a_program_without_this_package_gets_the_same(
     request: pytest.FixtureRequest, tmp_path: Path, which: str
 ) -> None:
@@ -157,7 +157,7 @@ def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: F
     assert told.stdout == f"{expected.label}\n"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(("level", "name"), cells([(2, "torchscript")], [(5, "onnx")]))
 def test_so_it_is_for_the_quickstart(
     exported_quickstart: Exported, finished_quickstart: FinishedRun, level: int, name: str

@@ -53,9 +53,9 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
     "overrides",
     [
         ("method=fedper",),
-        ("method=fedbn",),
-        ("method=ditto",),
-        ("method=pfedsim",),
+        pytest.param(("method=fedbn",), marks=pytest.mark.nightly),
+        pytest.param(("method=ditto",), marks=pytest.mark.nightly),
+        pytest.param(("method=pfedsim",), marks=pytest.mark.nightly),
         ("method=dapperfl_slim", "norm=standardised", "at_home=norms"),
     ],
 )

@@ -16,6 +16,7 @@ from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server,
 from fedml_dapper.methods import Upload
 
 from ..across_silos import across_silos
+from ..grids import sampled
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_share=0.05", "epochs=1", "client_num_in_total=5", "norm=standardised", "frequency_of_the_test=4")
@@ -58,7 +59,9 @@ class Federation:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fedavg", "dapperfl", "heterofl", "dapperfl_slim"])
+@pytest.mark.parametrize(
+    "method", sampled(["fedavg", "dapperfl", "heterofl", "dapperfl_slim"], always=("dapperfl", "dapperfl_slim"))
+)
 def test_what_arrives_when_decides_alone(
     tiny_settings: SettingsFactory, silos: Callable[..., Experiment], method: str
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_method_without_models_for_weak_devices_says_so(tiny_settings: Setting
             *("dapperfl_slim", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "depthfl", "scalefl"),
             *("fjord", "fedecover", "fiarse"),
         ],
-        always=("dapperfl_slim", "heterofl", "fedrolex", "depthfl", "fjord"),
+        always=("dapperfl_slim", "heterofl", "depthfl"),
     ),
 )
 def test_methods_that_slim_have_them(tiny_settings: SettingsFactory, method: str) -> None:

@@ -24,6 +24,8 @@ from fedml_dapper.federation.edges import Edge, Order
 from fedml_dapper.federation.records import RoundRecord
 from fedml_dapper.pruning import PartialSum
 
+from ..grids import sampled
+
 SettingsFactory = Callable[..., Settings]
 EDGES = [
     {"rank": 11, "silos": [1, 4, 5, 10], "server_address": "edge-a:8890"},
@@ -68,7 +70,10 @@ UNLIKE = {"seconds", "loss", "change", "extras_norm"}
 @pytest.mark.long
 @pytest.mark.parametrize(
     "method",
-    ["dapperfl", "fedavg", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"],
+    sampled(
+        ["dapperfl", "fedavg", "dapperfl_slim", "feddrop", "fjord", "depthfl", "fedbn", "fiarse"],
+        always=("dapperfl", "dapperfl_slim"),
+    ),
 )
 def test_the_model_is_the_one_without_edges_but_for_the_order_of_additions(
     tiny_settings: SettingsFactory, method: str

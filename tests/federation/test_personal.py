@@ -94,7 +94,7 @@ def test_any_other_word_for_own_models_is_refused(tiny_settings: SettingsFactory
         tiny_settings(*FEW, "personal=both")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_slim_models_own_accuracy_does_not_depend_on_the_statistics_it_sends(tiny_settings: SettingsFactory) -> None:
     after = {}
     for statistics in ("slim", "dense_epoch", "recalibrate"):

@@ -323,7 +323,7 @@ def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Setti
     assert again.memories == {}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_killed_at_any_flush_ends_as_if_it_had_not_been(
     settings: Settings, whole: Undisturbed, tmp_path: Path, chance: random.Random
 ) -> None:

@@ -41,7 +41,7 @@ def test_a_skipping_convolution_is_a_strided_one(channels: int) -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_narrow_networks_train_on_several_threads() -> None:
     """With a strided 1x1 convolution in place of ours this process dies."""
     finished = subprocess.run([sys.executable, "-c", NARROW], capture_output=True, text=True, timeout=200, check=False)

@@ -49,7 +49,7 @@ def check(run: Silos | Federation, said: str) -> None:
     assert differences_to_replay(build_experiment(load_settings([run.config])), run) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_nobody_waits_for_a_slow_silo(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: Callable[[Path, int], Federation],
     caplog: pytest.LogCaptureFixture,

@@ -145,7 +145,7 @@ def test_a_killed_client_does_not_stop_the_run(
         assert "rank 3 cannot be reached" in silos.output(0)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_finished_run_started_again_ends_without_its_silos(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -116,7 +116,7 @@ def mount_namespace() -> tuple[str, ...]:
     return pytest.skip("no mount namespace can be made here, by root or by a user")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_full_disk_is_said_and_with_more_space_the_run_goes_on(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

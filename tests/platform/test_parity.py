@@ -146,9 +146,8 @@ def test_what_stays_at_home_stays_with_its_silo(
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(
-    "late", [pytest.param("dropped", marks=pytest.mark.nightly), pytest.param("kept", marks=pytest.mark.long)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("late", ["dropped", "kept"])
 def test_uploads_that_do_not_count_in_their_round_hang_no_rank(
     tiny_settings: SettingsFactory, tmp_path: Path, late: str
 ) -> None:

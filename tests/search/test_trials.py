@@ -114,7 +114,7 @@ def test_what_is_tried_next_follows_from_the_record_alone(
     assert propose(other_seed, []) != propose(record.plan, [])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_killed_search_goes_on_as_if_nothing_had_happened(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     run_search(plan(), straight, trials=3)

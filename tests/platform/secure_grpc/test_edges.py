@@ -114,7 +114,7 @@ def test_the_model_is_the_one_without_edges(
     check_the_model(federation.run_dir, settings)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_processes_come_to_the_model_without_edges_too(
     tree: Callable[[Settings], Silos], tiny_settings: SettingsFactory
 ) -> None:

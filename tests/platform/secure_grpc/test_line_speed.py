@@ -72,7 +72,7 @@ def test_a_trial_has_its_limits(start: Starter, config: SecureGrpcConfig) -> Non
     measure_line(config, read_credentials(config, 2))  # another silo's trials are its own
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_page_s_command_writes_the_line_into_the_profile(
     start: Starter, config: SecureGrpcConfig, tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ def test_the_model_is_that_of_the_simulation_bit_for_bit(
     assert [record.privacy for record in federation.rounds()] == [record.privacy for record in rounds]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_of_six_silos_one_is_killed_before_it_sends_and_one_after(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path
 ) -> None:
