@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.datasets.digits_offline import Rendered
+from fedml_dapper.datasets.sources import Request, Splits
 
 pytest_plugins = ["tests.rings.seconds", "tests.rings.once_more"]
 
@@ -26,6 +28,21 @@ torch.set_num_threads(1)  # once, for all: figures repeat bit for bit, and torch
 def _torch_seed() -> None:
     """A fresh global generator for every test."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def few_test_images() -> Iterator[None]:
+    """A fifth of the embedded suite's test images, in this process: for tests that compare run with run, where most of
+    the time went into testing."""
+    read = Rendered.read
+
+    def read_few(domain: Rendered, request: Request) -> Splits | None:
+        whole = read(domain, request)
+        return whole and whole._replace(test=whole.test.take(torch.arange(0, len(whole.test), 5)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rendered, "read", read_few)
+        yield
 
 
 @pytest.fixture

@@ -17,9 +17,14 @@ from .test_privacy import FREE_OF_NORMS
 from .undisturbed import UndisturbedRuns, undisturbed_in
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_test_images(few_test_images: None) -> None:
+    """What is compared here is run against run."""
+
+
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
-    """As everywhere, with two batches a client: what is compared here is run against run."""
+    """As everywhere, with two batches a client."""
     return partial(tiny_settings, "client_share=0.04")
 
 

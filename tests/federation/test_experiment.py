@@ -38,8 +38,8 @@ def test_one_client_a_domain_trains_and_is_tested_apart(tiny_settings: SettingsF
     experiment = build_experiment(settings)
     assert experiment.suite_label == "digits_offline (input 20x20)"
     assert [client.domain for client in experiment.clients] == ["scans", "blended", "fonts", "segments"]
-    assert [client.num_samples for client in experiment.clients] == [55] * 4  # 8 % of 870 - 174
+    assert [client.num_samples for client in experiment.clients] == [45] * 4  # 8 % of 710 - 142
     validation = [own.validation.num_samples for own in experiment.client_tests if own.validation is not None]
-    assert ([own.test.num_samples for own in experiment.client_tests], validation) == ([87] * 4, [87] * 4)
-    assert [test.num_samples for test in experiment.tests] == [87] * 4
+    assert ([own.test.num_samples for own in experiment.client_tests], validation) == ([71] * 4, [71] * 4)
+    assert [test.num_samples for test in experiment.tests] == [71] * 4
     simulate(experiment)

@@ -14,9 +14,14 @@ from fedml_dapper.federation import Experiment, build_experiment
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_test_images(few_test_images: None) -> None:
+    """What is compared here is run against run."""
+
+
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
-    """As everywhere, with one client of each level: what is compared here is run against run."""
+    """As everywhere, with one client of each level."""
     small = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "frequency_of_the_test=2")
     return partial(tiny_settings, *small)
 
