@@ -13,7 +13,7 @@ ROOMS = ("fedml_dapper.evaluation", "fedml_dapper.federation")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", [ROOMS[0], pytest.param(ROOMS[1], marks=pytest.mark.nightly)])
 def test_everything_that_a_room_offers_is_there_whatever_is_asked_first(room: str) -> None:
     package = import_module(room)
     assert not set(package.__all__) & {module.name for module in iter_modules(package.__path__)}

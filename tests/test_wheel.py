@@ -57,7 +57,7 @@ def test_the_benches_are_there_outside_of_a_clone(installed: Path, tmp_path: Pat
     assert [line.split()[0] for line in listed.stdout.splitlines()] == bench_names()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_shipped_experiment_is_found_by_name_and_that_is_said(installed: Path, tmp_path: Path) -> None:
     words = ["run", "-c", "quickstart.yaml", "-c", "config/methods/fedavg.yaml", "--set", "dataset=my_digits"]
     refused = python(["-m", "fedml_dapper.entry", *words], tmp_path, PYTHONPATH=str(installed))

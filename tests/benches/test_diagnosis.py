@@ -6,7 +6,9 @@ from tests.benches.test_queue import tiny_cells
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("method", "sends_slim"), [("heterofl", True), ("dapperfl", False)])
+@pytest.mark.parametrize(
+    ("method", "sends_slim"), [("heterofl", True), pytest.param("dapperfl", False, marks=pytest.mark.nightly)]
+)
 def test_slim_models_that_are_sent_are_tested_on_all_domains(method: str, sends_slim: bool) -> None:
     [cell] = tiny_cells(rounds=2, methods=(method,))
     experiment = build_experiment(cell.settings)

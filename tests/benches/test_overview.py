@@ -54,7 +54,7 @@ def test_cells_of_a_bench_that_was_started_with_other_settings_count(tmp_path: P
     assert standing(bench, "small", tmp_path).finished == 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_one_command_writes_every_page_and_an_index(tmp_path: Path) -> None:
     store = Store(tmp_path / "small")
     folder = store.bench(["FedAvg", "DapperFL"], seeds=(1,), name="table2")

@@ -76,7 +76,7 @@ def test_a_failed_cell_is_named_and_the_exit_code_says_so(tiny_bench: Path, tmp_
     assert "log.txt" in result.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_list_names_every_bench() -> None:
     result = CliRunner().invoke(main, ["bench", "--list"])
     assert result.exit_code == 0

@@ -118,8 +118,8 @@ def test_the_first_to_arrive_count_where_more_are_chosen(tiny_settings: Settings
         assert record.clock.round_s == arrivals[first[-1]]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("late", ["dropped", pytest.param("kept", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("late", ["dropped", "kept"])
 def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path, tmp_path: Path, late: str) -> None:
     clock = fleet(jitter=0.4, over_selection=1.3 if late == "dropped" else 2.0, late=late)
     overrides = (clock, "client_num_per_round=5", "checkpoint_every=1", "comm_round=3")

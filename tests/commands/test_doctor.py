@@ -208,7 +208,7 @@ def test_mpi_with_a_broken_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "libmpi.so.12" in row.found
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_data_that_is_there_and_data_that_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DAPPER_DATA", raising=False)

@@ -92,7 +92,7 @@ def test_a_domain_of_weak_devices_is_lost_where_all_train_the_full_model(experim
         assert one["speed_stretched"] == "to another network"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_leaves_out_who_fits_no_level_and_trains_the_others_as_if_levels_were_listed(experiment: Path) -> None:
     weak = board(experiment, "weak.yaml", memory_mb=0.5)
     devices = [weak if client in (2, 5) else "raspberry_pi_5" for client in range(10)]

@@ -63,7 +63,7 @@ def test_a_folder_with_file_sidecar_and_card(finished: FinishedRun, tmp_path: Pa
     assert sorted((file, file.read_bytes()) for file in out.iterdir()) == kept
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_int8_beside_onnx_and_what_it_costs(finished: FinishedRun, tmp_path: Path) -> None:
     out = tmp_path / "phone"
     result = call("export", finished.folder, "--level", 3, "--int8", "-o", out)
@@ -170,7 +170,7 @@ def test_without_the_data_it_goes_on_and_says_so(tmp_path: Path) -> None:
     assert_refused(call("export", run.folder, "--int8", "-o", tmp_path / "other"), "--calibrate", tmp_path / "other")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_pictures_get_their_class_by_every_format(finished_own: FinishedRun, tmp_path: Path) -> None:
     pictures = write_pictures(finished_own, tmp_path / "shots", 5)
     out = tmp_path / "phone"

@@ -211,7 +211,7 @@ def test_quarantined_clients_are_left_out_and_come_back(federation: Callable[...
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("level", [5, 1])  # the slimmest, and the whole model
+@pytest.mark.parametrize("level", [5, pytest.param(1, marks=pytest.mark.nightly)])  # the slimmest, and the whole model
 def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[..., Federation], level: int) -> None:
     wide = ("client_num_in_total=10", "client_num_per_round=10")
     honest = federation(*wide)
@@ -233,7 +233,11 @@ AS_IN_THE_QUICKSTART = ("method=dapperfl_slim", "norm=standardised", "learning_r
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", [("method=dapperfl",), AS_IN_THE_QUICKSTART], ids=["dapperfl", "quickstart"])
+@pytest.mark.parametrize(
+    "method",
+    [("method=dapperfl",), pytest.param(AS_IN_THE_QUICKSTART, marks=pytest.mark.nightly)],
+    ids=["dapperfl", "quickstart"],
+)
 def test_who_sends_the_opposite_is_left_out_as_if_it_had_not_come(
     federation: Callable[..., Federation], caplog: pytest.LogCaptureFixture, method: tuple[str, ...]
 ) -> None:

@@ -380,7 +380,7 @@ with interruption.ending_in_order("it"):
     ("number", "to_all", "code"),
     [
         (signal.SIGINT, True, INTERRUPTED),
-        (signal.SIGTERM, False, INTERRUPTED),
+        pytest.param(signal.SIGTERM, False, INTERRUPTED, marks=pytest.mark.nightly),
         (signal.SIGKILL, False, -signal.SIGKILL),
     ],
 )

@@ -64,7 +64,7 @@ def fleet(boards: list[str], **values: object) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["heterofl", "dapperfl_slim"])
+@pytest.mark.parametrize("method", ["heterofl", pytest.param("dapperfl_slim", marks=pytest.mark.nightly)])
 def test_every_client_gets_the_largest_model_that_its_device_can_run(
     tiny_settings: SettingsFactory, boards: list[str], method: str
 ) -> None:

@@ -97,7 +97,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["dapperfl", "fedrolex", "scalefl"])
+@pytest.mark.parametrize("method", sampled(["dapperfl", "fedrolex", "scalefl"], always=("dapperfl",)))
 def test_an_experiment_file_switches_it_on(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
     (tmp_path / "home.yaml").write_text(AT_HOME)
     experiment = build_experiment(tiny_settings(f"method={method}", *FEW, above=tmp_path / "home.yaml"))

@@ -20,7 +20,6 @@ from fedml_dapper.methods.contract import LocalTraining
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import DENSE, plan_by_importance, slim_model, slim_tensors
 
-from ..grids import first_and_long
 from .plain_sgd import descend, sgd
 
 SettingsFactory = Callable[..., Settings]
@@ -47,7 +46,7 @@ def client_of_level(experiment: Experiment, level: int) -> int:
     return next(profile.client_id for profile in experiment.profiles if profile.level == level)
 
 
-@pytest.mark.parametrize("norm", first_and_long("batch", "standardised"))
+@pytest.mark.parametrize("norm", ["batch", pytest.param("standardised", marks=pytest.mark.nightly)])
 def test_with_everything_off_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory, norm: str) -> None:
     network = f"norm={norm}"
     dapperfl = final_weights(tiny_settings(OFF, DENSE_LEVELS, network))

@@ -41,7 +41,7 @@ def client_of_level(experiment: Experiment, level: int) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("beta", [0.7, 0.0])
+@pytest.mark.parametrize("beta", [0.7, pytest.param(0.0, marks=pytest.mark.nightly)])
 def test_with_full_models_it_is_fedavg_or_fedavgm_bit_for_bit(
     tiny_settings: SettingsFactory, norm: str, beta: float
 ) -> None:
