@@ -2,37 +2,86 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from fedml_dapper.errors import DataError
 
-SCRATCH_NAME = ".unfinished"
+SCRATCH_PREFIX = ".unfinished-"
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Where to write the file that becomes ``path``, in place of an older one, when the block ends.
 
-    It is written in a folder of its own beside ``path``, which goes again; a killed process leaves it behind, and the
-    next file removes it. Who may read the file is the umask's to say, whatever wrote it. Raises :class:`DataError`
+    It is written in a :func:`scratch_folder` beside ``path``, so that several may write the same file at once, of which
+    the last to end stays. Who may read the file is the umask's to say, whatever wrote it. Raises :class:`DataError`
     where the disk does not take the file.
     """
-    scratch = path.parent / SCRATCH_NAME
-    with explained(path):
+    with explained(path), scratch_folder(path.parent) as scratch:
+        yield scratch / path.name
+        (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
+        _flush(scratch / path.name)
+        (scratch / path.name).replace(path)
+        _flush(path.parent)
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in ``parent`` for what is being written, no other writer's, which goes again with the block.
+
+    It is locked by this process while the block lasts. A killed process leaves it behind, without the lock; the next
+    block for ``parent`` removes it. Raises ``OSError`` where ``parent`` takes no folder.
+    """
+    _remove_leftovers(parent)
+    scratch, lock = _locked_folder(parent)
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    """A new scratch folder, and this process's open descriptor that locks it, where the file system knows locks."""
+    while True:
+        scratch = parent / f"{SCRATCH_PREFIX}{uuid4().hex}"
+        scratch.mkdir(parents=True)
         try:
+            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it looked like a leftover in the moment before its lock
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        except OSError:  # no locks here, so that nobody takes it for a leftover either
+            return scratch, lock
+        if scratch.exists():
+            return scratch, lock
+        os.close(lock)
+
+
+def _remove_leftovers(parent: Path) -> None:
+    """Remove scratch folders whose writers live no longer: those that can be locked."""
+    for scratch in parent.glob(f"{SCRATCH_PREFIX}*"):
+        try:
+            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # gone by now, or somebody else's
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir(parents=True)
-            yield scratch / path.name
-            (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
-            _flush(scratch / path.name)
-            (scratch / path.name).replace(path)
-            _flush(path.parent)
+        except OSError:  # at work, or nobody can tell
+            continue
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            os.close(lock)
 
 
 @contextmanager

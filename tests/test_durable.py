@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import stat
@@ -11,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedml_dapper.durable import written_whole
+from fedml_dapper.durable import SCRATCH_PREFIX, written_whole
 from fedml_dapper.errors import DataError
 
 KILLED = """
@@ -80,6 +82,49 @@ def test_what_a_killed_process_leaves_goes_with_the_next_file(tmp_path: Path) ->
     with written_whole(tmp_path / "other") as scratch:
         scratch.touch()
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]
+
+
+HELD = """
+import sys
+from pathlib import Path
+from fedml_dapper.durable import written_whole
+
+with written_whole(Path(sys.argv[1])) as scratch:
+    scratch.write_text("theirs")
+    print("at work", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_nobody_deletes_what_another_is_writing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    command = [sys.executable, "-c", HELD, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "at work\n"
+        with written_whole(path) as ours:
+            ours.write_text("ours")
+            with written_whole(tmp_path / "third") as scratch:  # of this process, as by another thread
+                scratch.write_text("third")
+        assert path.read_text() == "ours"
+        other.stdin.close()
+        assert other.wait(timeout=60) == 0
+    assert path.read_text() == "theirs"
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "third"]
+
+
+def test_where_there_are_no_locks_nothing_is_taken_for_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = tmp_path / f"{SCRATCH_PREFIX}0"
+    left.mkdir()
+
+    def no_locks(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with written_whole(tmp_path / "file") as scratch:
+        scratch.write_text("text")
+    assert sorted(tmp_path.iterdir()) == [left, tmp_path / "file"]
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o002, 0o664)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ import numpy as np
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array
 from fedml_dapper.datasets.sources import class_names, find_splits, read_pictures
+from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
 
 
@@ -65,13 +64,5 @@ def _arrays(samples: ImageSet, suffix: str) -> dict[str, Array]:
 
 
 def _write(file: Path, arrays: dict[str, Array]) -> None:
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            np.savez_compressed(stream, **arrays)
-        temporary.chmod(0o644)
-        temporary.replace(file)
-    except BaseException:
-        temporary.unlink()
-        raise
+    with written_whole(file) as scratch:
+        np.savez_compressed(scratch, **arrays)

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedml_dapper import __version__
 from fedml_dapper.config import short_name
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.durable import scratch_folder
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.deployed import Deployed
@@ -201,18 +202,16 @@ def _filled(out: Path) -> Iterator[Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already and not empty; choose another folder by -o")
     place = next(folder for folder in out.absolute().parents if folder.is_dir())
-    scratch = place / f".{out.name}.unfinished"
     try:
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        yield scratch
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if out.exists():
-            out.rmdir()
-        scratch.rename(out)
+        with scratch_folder(place) as scratch:
+            filled = scratch / out.name
+            filled.mkdir()
+            yield filled
+            out.parent.mkdir(parents=True, exist_ok=True)
+            if out.exists():
+                out.rmdir()
+            filled.rename(out)
     except OSError as error:
         raise DataError(
             f"cannot write {out.absolute()}: {error.strerror or error}; mend that, or choose another folder"
         ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedml_dapper.cli import main
+from fedml_dapper.durable import SCRATCH_PREFIX
 from fedml_dapper.export import CARD_NAME, SIDECAR_NAME, read_sidecar
 from fedml_dapper.federation import MODEL_NAME
 from fedml_dapper.federation.finished import FinishedRun
@@ -33,7 +34,7 @@ def assert_refused(result: Result, message: str, out: Path) -> None:
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not out.exists()
-    assert not list(out.parent.glob("*.unfinished"))
+    assert not list(out.parent.glob(f"{SCRATCH_PREFIX}*"))
 
 
 def test_a_folder_with_file_sidecar_and_card(finished: FinishedRun, tmp_path: Path) -> None:

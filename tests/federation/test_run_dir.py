@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
-from fedml_dapper.durable import SCRATCH_NAME
+from fedml_dapper.durable import SCRATCH_PREFIX
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -127,7 +127,7 @@ time.sleep(3600)  # until it is killed
 def test_another_process_s_run_is_left_alone_altogether(experiment: Experiment, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     simulate(experiment, run_dir=run_dir)
-    scratch = run_dir / SCRATCH_NAME
+    scratch = run_dir / f"{SCRATCH_PREFIX}0"
     scratch.mkdir()  # as where the other process is writing a file
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     with subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True) as other:
