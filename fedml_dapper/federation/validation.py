@@ -7,13 +7,12 @@ client and of the problem.
 
 from __future__ import annotations
 
-from torch import nn
-
 from fedml_dapper.config import DefenceArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.magnitude import Magnitude, magnitude_of
 from fedml_dapper.methods import ClientProfile, ServerState, Upload
+from fedml_dapper.models.norms import BatchNorm, InstanceNorm
 from fedml_dapper.pruning import Tensors, check_fits, slim_tensors
 
 MAX_PASSES = 16
@@ -42,7 +41,7 @@ class UploadCheck:
         self._variances = [
             f"{name}.running_var"
             for name, layer in experiment.method.problem.backbone.named_modules()
-            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+            if isinstance(layer, BatchNorm | InstanceNorm)
         ]
 
     def check_form(self, server: ServerState, upload: Upload) -> None:

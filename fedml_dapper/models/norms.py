@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedml_dapper.models.standardised import StandardisedConv2d
 
-WITHOUT_BATCHES = (nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.RMSNorm)
+BatchNorm = _BatchNorm
+"""Of any dimensions, synchronised, lazy or of the user's own class."""
+InstanceNorm = _InstanceNorm
+"""Of any dimensions, lazy or of the user's own class."""
+WITHOUT_BATCHES = (nn.GroupNorm, nn.LayerNorm, InstanceNorm, nn.RMSNorm)
 """Norms that look at one sample at a time."""
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, *WITHOUT_BATCHES)
+NORMS = (BatchNorm, *WITHOUT_BATCHES)
 """All of them."""
 
 

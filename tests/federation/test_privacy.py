@@ -220,9 +220,9 @@ def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
         f"method={method}",
         *(() if method == "nefl" else ("dapper_args.levels.ratios=[0.0, 0.2]",)),
     )
+    if method in ("fdse", "fedbn", "fedfa", "fpl"):  # which refuse a network without BatchNorm first
+        asked = tiny_settings(*FREE_OF_NORMS, SILENT, f"method={method}", "norm=batch")
     if method in REFUSED:
-        if method in ("fdse", "fedfa", "fpl"):  # which refuse a network without BatchNorm first
-            asked = tiny_settings(*FREE_OF_NORMS, SILENT, f"method={method}", "norm=batch")
         with pytest.raises(ConfigError, match=f"`{method}` learns .*, which no noise on a sum hides") as refused:
             build_experiment(asked)
         assert "\n" not in str(refused.value)

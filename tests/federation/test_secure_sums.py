@@ -71,7 +71,7 @@ def test_what_fewer_hold_than_the_threshold_stays_as_it_was(tiny_settings: Setti
 def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
     tiny_settings: SettingsFactory, method: str
 ) -> None:
-    norm = "norm=batch" if method in ("fdse", "fedfa", "fpl") else "norm=group"
+    norm = "norm=batch" if method in ("fdse", "fedbn", "fedfa", "fpl") else "norm=group"
     ratios = () if method == "nefl" else ("dapper_args.levels.ratios=[0.0, 0.2]",)
     asked = tiny_settings(*FREE_OF_NORMS, SECURE, f"method={method}", norm, *ratios)
     if method in REFUSED:

@@ -45,6 +45,7 @@ from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 from fedml_dapper.methods.parts.layers import tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import DENSE, Tensors
 
 _STATISTICS, _MEASURE = "statistics", "measure"
@@ -92,7 +93,7 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
 
     @cached_property
     def _norms(self) -> frozenset[str]:
-        return tensors_of(self.problem.backbone, nn.BatchNorm1d, nn.BatchNorm2d)
+        return tensors_of(self.problem.backbone, BatchNorm)
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
         """BatchNorm, parameters and statistics."""

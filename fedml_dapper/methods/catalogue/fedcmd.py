@@ -61,6 +61,7 @@ from fedml_dapper.methods.parts.layer_election import (
 from fedml_dapper.methods.parts.layers import Layer, layers_of, tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.resnet import ResNet
 from fedml_dapper.pruning import DENSE, Tensors
 
@@ -212,7 +213,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
     @cached_property
     def _statistics(self) -> frozenset[str]:
         model = self.problem.backbone
-        norms = tensors_of(model, nn.BatchNorm1d, nn.BatchNorm2d) if self.params.local_bn_stats else frozenset[str]()
+        norms = tensors_of(model, BatchNorm) if self.params.local_bn_stats else frozenset[str]()
         return norms - {name for name, _ in model.named_parameters()}
 
     def check_extras(self, server: ServerState, upload: Upload) -> None:

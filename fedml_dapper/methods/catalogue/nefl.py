@@ -33,6 +33,7 @@ from fedml_dapper.methods.contract import Aggregation, Downlink, Method, MethodP
 from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.stepped_blocks import block_stages, skippable_blocks, with_steps
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import (
     ChannelLayout,
     Footprint,
@@ -145,7 +146,7 @@ class NeFL(Method[NeFLParams]):
         """Names of step sizes and, unless shared, of all that belongs to BatchNorm layers."""
         norms = [
             name for name, layer in self.problem.backbone.named_modules()
-            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) and not self.params.share_bn
+            if isinstance(layer, BatchNorm) and not self.params.share_bn
         ]  # fmt: skip
         names = self.problem.backbone.state_dict().keys()
         steps = {f"{block}.step" for stage in block_stages(self.problem.backbone) for block in stage}

@@ -23,8 +23,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from fedml_dapper.datasets import Batch
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
     ClientContext,
     ClientProfile,
@@ -35,10 +37,12 @@ from fedml_dapper.methods.contract import (
     MethodParams,
     Pass,
     Phase,
+    Problem,
     Upload,
 )
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import DENSE, Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 
@@ -71,6 +75,14 @@ class PartialFed(Method[PartialFedParams]):
         "every client trains, receives and sends the full model and keeps layers of its last one between rounds;"
         " `adaptive` runs through its images once more in every round."
     )
+
+    def __init__(self, params: PartialFedParams, problem: Problem) -> None:
+        super().__init__(params, problem)
+        if params.strategy == "fix" and params.local and not self.candidates:
+            raise ConfigError(
+                f"dapper_args.params.partialfed.local: {problem.backbone.label} has no {' and no '.join(params.local)},"
+                " so that clients would keep nothing; name other kinds of layers, or none, which is fedavg"
+            )
 
     @cached_property
     def candidates(self) -> list[Layer]:
@@ -149,9 +161,9 @@ def kind_of(model: Backbone, layer: str) -> Kind:
     module = model.get_submodule(layer)
     if module is model.predictor:
         return "classifier"
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+    if isinstance(module, BatchNorm):
         return "batchnorm"
-    return "convolution" if isinstance(module, nn.Conv2d) else "hidden_linear"
+    return "convolution" if isinstance(module, _ConvNd) else "hidden_linear"
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:

@@ -14,13 +14,14 @@ from fedml_dapper.config import Section, check
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.contract.aggregation import Aggregation, RecoverAndAverage
-from fedml_dapper.methods.contract.batchnorm import renew_statistics, running_statistics
+from fedml_dapper.methods.contract.batchnorm import renew_statistics
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import (
     DENSE,
     Footprint,
@@ -125,7 +126,7 @@ class Method(Generic[P]):
                     f"train_args.micro_batch_size: method `{self.name}` looks at a batch as a whole; leave it out, and"
                     " choose a smaller batch_size where memory is short"
                 )
-            if running_statistics(model, copy=False):
+            if any(isinstance(layer, BatchNorm) for layer in model.modules()):
                 raise ConfigError(
                     f"train_args.micro_batch_size: BatchNorm would normalise by pieces of a batch in {model.label};"
                     " leave it out, or set model_args.norm to group or standardised where the network has it"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.profiling import part
 
 
 def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]:
-    """Running means and variances of every BatchNorm, found by layer type, by their state-dict names."""
+    """Running means and variances of every BatchNorm that has them, found by layer type, by their state-dict names."""
     statistics = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        if _tracks(layer):
             for key in ("running_mean", "running_var"):
                 tensor = layer.get_buffer(key)
                 statistics[f"{name}.{key}"] = tensor.clone() if copy else tensor
@@ -27,16 +29,14 @@ def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]
 @part("forward/backward")
 def recalibrate(
     model: Backbone, data: Iterable[Batch], device: torch.device,
-    layers: Sequence[nn.BatchNorm1d | nn.BatchNorm2d] | None = None,
+    layers: Sequence[BatchNorm] | None = None,
 ) -> dict[str, Tensor]:  # fmt: skip
     """Statistics of ``model`` on un-augmented images, as the cumulative average over their batches; no labels.
 
     With ``layers``, of these alone: all else runs as in evaluation, by the statistics it has. The model is given back
     unchanged. A model without BatchNorm has none, and does not run.
     """
-    norms: Sequence[nn.BatchNorm1d | nn.BatchNorm2d] = layers or [
-        layer for layer in model.modules() if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-    ]
+    norms: Sequence[BatchNorm] = layers or [layer for layer in model.modules() if _tracks(layer)]
     if not norms:
         return {}
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -59,3 +59,8 @@ def recalibrate(
 def renew_statistics(model: Backbone, data: Iterable[Batch], device: torch.device) -> None:
     """Give ``model``, which is on ``device``, the statistics that :func:`recalibrate` measures on ``data``."""
     model.load_state_dict({**model.state_dict(), **recalibrate(model, data, device)})
+
+
+def _tracks(layer: nn.Module) -> TypeGuard[BatchNorm]:
+    """Whether it is a BatchNorm with running statistics, which ``track_running_stats=False`` does without."""
+    return isinstance(layer, BatchNorm) and layer.running_mean is not None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.parts.layers import modules_of, normalised_layers
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.skipping import SkippingConv
 
 Activation = Literal["none", "relu", "leaky"]
@@ -39,14 +40,14 @@ class DecomposedLayer(nn.Module):
     local: ClassVar = ("bn_dse.running_mean", "bn_dse.running_var", "bn_dse.num_batches_tracked")
 
     def __init__(
-        self, layer: nn.Conv2d | nn.Linear, norm: nn.BatchNorm1d | nn.BatchNorm2d, expansion: int,
+        self, layer: nn.Conv2d | nn.Linear, norm: BatchNorm, expansion: int,
         activation: Activation, shortcut: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         outputs = layer.weight.shape[0]
         core = -(-outputs // expansion)
         self.dfe, kernel_size = _narrowed(layer, core)
-        self.bn_dse = type(norm)(core, eps=norm.eps, momentum=norm.momentum)
+        self.bn_dse = _core_norm(norm, layer)(core, eps=norm.eps, momentum=norm.momentum)
         self.activation = _ACTIVATIONS[activation]()
         made = core * (expansion - 1 if shortcut else expansion)
         self.dse = nn.Conv2d(core, made, kernel_size, padding=kernel_size // 2, groups=core, bias=False)
@@ -76,18 +77,19 @@ def decompose(
     decomposed = copy.deepcopy(backbone)
     pairs = {
         layer: norm
-        for layer, norm in normalised_layers(decomposed, example, nn.BatchNorm1d, nn.BatchNorm2d).items()
-        if _is_whole(decomposed.get_submodule(layer))
+        for layer, norm in normalised_layers(decomposed, example, BatchNorm).items()
+        if _is_whole(decomposed.get_submodule(layer)) and _is_complete(decomposed.get_submodule(norm))
     }
     if not pairs:
         raise ConfigError(
-            "model_args.model: fdse decomposes layers that a BatchNorm follows, and the network has none; set"
-            " model_args.norm to batch where it is ours, or choose another network or another dapper_args.method"
+            "model_args.model: fdse decomposes layers (linear, or convolutions of images) that a BatchNorm follows, and"
+            " the network has none; set model_args.norm to batch where it is ours, or choose another network or another"
+            " dapper_args.method"
         )
     for layer_name, norm_name in pairs.items():
         layer, norm = decomposed.get_submodule(layer_name), decomposed.get_submodule(norm_name)
         assert isinstance(layer, nn.Conv2d | nn.Linear)
-        assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
+        assert isinstance(norm, BatchNorm)
         new = DecomposedLayer(layer, norm, expansion, activation, shortcut)
         decomposed.set_submodule(layer_name, new.to(layer.weight.device))
         decomposed.set_submodule(norm_name, nn.Identity())
@@ -138,6 +140,18 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
 def _is_whole(layer: nn.Module) -> bool:
     """Whether each output comes from all inputs, as in all but grouped convolutions."""
     return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
+
+
+def _is_complete(norm: nn.Module) -> bool:
+    """Whether it has gains, biases and running statistics, each of which has its role."""
+    return isinstance(norm, BatchNorm) and norm.affine and norm.track_running_stats
+
+
+def _core_norm(norm: BatchNorm, layer: nn.Conv2d | nn.Linear) -> type[BatchNorm]:
+    """torch's own class of ``norm``; of another, which may be made otherwise, the plain one for ``layer``."""
+    if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm):
+        return type(norm)
+    return nn.BatchNorm1d if isinstance(layer, nn.Linear) else nn.BatchNorm2d
 
 
 def _singly(groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
