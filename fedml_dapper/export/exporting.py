@@ -57,6 +57,7 @@ class Exporter:
         :class:`ConfigError` where ``out`` holds something or a file does not do what the model does, and leaves nothing
         behind then.
         """
+        _check_finite(subject)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
         with _filled(out) as folder:
             product, sets = self._product(subject.model), sets_of(self.run, subject.client)
@@ -187,9 +188,20 @@ def _meaning_of_input(product: Product) -> str:
         return "what the data set gives"
     side = preprocessing.input_size
     return (
-        f"pictures in RGB, 0 to 255, resized to {side} x {side} whatever their proportions (bilinear, antialiased);"
-        " normalisation is inside"
+        "pictures in RGB, 0 to 255, upright as EXIF says (16 bits divided by 257, what is transparent made white),"
+        f" resized to {side} x {side} whatever their proportions (bilinear, antialiased); normalisation is inside"
     )
+
+
+def _check_finite(subject: Subject) -> None:
+    """Raises :class:`ConfigError` where the model is none to be used."""
+    astray = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
+    if astray:
+        raise ConfigError(
+            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(astray)} tensors,"
+            f" `{astray[0]}` first: its training went astray; lower train_args.learning_rate, or set"
+            " train_args.max_grad_norm, and train again"
+        )
 
 
 def _kind(tensor: Tensor) -> str:

@@ -65,6 +65,8 @@ def largest_difference(runtime: Runtime, model: Backbone, sets: TestSets, file: 
     inputs, given = sets.compared
     with torch.no_grad():
         expected = model(inputs)
+    if not bool(expected.isfinite().all()):
+        raise ConfigError("the model's own outputs are not finite, although its weights are; its training went astray")
     expected = torch.cat([expected, expected[:1]])
     try:
         found = torch.cat([runtime(given), runtime(given[:1])])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
@@ -205,13 +206,28 @@ def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | No
     """The last linear layer of C outputs that ``outputs``, shape (B, C), depend on; None if there is none."""
     if outputs.dim() != 2 or not outputs.requires_grad:
         return None
+    leaves = _leaves(outputs)
     for name in reversed(calls):
         layer = module.get_submodule(name)
-        if isinstance(layer, nn.Linear) and layer.out_features == outputs.shape[1]:
-            weight = next(layer.parameters())
-            if torch.autograd.grad(outputs.sum(), weight, retain_graph=True, allow_unused=True)[0] is not None:
-                return name
+        is_linear = isinstance(layer, nn.Linear) and layer.out_features == outputs.shape[1]
+        if is_linear and id(next(layer.parameters())) in leaves:
+            return name
     return None
+
+
+def _leaves(outputs: Tensor) -> set[int]:
+    """Parameters, by id, that ``outputs`` depend on. The graph is walked, not run: torch's engine, once at work in a
+    process that knows of another device than the CPU, lets no fork of it train."""
+    found, seen, waiting = set[int](), set[Node](), [outputs.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            found.add(id(leaf))
+        waiting += [before for before, _ in node.next_functions]
+    return found
 
 
 def _named(module: nn.Module, name: str, calls: Sequence[str], label: str) -> str:

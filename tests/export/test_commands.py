@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from safetensors.torch import load_file
 
 from fedml_dapper.cli import main
 from fedml_dapper.durable import SCRATCH_PREFIX
-from fedml_dapper.export import CARD_NAME, SIDECAR_NAME, read_sidecar
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.export import CARD_NAME, FORMATS, SIDECAR_NAME, Exporter, choose, read_sidecar
 from fedml_dapper.federation import MODEL_NAME
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.methods import recalibrate
@@ -102,6 +105,21 @@ def test_a_missing_package_is_named_before_anything_is_done(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     result = call("export", finished.folder, "-o", tmp_path / "out")
     assert_refused(result, "needs onnxruntime; pip install 'fedml-dapper[export]'", tmp_path / "out")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_went_astray_is_called_that(finished: FinishedRun, tmp_path: Path, value: float) -> None:
+    subject = choose(finished, 2)
+    model = copy.deepcopy(subject.model)
+    torch.nn.init.constant_(model.predictor.weight, value)
+    with pytest.raises(
+        ConfigError, match=r"capability level 2 .* numbers that are not finite .* `predictor.weight` fir"
+    ):
+        Exporter(finished, tuple(FORMATS)).export(replace(subject, model=model), tmp_path / "out")
+    torch.nn.init.constant_(model.predictor.weight, 3e38)
+    with pytest.raises(ConfigError, match="the model's own outputs are not finite"):
+        Exporter(finished, ("torchscript",)).export(replace(subject, model=model), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_run_or_half_a_run(finished: FinishedRun, tmp_path: Path) -> None:

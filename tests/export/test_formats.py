@@ -10,11 +10,14 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Collection
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
@@ -22,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 import fedml_dapper
+from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.export import FORMATS, Card, Exporter, choose, predict, read_sidecar
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.federation.testing import evaluate
@@ -145,13 +149,61 @@ def test_a_program_without_this_package_gets_the_same(
         torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4, msg=name)
 
 
-def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: FinishedRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_does_not_say_where_it_was_made(exported_own: Exported, finished_own: FinishedRun, name: str) -> None:
+    path = exported_own[MIDDLE, name][0] / FORMATS[name].file_name
+    contents = [path.read_bytes()]
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            contents += [archive.read(member) for member in archive.namelist()]
+    places = (str(ROOT), str(finished_own.folder.parent), "site-packages", "in forward")
+    said = [place for place in places if any(place.encode() in content for content in contents)]
+    assert not said
+
+
+def test_an_onnx_file_holds_no_notes_of_its_exporter(exported_own: Exported) -> None:
+    model = onnx.load(exported_own[MIDDLE, "onnx"][0] / "model.onnx")
+    assert not any(noted.metadata_props for noted in (model, model.graph, *model.graph.node, *model.graph.input))
+    assert not any(node.doc_string for node in model.graph.node)
+
+
+def test_the_page_s_lines_see_pictures_as_training_does(tmp_path: Path) -> None:
+    """Of 16 bits, transparent in several ways, grey, for print, turned by their camera."""
+    functions, _, _ = _page_s_lines().partition("about = ")
+    scope: dict[str, Any] = {}
+    exec(functions, scope)  # the page's own
+    drawn = np.random.default_rng(0)
+    colours = Image.fromarray(drawn.integers(0, 256, (6, 4, 4), dtype=np.uint8), "RGBA")
+    palette = colours.convert("RGB").quantize(8)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    pictures: dict[str, tuple[Image.Image, dict[str, Any]]] = {
+        "deep.png": (Image.fromarray(drawn.integers(0, 1 << 16, (6, 4), dtype=np.uint16)), {}),
+        "clear.png": (colours, {}),
+        "grey.png": (colours.convert("LA"), {}),
+        "palette.png": (palette, {"transparency": 3}),
+        "plain.png": (colours.convert("L"), {}),
+        "print.jpg": (colours.convert("RGB").convert("CMYK"), {}),
+        "turned.jpg": (colours.convert("RGB"), {"exif": turned}),
+    }
+    for name, (picture, options) in pictures.items():
+        picture.save(tmp_path / name, **options)
+        with Image.open(tmp_path / name) as ours, Image.open(tmp_path / name) as theirs:
+            assert np.array_equal(np.asarray(scope["rgb"](theirs)), np.asarray(to_rgb(ours))), name
+
+
+def _page_s_lines() -> str:
     [code] = re.findall(r"```python\n(import json.*?)```", (ROOT / "docs" / "export.md").read_text(), re.DOTALL)
+    assert isinstance(code, str)
+    return code
+
+
+def test_the_page_s_lines_name_a_picture_s_class(exported: Exported, finished: FinishedRun, tmp_path: Path) -> None:
     [picture] = write_pictures(finished, tmp_path / "shots", 1)
     picture.rename(tmp_path / "picture.png")
     (tmp_path / "phone").symlink_to(exported.middle)
     told = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", _page_s_lines()], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
     )
     [expected] = predict(exported.middle, [tmp_path / "picture.png"])
     assert told.stdout == f"{expected.label}\n"

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.deployed import Deployed
@@ -47,13 +48,31 @@ class Product:
     @cached_property
     def program(self) -> ExportedProgram:
         """Its graph, for batches of any size; raises :class:`ConfigError` where ``torch.export`` cannot follow it."""
+        _let_autograd_count_devices()
         try:
-            return torch.export.export(self.deployed, (self.example,), dynamic_shapes=({0: Dim("N", min=1)},))
+            program = torch.export.export(self.deployed, (self.example,), dynamic_shapes=({0: Dim("N", min=1)},))
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
                 f"--format: torch.export, which onnx and torch-export go by, cannot follow {self.label}:"
                 f" {first_line(error)}; try --format torchscript"
             ) from error
+        _forget_where_it_was_written(program)
+        return program
+
+
+def _let_autograd_count_devices() -> None:
+    """Torch's engine counts the devices that are there at its first backward pass. After ``torch.export`` there is one
+    more, for which it would start threads, and then no fork of this process could train."""
+    torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
+
+
+def _forget_where_it_was_written(program: ExportedProgram) -> None:
+    """Each of its nodes knows the source lines that it comes from, with the paths of this machine, and would take them
+    into the file."""
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)
 
 
 class Format(ABC):

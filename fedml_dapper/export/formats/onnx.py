@@ -58,6 +58,7 @@ class Onnx(Format):
                 f"--format onnx: {product.label} does something that ONNX has no operator for: {first_line(error)}; try"
                 " another format"
             ) from error
+        _strip(path)
 
     def read(self, path: Path) -> Runtime:
         try:
@@ -76,3 +77,25 @@ class Onnx(Format):
             return torch.from_numpy(session.run(None, {name: np.ascontiguousarray(inputs.numpy())})[0])
 
         return run
+
+
+def _strip(path: Path) -> None:
+    """Leave of the model in ``path`` what a runtime reads: the exporter's notes on every node, among them source lines
+    and paths of this machine, can be a quarter of a small file."""
+    import onnx  # noqa: PLC0415  # an extra
+
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    graphs = [model.graph]
+    while graphs:
+        graph = graphs.pop()
+        for noted in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+            del noted.metadata_props[:]
+            noted.doc_string = ""
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        graphs += [inner for attribute in attributes for inner in (attribute.g, *attribute.graphs) if inner.node]
+    for function in model.functions:
+        for noted in (function, *function.node, *function.value_info):
+            del noted.metadata_props[:]
+            noted.doc_string = ""
+    onnx.save(model, path)

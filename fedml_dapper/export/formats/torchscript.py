@@ -11,6 +11,9 @@ from torch import Tensor
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime, first_line
 
+_WRITTEN_ANYWAY = ("version", "byteorder", ".data/serialization_id", ".data/version")
+"""Records of an archive that torch's writer adds by itself."""
+
 
 class TorchScript(Format):
     """For LibTorch and phones that have it; frozen, BatchNorm folded. PyTorch keeps it as it is, and says so."""
@@ -24,6 +27,7 @@ class TorchScript(Format):
                 warnings.simplefilter("ignore")  # that there is a successor
                 traced = torch.jit.trace(product.deployed, product.example)  # type: ignore[no-untyped-call]  # torch ships it untyped
                 torch.jit.freeze(traced).save(str(path))
+            _strip(path)
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
                 f"--format torchscript: {product.label} cannot be traced: {first_line(error)}; try another format"
@@ -43,3 +47,15 @@ class TorchScript(Format):
             return outputs
 
         return run
+
+
+def _strip(path: Path) -> None:
+    """Leave out of the archive in ``path`` where each line of the code was recorded: paths of this machine."""
+    reader = torch._C.PyTorchFileReader(str(path))
+    records = {name: reader.get_record(name) for name in reader.get_all_records()}
+    writer = torch._C.PyTorchFileWriter(str(path.with_suffix(".stripped")))
+    for name, record in records.items():
+        if not name.endswith(".debug_pkl") and name not in _WRITTEN_ANYWAY:
+            writer.write_record(name, record, len(record))
+    writer.write_end_of_file()
+    path.with_suffix(".stripped").replace(path)
