@@ -20,6 +20,7 @@ from fedml_dapper.benches.results import BenchResults, OpenCell, load_results
 from fedml_dapper.benches.tables import Tables, build_tables, cost_base, write_csv
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.page import environment, write_page
+from fedml_dapper.evaluation.style import names_as_text
 from fedml_dapper.federation import REPORT_NAME
 
 FIGURES_NAME = "figures"
@@ -163,8 +164,11 @@ def _save(folder: Path, pictures: list[Picture]) -> None:
         if old.name not in known:
             old.unlink()
     for picture in pictures:
-        picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI)
-        with mpl.rc_context({"pdf.fonttype": 42}):  # text that can be searched and edited
+        with (
+            names_as_text(picture.figure),
+            mpl.rc_context({"pdf.fonttype": 42}),
+        ):  # text that can be searched and edited
+            picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI)
             picture.figure.savefig(folder / f"{picture.name}.pdf", metadata={"CreationDate": None})
 
 

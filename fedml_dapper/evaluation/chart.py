@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from fedml_dapper.evaluation.style import names_as_text
 from fedml_dapper.evaluation.theme import themed
 
 _PIXELS_A_POINT = 1.5
@@ -29,7 +30,7 @@ def inline_svg(figure: Figure) -> Markup:
     for background in (figure.patch, *(axes.patch for axes in figure.axes)):
         background.set_facecolor("none")
     # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}), names_as_text(figure):
         # Figure.savefig would draw it twice.
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]  # matplotlib's
     written = buffer.getvalue()

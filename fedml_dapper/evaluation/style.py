@@ -5,7 +5,9 @@ Figures are built without pyplot, so that drawing one leaves no global state beh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
 from textwrap import wrap
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours, without the black of the most important line and the yellow that white paper swallows.
@@ -82,6 +84,23 @@ def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
         title="\n".join(lines), title_fontsize="small", columnspacing=1.2, handletextpad=0.5,
     )  # fmt: skip
     legend.get_title().set_horizontalalignment("center")
+
+
+@contextmanager
+def names_as_text(figure: Figure) -> Iterator[None]:
+    """For drawing ``figure`` inside: a dollar sign in somebody's name begins no formula, and letters that matplotlib's
+    font lacks are no news. Powers of ten, which a logarithmic axis writes as formulas, stay such."""
+    powers = set[Text]()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            labels = axis.get_ticklabels(which="both")  # which makes them, and not only when they are drawn
+            powers |= set(labels) if axis.get_scale() == "log" else set()
+    for text in figure.findobj(Text):
+        if text not in powers:
+            text.set_parse_math(False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
+        yield
 
 
 def label_once(grid: Sequence[Axes]) -> None:

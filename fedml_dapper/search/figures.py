@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedml_dapper.evaluation.style import PALETTE, canvas, multiples
+from fedml_dapper.evaluation.style import PALETTE, canvas, multiples, names_as_text
 from fedml_dapper.search.trials import START_POINTS, SearchPlan, SearchRecord, Trial, importances
 
 _ACCURACY = "Top-1 accuracy on\nvalidation images (%)"
@@ -37,7 +37,8 @@ def save_figures(record: SearchRecord, folder: Path) -> list[Path]:
         figures["importances"] = importance_bars(record, shares)
     files = [folder / f"{name}.{kind}" for name in figures for kind in _FORMATS]
     for file in files:
-        figures[file.stem].savefig(file, dpi=200)
+        with names_as_text(figures[file.stem]):
+            figures[file.stem].savefig(file, dpi=200)
     return files
 
 
