@@ -18,12 +18,15 @@ from typing import cast
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
 ADMIN = "admin"
 """The common name of an operator's certificate."""
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKENS = 10
+MAX_BYTES = 1 << 20
+"""Of a file with certificates, a key or tokens."""
 _HELP = "`bash run/make_certs.sh FOLDER NUM_SILOS HOST` makes them for a trial, docs/security.md says more"
 
 
@@ -135,7 +138,7 @@ def _read_as(config: SecureGrpcConfig, name: str, shown_as: Sequence[str | None]
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_regular(file, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_HELP}") from error
 

@@ -12,6 +12,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.regular_file import read_regular
+
+MAX_BYTES = 1 << 20
+"""Of a file with a certificate."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def certificate_of(pem: bytes) -> Certificate:
 def read_certificate(file: Path) -> Certificate:
     """The certificate in a PEM file. Raises :class:`ConfigError`, which names the file."""
     try:
-        return certificate_of(file.read_bytes())
+        return certificate_of(read_regular(file, MAX_BYTES))
     except (OSError, ConfigError) as error:
         reason = (error.strerror or error) if isinstance(error, OSError) else error
         raise ConfigError(f"{file}: {reason}; expected a certificate (PEM), such as silo-3.pem") from error

@@ -23,6 +23,7 @@ from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.operations.certificate import Certificate
 from fedml_dapper.operations.folder_lock import FolderBusyError, folder_locked
+from fedml_dapper.regular_file import read_regular
 
 MAX_BYTES = 8 << 20
 """Of the file; some 25,000 members."""
@@ -111,8 +112,7 @@ class Membership(BaseModel):
 def read_membership(file: Path) -> Membership:
     """The list in ``file``. Raises :class:`ConfigError` where it is missing, too long, or no such list."""
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+        content = read_regular(file, MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"{file}: cannot be read ({error.strerror}); `fedml-dapper silos add {file} CERTIFICATE.pem` makes the list"

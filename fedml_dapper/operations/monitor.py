@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import socket
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -18,8 +18,8 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations.status import STATES, ServerStatus
 
 LOGGER = logging.getLogger(__name__)
-READ_SECONDS = 5.0
-"""How long a request may take to come."""
+REQUEST_SECONDS = 5.0
+"""How long a request may take, to come and to be answered, whatever trickles in meanwhile."""
 MAX_REQUESTS = 8
 """At a time; more are closed at once."""
 
@@ -111,18 +111,31 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        limit = threading.Timer(REQUEST_SECONDS, _cut, [request])
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._places.release()
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
         LOGGER.debug("a request to the monitor ended early", exc_info=True)
 
 
+def _cut(request: socket | tuple[bytes, socket]) -> None:
+    """Whoever reads from the connection, or writes to it, is told that it is over."""
+    assert isinstance(request, socket)
+    try:
+        request.shutdown(SHUT_RDWR)
+    except OSError:
+        LOGGER.debug("a request to the monitor ended as its time was over")
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = READ_SECONDS
+    timeout = REQUEST_SECONDS
     server_version, sys_version = "fedml-dapper", ""
 
     def do_GET(self) -> None:  # as http.server calls it

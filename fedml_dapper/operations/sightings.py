@@ -12,10 +12,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, RootModel, Validation
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
 from fedml_dapper.operations.folder_lock import folder_locked
+from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
 SAVE_SECONDS = 10.0
 """At most so often the file is written."""
+MAX_BYTES = 8 << 20
+"""As of the list of members, whose lines are longer."""
 
 
 class Sighting(BaseModel):
@@ -35,7 +38,7 @@ def read_sightings(members_file: Path) -> dict[str, Sighting]:
     """What the server that reads ``members_file`` has seen; nothing where it never ran, or the file is damaged."""
     file = sightings_file(members_file)
     try:
-        return _Sightings.model_validate_json(file.read_bytes()).root
+        return _Sightings.model_validate_json(read_regular(file, MAX_BYTES)).root
     except FileNotFoundError:
         return {}
     except (OSError, ValidationError) as error:

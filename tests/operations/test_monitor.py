@@ -116,6 +116,7 @@ def test_requests_that_never_come_take_no_more_than_their_places(
     monitor: Monitor, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedml_dapper.operations.monitor._Handler.timeout", 600.0)  # nor leave them meanwhile
+    monkeypatch.setattr("fedml_dapper.operations.monitor.REQUEST_SECONDS", 600.0)
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * MAX_REQUESTS)]
     for one in silent:
         one.setblocking(False)
@@ -124,6 +125,24 @@ def test_requests_that_never_come_take_no_more_than_their_places(
     for one in silent:
         one.close()
     wait_until(lambda: _answers(port))
+
+
+def test_a_request_that_trickles_in_ends_all_the_same(
+    monitor: Monitor, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedml_dapper.operations.monitor.REQUEST_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.setblocking(False)
+
+        def is_over() -> bool:
+            try:
+                slow.send(b"G")  # each of them within the time that a read may take
+            except OSError:
+                return True
+            return _is_closed(slow)
+
+        wait_until(is_over)
+    assert get(port, "/health")[0] == 200
 
 
 def _answers(port: int) -> bool:
