@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import os
 import resource
 import signal
@@ -43,6 +44,9 @@ YAML: dict[str, tuple[str | bytes, str]] = {
     ),
     "aliases upon aliases": (
         "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 900)), "deeper in each other than 40"
+    ),
+    "a long text many times": (
+        f"a: &a '{'x' * 300_000}'\nb: [{', '.join(['*a'] * 100)}]\n", "aliases make this more than 1048576 letters"
     ),
     "5000 digits": ("train_args: {epochs: " + "9" * 5000 + "}", "not valid YAML"),
     "a number of sixty": ("train_args: {epochs: " + "59:" * 3000 + "59}", "epochs"),
@@ -192,6 +196,16 @@ def test_a_ledger_may_be_none(experiment: Path, make: Callable[[Path], None]) ->
     check_refused(attempt("run", "-c", str(experiment), "--output", str(run)), "ledger.jsonl is no file")
 
 
+def test_a_packed_ledger_may_be_a_bomb(experiment: Path) -> None:
+    run = experiment.parent / "run"
+    run.mkdir()
+    bomb = lzma.compress(bytes(64 << 20))
+    (run / "ledger.jsonl.xz").write_bytes(bomb * 40)
+    check_refused(attempt("compare", str(run), str(run)), "that unfold into more than 256 MiB")
+    (run / "ledger.jsonl.xz").write_bytes(bomb[:-8])
+    check_refused(attempt("compare", str(run), str(run)), "cannot be unpacked (it ends early)")
+
+
 def test_a_name_may_be_too_long(experiment: Path) -> None:
     check_refused(attempt("run", "-c", str(experiment), "--output", "o" * OVERLONG), "File name too long")
     check_refused(attempt("run", "-c", "c" * OVERLONG), "too long for a file")
@@ -255,6 +269,12 @@ PACKED: dict[str, tuple[Callable[[], bytes], str]] = {
     "labels out of range": (lambda: saved(x=SOME, y=LABELS * 10**18, classes=CLASSES), "class dog has no training"),
     "other arrays": (lambda: saved(a=SOME), "bad.npz"),
     "no arrays": (lambda: zipped({}), "bad.npz"),
+    "one name, no list of them": (lambda: saved(x=SOME, y=LABELS, classes=np.array("cat")), "expected a list of names"),
+    "names in a table": (lambda: saved(x=SOME, y=LABELS, classes=CLASSES[None]), "expected a list of names"),
+    "truth as names": (lambda: saved(x=SOME, y=LABELS, classes=LABELS > 0), "expected a list of names"),
+    "several domains": (lambda: saved(x=SOME, y=LABELS, classes=CLASSES, domain=CLASSES), "expected one name"),
+    "one label, no list of them": (lambda: saved(x=SOME, y=np.array(1), classes=CLASSES), "class cat has no training"),
+    "a picture of no dimensions": (lambda: saved(x=np.uint8(3), y=LABELS, classes=CLASSES), "expected uint8"),
     "a zero-sized picture": (lambda: saved(x=SOME[:, :0], y=LABELS, classes=CLASSES), "expected uint8"),
 }
 

@@ -17,7 +17,7 @@ MAX_LETTERS = 1 << 20
 MAX_DEPTH = 40
 """Of lists and sections within each other."""
 MAX_VALUES = 100_000
-"""Aliases written out."""
+"""Aliases written out, which together have no more letters than a file."""
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -46,19 +46,24 @@ class _Check:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._measures: dict[yaml.Node, tuple[int, int] | None] = {}
-        """Of every node: how many values it means, and how deep they lie; None while its own are counted."""
+        self._measures: dict[yaml.Node, tuple[int, int, int] | None] = {}
+        """Of every node: how many values it means, how deep they lie, and how many letters they have; None while its
+        own are counted."""
 
-    def measure(self, node: yaml.Node) -> tuple[int, int]:
+    def measure(self, node: yaml.Node) -> tuple[int, int, int]:
         if node not in self._measures:
             self._measures[node] = None
             below = [self.measure(child) for child in self._children(node)]
-            size, depth = 1 + sum(size for size, _ in below), 1 + max((depth for _, depth in below), default=0)
+            size, depth = 1 + sum(size for size, _, _ in below), 1 + max((depth for _, depth, _ in below), default=0)
+            own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+            letters = own + sum(letters for _, _, letters in below)
             if depth > MAX_DEPTH:
                 raise ConfigError(f"{self._where}: lists and sections lie deeper in each other than {MAX_DEPTH}")
             if size > MAX_VALUES:
                 raise ConfigError(f"{self._where}: {_line(node)}: aliases make this more than {MAX_VALUES} values")
-            self._measures[node] = size, depth
+            if letters > MAX_LETTERS:
+                raise ConfigError(f"{self._where}: {_line(node)}: aliases make this more than {MAX_LETTERS} letters")
+            self._measures[node] = size, depth, letters
         found = self._measures[node]
         if found is None:
             raise ConfigError(f"{self._where}: {_line(node)}: a value that contains itself")

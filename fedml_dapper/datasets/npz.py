@@ -14,11 +14,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.packed import most_unpacked
 
 Array = NDArray[Any]
-BIG_BYTES = 1 << 28
-MAX_INFLATION = 100
-"""How many times larger than the file its arrays may be, where they are big. Pictures shrink to a half."""
 _SUFFIX = ".npy"
 
 
@@ -37,7 +35,7 @@ def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Arr
 
 
 def _check_inflation(unpacked: int, packed: int) -> None:
-    if unpacked > max(BIG_BYTES, MAX_INFLATION * packed):
+    if unpacked > most_unpacked(packed):  # pictures shrink to a half
         raise ValueError(f"{packed >> 10} KiB that unfold into {unpacked >> 20} MiB")
 
 

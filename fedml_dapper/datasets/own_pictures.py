@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedml_dapper.config import DataArgs, did_you_mean
 from fedml_dapper.datasets.image_set import ImageSet
-from fedml_dapper.datasets.npz import read_arrays
+from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
 from fedml_dapper.datasets.sources import (
@@ -28,6 +28,7 @@ from fedml_dapper.datasets.sources import (
     Request,
     Splits,
     class_names,
+    packed_classes,
     packed_sets,
     read_picture,
 )
@@ -311,6 +312,12 @@ class OwnPackedFile:
         return Splits(sets["train"], sets["test"], sets.get("validation"))
 
 
+def _packed_domain(file: Path, name: Array) -> str:
+    if name.size != 1 or name.dtype.kind != "U":
+        raise DataError(f"{file}: domain is {name.dtype} {name.shape}; expected one name")
+    return str(name.item())
+
+
 def _packed_domains(
     files: Sequence[Path], stated: int | tuple[str, ...] | None, share: float
 ) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
@@ -319,8 +326,8 @@ def _packed_domains(
         arrays = read_arrays(file, ("classes", "domain", "y", "y_train"))
         if "classes" not in arrays:
             raise DataError(f"{file}: does not say its `classes`; pack it by `fedml-dapper data pack`")
-        names = tuple(str(name) for name in arrays["classes"])
-        domain = str(arrays["domain"]) if "domain" in arrays else file.stem
+        names = packed_classes(file, arrays["classes"])
+        domain = _packed_domain(file, arrays["domain"]) if "domain" in arrays else file.stem
         sources.append(OwnPackedFile(file, domain, names, share))
         labels = np.unique(arrays.get("y_train", arrays.get("y", np.empty(0, np.int64))))
         trained.append([names[label] for label in labels.tolist() if 0 <= label < len(names)])

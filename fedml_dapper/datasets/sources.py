@@ -115,9 +115,16 @@ def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
     """
     arrays = read_arrays(path)
     if "classes" in arrays:
-        _check_classes(path, [str(name) for name in arrays["classes"]], classes)
+        _check_classes(path, packed_classes(path, arrays["classes"]), classes)
     sets = packed_sets(path, arrays, len(classes), size)
     return split_eight_of_ten(sets["all"]) if "all" in sets else Splits(sets["train"], sets["test"])
+
+
+def packed_classes(path: Path, names: Array) -> tuple[str, ...]:
+    """The names of the labels that the packed file at ``path`` states; raises :class:`DataError` for what are none."""
+    if names.ndim != 1 or names.dtype.kind not in "UiuS":
+        raise DataError(f"{path}: classes is {names.dtype} {names.shape}; expected a list of names")
+    return tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
 
 
 def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: int) -> dict[PartName, ImageSet]:

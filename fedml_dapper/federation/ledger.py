@@ -123,7 +123,20 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
             rounds.append(RoundRecord.model_validate_json(line))
         except ValidationError as error:
             raise DataError(f"{path}: line {number} is not the record of a round; was the file edited?") from error
+    _check_consistent(run, rounds, path)
     return run, rounds
+
+
+def _check_consistent(run: RunRecord, rounds: Sequence[RoundRecord], path: Path) -> None:
+    """Raises :class:`DataError` where rounds are not each other's, or not the run's."""
+    levels = {row.level for row in run.footprints}
+    for number, record in enumerate(rounds, start=1):
+        place = f"{path}: line {number + 1}"
+        if record.round != number:
+            raise DataError(f"{place} is of round {record.round}, where round {number} is due; was the file edited?")
+        strange = {client.level for client in record.clients} - levels
+        if strange and levels:
+            raise DataError(f"{place} has a client of level {min(strange)}, which the run lacks; was the file edited?")
 
 
 def _run_of(line: str | bytes, path: Path) -> RunRecord:

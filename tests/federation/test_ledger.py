@@ -73,3 +73,24 @@ def test_what_is_gone_on_from_ends_where_a_round_is_missing(
     found = read_unfinished(ledger.path)
     assert found is not None
     assert (found[0], [record.round for record in found[1]]) == (run, [1, 2])
+
+
+def test_rounds_that_are_not_each_other_s_or_the_run_s_are_said(
+    tiny_settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    simulate(build_experiment(tiny_settings("epochs=1", "comm_round=2")), [LedgerWriter(path)])
+    run, *rounds = path.read_text().splitlines(keepends=True)
+
+    def said(*lines: str) -> str:
+        path.write_text("".join((run, *lines)))
+        with pytest.raises(DataError) as caught:
+            read_ledger(path)
+        return str(caught.value)
+
+    assert "line 2 is of round 2, where round 1 is due" in said(rounds[1], rounds[0])
+    assert "line 3 is of round 1, where round 2 is due" in said(rounds[0], rounds[0])
+    strange = RoundRecord.model_validate_json(rounds[0])
+    client = strange.clients[0].model_copy(update={"level": 9})
+    strange = strange.model_copy(update={"clients": (client, *strange.clients[1:])})
+    assert "line 2 has a client of level 9, which the run lacks" in said(f"{strange.model_dump_json()}\n")
