@@ -99,6 +99,8 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         (["dataset=data.py:nothing"], "data.py has no `nothing`"),
         (["dataset=folder", "data_cache_dir=pictures"], "dog"),
         (["dataset=folder", "data_cache_dir=none"], "none"),
+        (["dataset=folder", "data_cache_dir=''"], "data_cache_dir: the name of a file or folder is empty"),
+        (["output_dir=''"], "output_dir: the name of a file or folder is empty"),
         (["method=nets.py:Broken"], "is no method; derive a class from"),
         (
             ["dapper_args.levels.assignment=[1, 2]"],

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from fedml_dapper.commands.export import export_options, show
+from fedml_dapper.commands.options import NamedPath
 
-_PATH = click.Path(path_type=Path)
+_PATH = NamedPath()
 
 
 @click.command()

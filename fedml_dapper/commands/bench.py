@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from fedml_dapper.benches.choices import Device, ProfileName
+from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Precision, parse_override, parse_yaml
 from fedml_dapper.errors import ConfigError
 
@@ -27,7 +28,7 @@ _LINE_EVERY_S = 30.0
 @click.command()
 @click.argument("name", required=False)
 @click.option("--profile", type=click.Choice(get_args(ProfileName)), default="small", show_default=True)
-@click.option("--output", type=click.Path(path_type=Path), help="Store of all benches; default: benches/PROFILE.")
+@click.option("--output", type=NamedPath(), help="Store of all benches; default: benches/PROFILE.")
 @click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop then; go on another time.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: one per core, on a GPU 4.")
 @click.option("--device", type=click.Choice(get_args(Device)), default="cpu", show_default=True)

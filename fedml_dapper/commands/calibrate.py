@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import yaml
 
-from fedml_dapper.commands.options import shipped_where_missing
+from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
@@ -19,7 +19,7 @@ from fedml_dapper.errors import ConfigError
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True, default=["quickstart.yaml"],
+    "-c", "--config", "configs", type=NamedPath(), multiple=True, default=["quickstart.yaml"],
     show_default=True, callback=shipped_where_missing, help="The experiment whose levels are timed.",
 )  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
@@ -27,7 +27,7 @@ from fedml_dapper.errors import ConfigError
     "--rank", type=click.IntRange(min=1),
     help="Time the line to the server too, as the silo of this rank. The server has to be up, over DAPPER_GRPC.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="A new file, ending in .yaml.")
+@click.option("-o", "--output", type=NamedPath(), required=True, help="A new file, ending in .yaml.")
 def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | None, output: Path) -> None:
     """Measure how fast this machine trains each level, and its memory, and write that down as a device's profile.
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fedml_dapper.commands.options import NamedPath
+
 
 @click.command()
-@click.argument("folders", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="RUN RUN...", nargs=-1, required=True, type=NamedPath())
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("comparison.html"),
+    "-o", "--output", type=NamedPath(dir_okay=False), default=Path("comparison.html"),
     show_default=True, help="Where the page goes.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and write no page.")

@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedml_dapper.commands.options import NamedPath
+
 if TYPE_CHECKING:
     from fedml_dapper.export import Card
 
 FORMATS = ("onnx", "safetensors", "torch-export", "torchscript")
 """As the room ``export`` has them, which takes seconds to load."""
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_PATH = click.Path(path_type=Path)
+_PATH = NamedPath()
 
 
 def export_options(command: CommandT) -> CommandT:

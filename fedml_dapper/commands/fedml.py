@@ -14,6 +14,7 @@ from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.commands.experiment import run_experiment
 from fedml_dapper.commands.options import (
     LogFormat,
+    NamedPath,
     log_format_option,
     restart_option,
     resume_option,
@@ -25,7 +26,7 @@ from fedml_dapper.interruption import ending_in_order
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.option(
-    "--cf", "--yaml_config_file", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
+    "--cf", "--yaml_config_file", "configs", type=NamedPath(), multiple=True, required=True,
     callback=shipped_where_missing, help="Experiment file; later ones are laid over earlier ones.",
 )  # fmt: skip
 @click.option(
@@ -33,7 +34,7 @@ from fedml_dapper.interruption import ending_in_order
 )
 @click.option("--role", type=click.Choice(["server", "client", "edge"]))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
-@click.option("--output", type=click.Path(path_type=Path), help="Folder for the server's results.")
+@click.option("--output", type=NamedPath(), help="Folder for the server's results.")
 @resume_option
 @restart_option
 @log_format_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Settings, check, parse_yaml
 from fedml_dapper.config.beginning import Beginning, experiment_text
 from fedml_dapper.durable import written_whole
@@ -25,7 +26,7 @@ NUMBERS = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), 
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default="experiment.yaml")
+@click.argument("file", type=NamedPath(dir_okay=False), default="experiment.yaml")
 @click.option("--data", help=f"{QUESTIONS['data']}.")
 @click.option("--model", help=f"{QUESTIONS['model']}.")
 @click.option("--clients", type=NUMBERS["clients"], help="How many.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
 from fedml_dapper.config import experiment_file
+from fedml_dapper.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
 resume_option = click.option(
@@ -25,6 +26,20 @@ log_format_option = click.option(
     show_default=True, help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
 )  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
+
+
+class NamedPath(click.Path):
+    """A file or folder as a :class:`Path`. An empty name, as an unset variable of a shell leaves, would be the working
+    directory, and raises :class:`ConfigError`."""
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            name = "a path" if param is None else param.opts[-1]
+            raise ConfigError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
+        return super().convert(value, param, ctx)
 
 
 def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, files: Sequence[Path]) -> list[Path]:

@@ -13,7 +13,7 @@ import click
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from fedml_dapper.commands.options import json_option, shipped_where_missing
+from fedml_dapper.commands.options import NamedPath, json_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
 
@@ -27,7 +27,7 @@ COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
+    "-c", "--config", "configs", type=NamedPath(), multiple=True, required=True,
     callback=shipped_where_missing, help="Experiment file, or the name of a shipped one; several are merged.",
 )  # fmt: skip
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import NamedPath, json_option
 
-_PATH = click.Path(path_type=Path)
+_PATH = NamedPath()
 
 
 @click.command()

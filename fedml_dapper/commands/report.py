@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from fedml_dapper.commands.options import NamedPath
+
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=NamedPath())
 def report(folder: Path) -> None:
     """Write the HTML report of a run's folder from its ledger, or of a bench's folder from its cells' ledgers.
 

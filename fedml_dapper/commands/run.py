@@ -9,6 +9,7 @@ import click
 
 from fedml_dapper.commands.options import (
     LogFormat,
+    NamedPath,
     json_option,
     log_format_option,
     restart_option,
@@ -19,7 +20,7 @@ from fedml_dapper.commands.options import (
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True, required=True,
+    "-c", "--config", "configs", type=NamedPath(), multiple=True, required=True,
     callback=shipped_where_missing,
     help="Experiment file, or the name of a shipped one; give several to lay later ones over earlier ones.",
 )  # fmt: skip
@@ -31,9 +32,7 @@ from fedml_dapper.commands.options import (
     help="Change one setting, e.g. --set comm_round=5 or --set train_args.comm_round=5.",
 )
 @json_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Folder for this run; by default a new one below output_dir."
-)
+@click.option("--output", type=NamedPath(), help="Folder for this run; by default a new one below output_dir.")
 @resume_option
 @restart_option
 @click.option(

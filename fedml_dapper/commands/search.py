@@ -10,7 +10,7 @@ from typing import get_args
 import click
 from rich.console import Console
 
-from fedml_dapper.commands.options import shipped_where_missing
+from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.interruption import INTERRUPTED, undisguised
@@ -19,7 +19,7 @@ from fedml_dapper.search.choices import SamplerName
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=click.Path(path_type=Path), multiple=True,
+    "-c", "--config", "configs", type=NamedPath(), multiple=True,
     callback=shipped_where_missing,
     help="Experiment file; several are laid over each other. Without any, DIR's results are shown and drawn again.",
 )  # fmt: skip
@@ -35,7 +35,7 @@ from fedml_dapper.search.choices import SamplerName
 )
 @click.option("--sampler", type=click.Choice(get_args(SamplerName)), default="gp", show_default=True)
 @click.option("--prune", is_flag=True, help="Stop trials that stay below the median of the others.")
-@click.option("--output", "folder", type=click.Path(path_type=Path), metavar="DIR", required=True)
+@click.option("--output", "folder", type=NamedPath(), metavar="DIR", required=True)
 def search(
     configs: Sequence[Path], overrides: Sequence[str], names: str, ranges: Sequence[str], trials: int, seeds: str,
     sampler: SamplerName, prune: bool, folder: Path,

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.config.section import check
 from fedml_dapper.credentials import read_admin_credentials
@@ -21,10 +22,10 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """HOST, --certificates, --token-file."""
     for decorate in (
         click.option(
-            "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="Where the federation has a token."
+            "--token-file", type=NamedPath(dir_okay=False), help="Where the federation has a token."
         ),
         click.option(
-            "--certificates", type=click.Path(path_type=Path, file_okay=False), default="certs", show_default=True,
+            "--certificates", type=NamedPath(file_okay=False), default="certs", show_default=True,
             help="Folder with ca.pem, admin.pem and admin.key.",
         ),
         click.argument("host"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from fedml_dapper.config.keys import is_section, with_keys
@@ -23,6 +24,16 @@ class Section(BaseModel):
     """Base of every group of settings: frozen, and closed to unknown keys. A field's docstring is its meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_empty_paths(cls, values: Any) -> Any:
+        """An empty name would be the working directory."""
+        named = values if isinstance(values, Mapping) else {}
+        for name, field in cls.model_fields.items():
+            if named.get(name) == "" and Path in (field.annotation, *get_args(field.annotation)):
+                raise ValueError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
+        return values
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
