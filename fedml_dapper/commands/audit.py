@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import NamedPath, json_option
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.operations import printable
 from fedml_dapper.operations.audit_log import FIRST, Entry, entries_of
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", type=NamedPath(dir_okay=False))
 @click.option("--holds", metavar="HEAD", help="A head that was noted earlier: fail unless it is the hash of a line.")
 @click.option("--last", type=click.IntRange(min=0), default=0, help="Show so many of the last entries.")
 @json_option
@@ -53,6 +54,6 @@ def audit(file: Path, holds: str | None, last: int, as_json: bool) -> None:
             detail = ", ".join(f"{key} {value}" for key, value in entry.detail.items())
             more = f" (and {entry.left_out} left out)" if entry.left_out else ""
             cells = (str(entry.number), f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.event, entry.who, detail + more)
-            table.add_row(*map(Text, cells))
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         Console().print(table)
     click.echo(f"{file}: {entries} entries, whole; head {head}")

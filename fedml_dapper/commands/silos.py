@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import NamedPath, json_option
 from fedml_dapper.operations import (
     Member,
     add_members,
+    printable,
     read_certificate,
     read_membership,
     read_sightings,
@@ -22,7 +23,7 @@ from fedml_dapper.operations import (
 )
 from fedml_dapper.operations.membership import MAX_REASON
 
-members_argument = click.argument("members", type=click.Path(path_type=Path, dir_okay=False))
+members_argument = click.argument("members", type=NamedPath(dir_okay=False))
 
 
 @click.group()
@@ -35,7 +36,7 @@ def silos() -> None:
 
 @silos.command()
 @members_argument
-@click.argument("certificates", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("certificates", type=NamedPath(), nargs=-1, required=True)
 def add(members: Path, certificates: tuple[Path, ...]) -> None:
     """Let CERTIFICATES (PEM) call, of silos, edges or an admin. MEMBERS is made where it is missing."""
     for member in add_members(members, [read_certificate(file) for file in certificates]):
@@ -71,14 +72,14 @@ def list_members(members: Path, as_json: bool) -> None:
         ]
         click.echo(TypeAdapter(list[dict[str, object]]).dump_json(rows))
         return
-    table = Table(title=str(members))
+    table = Table(title=Text(printable(str(members))))
     for column in ("name", "fingerprint", "state", "expires", "first seen", "last seen", "reason"):
         table.add_column(column, overflow="fold")
     for member in listed:
         sighting = seen.get(member.fingerprint)
         times = (None, None) if sighting is None else (sighting.first, sighting.last)
         cells = [member.name, member.fingerprint[:16], _state(member), f"{member.expires:%Y-%m-%d}"]
-        table.add_row(*(Text(cell) for cell in (*cells, *map(_moment, times), member.reason)))
+        table.add_row(*(Text(printable(cell)) for cell in (*cells, *map(_moment, times), member.reason)))
     Console().print(table)
 
 

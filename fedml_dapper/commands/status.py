@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedml_dapper.commands.options import json_option
 from fedml_dapper.commands.server_options import ask_server, server_options
+from fedml_dapper.operations import printable
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import ServerStatus
 
@@ -37,7 +38,7 @@ def show(status: ServerStatus) -> None:
         heard = "never" if one.heard_s is None else f"{_span(one.heard_s)} ago"
         sizes = [f"{size / 1e6:.1f}" for size in (one.bytes_in, one.bytes_out)]
         cells = [one.name, "yes" if one.connected else "no", heard, one.standing, *sizes, str(one.refused_calls)]
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     console.print(table)
     lines = [f"memory {status.memory_bytes / 1e6:.0f} MB, up {_span(status.up_s)}"]
     if status.loop_s > 5:
@@ -49,7 +50,7 @@ def show(status: ServerStatus) -> None:
     if status.out:
         lines.append(f"left out: {', '.join(f'{name} ({until})' for name, until in status.out.items())}")
     for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(printable(line), soft_wrap=True, markup=False)
 
 
 def _span(seconds: float) -> str:

@@ -58,6 +58,10 @@ class Entry(BaseModel):
         text = json.dumps(self.model_dump(mode="json", exclude={"hash"}), sort_keys=True, separators=(",", ":"))
         return self.model_copy(update={"hash": hashlib.sha256(text.encode()).hexdigest()})
 
+    def line(self) -> bytes:
+        """As it stands in a log, to the byte, so that its hash is that of the line."""
+        return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
 
 class AuditLog:
     """Appends to the log in ``file``, or nowhere where that is None; for one process at a time. Safe to use from any
@@ -94,7 +98,7 @@ class AuditLog:
                 number=number + 1, at=datetime.now(timezone.utc), event=event, who=printable(who), detail=shown,
                 left_out=self._left_out.pop(who, 0), before=head,
             ).sealed()  # fmt: skip
-            line = entry.model_dump_json(exclude_defaults=True).encode() + b"\n"
+            line = entry.line()
             try:
                 _write_whole(self._stream, line)
             except OSError as error:
@@ -153,6 +157,8 @@ def _entries_in(stream: BinaryIO, file: Path) -> Iterator[Entry]:
             raise DataError(f"{place} does not follow the one before: something was changed, removed or put in")
         if entry.sealed().hash != entry.hash:
             raise DataError(f"{place} was changed: its hash does not fit")
+        if entry.line() != line:  # which other readers than this one would read otherwise, as where a key stands twice
+            raise DataError(f"{place} was changed: it says the same in other bytes than were written")
         head = entry.hash
         yield entry
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.audit_log import AT_ONCE, entries_of
 
@@ -110,6 +110,28 @@ def test_a_caller_that_makes_entries_without_end_is_counted_and_others_are_heard
     entries = list(entries_of(file))
     assert AT_ONCE <= sum(entry.who == "stranger" for entry in entries) < AT_ONCE + 5
     assert [entry.who for entry in entries[-2:]] == ["silo-1", "server"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        lambda line: line.replace(b'"event":', b'"event":"started","event":'),
+        lambda line: line.replace(b'"who":', b'"who": '),
+        lambda line: line.replace(b"silo-1", b"silo\\u002d1"),
+        lambda line: line.replace(b"\n", b" \n"),
+    ],
+    ids=["a key twice", "spaces", "letters as numbers", "more behind it"],
+)
+def test_the_hash_is_that_of_the_line_to_the_byte(file: Path, forged: Callable[[bytes], bytes]) -> None:
+    log = AuditLog(file)
+    log.record("refused", "silo-1", reason="no token")
+    log.close()
+    line = file.read_bytes()
+    assert len(list(entries_of(file))) == 1
+    file.write_bytes(forged(line))
+    assert file.read_bytes() != line
+    with pytest.raises(DataError, match=r"line 1 was changed: it says the same in other bytes"):
+        list(entries_of(file))
 
 
 def test_no_name_forges_a_line(file: Path) -> None:

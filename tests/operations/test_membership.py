@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -15,7 +16,8 @@ from fedml_dapper.cli import main
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import Certificate, Member, Membership, Sightings, read_certificate, read_membership
 from fedml_dapper.operations.folder_lock import folder_locked
-from fedml_dapper.operations.membership import MAX_BYTES, add_members
+from fedml_dapper.operations.membership import MAX_BYTES, add_members, revoke_members
+from fedml_dapper.operations.sightings import read_sightings, sightings_file
 
 SCRIPT = Path(__file__).parents[2] / "run" / "make_certs.sh"
 
@@ -131,6 +133,22 @@ def test_a_file_that_is_no_list(members: Path, content: bytes, reason: str) -> N
     members.write_bytes(content)
     with pytest.raises(ConfigError, match=reason):
         read_membership(members)
+
+
+def test_a_pipe_is_not_waited_for(members: Path) -> None:
+    os.mkfifo(members)
+    with pytest.raises(ConfigError, match="it is no plain file"):
+        read_membership(members)
+    os.mkfifo(sightings_file(members))
+    assert read_sightings(members) == {}
+
+
+def test_the_list_on_the_terminal_holds_no_orders_to_it(members: Path, certificates: Path) -> None:
+    add_members(members, [read_certificate(certificates / "silo-1.pem")])
+    revoke_members(members, "silo-1", "gone\x1b[2J\x9b2Jaway")
+    shown = CliRunner().invoke(main, ["silos", "list", str(members)], env={"COLUMNS": "160"}).stdout
+    assert "gone?[2J?2Jaway" in " ".join(shown.split())
+    assert not any(letter in shown for letter in "\x1b\x9b")
 
 
 def test_a_line_twice_and_a_name_that_is_none(members: Path, certificates: Path) -> None:
