@@ -19,7 +19,7 @@ _TEXTS = TypeAdapter(dict[int, str])
 
 
 class _Told(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def as_text(self) -> str:
         """For a message."""

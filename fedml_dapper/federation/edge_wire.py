@@ -33,7 +33,7 @@ _WHOLE_NUMBERS = 2**31
 
 
 class _Header(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     identity: Identity
     round: int = Field(ge=1, lt=_WHOLE_NUMBERS)

@@ -19,7 +19,7 @@ class Sender(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    wire_schema: int = Field(ge=0)
+    wire_schema: int = Field(ge=0, strict=True)
     version: str | None = None
     """Of this package; messages of schema 4 do not say it."""
 

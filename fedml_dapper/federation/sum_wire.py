@@ -93,7 +93,7 @@ class SumMessage:
 
 
 class _Plan(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kept: dict[str, str] = {}
     """Group -> bitmap."""
@@ -103,7 +103,7 @@ class _Plan(BaseModel):
 class SumHeader(BaseModel):
     """What stands before the bytes of a message; which of the last fields count, the kind says."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "revealed", "declined"]
     identity: Identity

@@ -52,7 +52,7 @@ _EXPONENTS = "int8 exponents"
 
 
 class _Metrics(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     loss: float
     steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
@@ -64,7 +64,7 @@ class _Metrics(BaseModel):
 class Header(BaseModel):
     """What stands before the numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Literal["downlink", "upload"]
     identity: Identity
