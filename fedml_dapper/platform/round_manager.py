@@ -26,7 +26,7 @@ from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSE
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
-from fedml_dapper.platform.secure_grpc import CUT_OFF, SecureServer
+from fedml_dapper.platform.secure_grpc import CUT_OFF, FLOODS, SecureServer
 from fedml_dapper.platform.transports import open_audit_log, open_monitor, reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         super().register_message_receive_handlers()
         self.register_message_receive_handler(MEASURED, self.handle_measurement)
         self.register_message_receive_handler(CUT_OFF, self.handle_cut_off)
+        self.register_message_receive_handler(FLOODS, self.handle_flood)
 
     # Coming online
 
@@ -189,6 +190,17 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def handle_cut_off(self, msg_params: Message) -> None:
         """A process may no longer call."""
         self._let_go(int(msg_params.get_sender_id()))
+
+    def handle_flood(self, msg_params: Message) -> None:
+        """A process calls so often that what it owes may not get through: nobody waits for it until it answers."""
+        process = int(msg_params.get_sender_id())
+        owed = set(self._owed_by(process)) - self._silent
+        if not self._open or not owed:
+            return
+        LOGGER.warning("%s floods the server with calls; the round does not wait for it", self._name_of(process))
+        self._audit.record("flood", self._name_of(process))
+        self._silent |= owed
+        self._close_if_complete()
 
     def _let_go(self, process: int) -> None:
         """The open round goes on without what the process owes."""

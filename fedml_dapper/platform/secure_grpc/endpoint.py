@@ -54,6 +54,10 @@ CUT_OFF = ("dapper_cut_off",)
 on the wire can have."""
 
 
+FLOODS = ("dapper_floods",)
+"""Type of the message by which it says that its sender calls far more often than it may."""
+
+
 class Receipt(BaseModel):
     """What a silo says when it asks for the next message: which one it got last, of which session of the server's."""
 

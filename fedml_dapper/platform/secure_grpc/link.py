@@ -25,6 +25,8 @@ SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
 CALLS_AT_ONCE, CALLS_PER_SECOND = 400.0, 50.0
 """Of one silo. A round takes four calls, so that even rounds of a tenth of a second stay within."""
+FLOOD, FLOOD_SECONDS = 100, 1.0
+"""So many calls of a silo that come to nothing as they are too many are a flood, which is said so often."""
 LARGEST_AT_ONCE, LARGEST_PER_SECOND = 8.0, 1.0
 """Messages of the largest size, or as many bytes in smaller ones, that one silo may deliver."""
 
@@ -47,6 +49,7 @@ class Link:
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
         self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
+        self._busy, self._flood_said = 0, float("-inf")
         self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
@@ -65,6 +68,16 @@ class Link:
         """Raises :class:`SiloBusyError` where the silo calls too often."""
         if not self._calls.take():
             raise SiloBusyError(f"{self.name} calls more than {CALLS_PER_SECOND:g} times a second")
+
+    def is_flooding(self) -> bool:
+        """Call where a call of the silo came to nothing as it was one too many: whether it is time to say that these
+        are a flood."""
+        with self._changed:
+            self._busy += 1
+            if self._busy < FLOOD or self._clock() - self._flood_said < FLOOD_SECONDS:
+                return False
+            self._busy, self._flood_said = 0, self._clock()
+            return True
 
     def is_new_connection(self, peer: str) -> bool:
         """Whether the latest calls came on other connections than that from the address ``peer``."""

@@ -29,6 +29,7 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     CUT_OFF,
     DELIVER,
     FETCH,
+    FLOODS,
     SERVER_OPTIONS,
     SERVICE,
     TRIAL_BYTES,
@@ -86,6 +87,8 @@ class SecureServer(Endpoint):
         self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off, clock)
         self._audit, self._desk = audit, desk
         self._ordering = threading.Lock()
+        self._looking = threading.Thread(target=self._keep_looking, name="doorkeeper", daemon=True)
+        self._unable_to_look: Exception | None = None
         self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
@@ -132,8 +135,10 @@ class SecureServer(Endpoint):
     def handle_receive_message(self) -> None:
         """FedML's hook: tell the managers of every message, until :meth:`stop_receive_message`."""
         self._tell_connected()
+        self._looking.start()
         while not self._stopped.is_set():
-            self._doorkeeper.look()
+            if self._unable_to_look is not None:
+                raise self._unable_to_look
             try:
                 message = self._inbox.get(timeout=_POLL_SECONDS)
             except queue.Empty:
@@ -148,7 +153,17 @@ class SecureServer(Endpoint):
         for link in self._links.values():
             link.close(max(0.0, deadline - time.monotonic()))
         self._server.stop(GRACE_SECONDS).wait()
+        if self._looking.is_alive():
+            self._looking.join(GRACE_SECONDS)
         self._doorkeeper.close()
+
+    def _keep_looking(self) -> None:
+        """In a thread of its own, so that no file, on whatever disk it lies, keeps the managers waiting."""
+        try:
+            while not self._stopped.wait(_POLL_SECONDS):
+                self._doorkeeper.look()
+        except Exception as error:  # noqa: BLE001  # whatever it is, nobody would be cut off any more
+            self._unable_to_look = error
 
     def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
         """gRPC's hook, called before every handshake: the server's certificate and authorities, if they are new."""
@@ -163,6 +178,12 @@ class SecureServer(Endpoint):
         link.forget()
         self._inbox.put(Message(CUT_OFF, link.rank, 0))
 
+    def _note_busy(self, context: grpc.ServicerContext) -> None:
+        """Tell the managers of a silo that calls again and again, as what it owes may not get through then."""
+        link = self._by_name.get(_common_name(context))
+        if link is not None and link.is_flooding():
+            self._inbox.put(Message(FLOODS, link.rank, 0))
+
     # Calls
 
     @contextmanager
@@ -175,6 +196,7 @@ class SecureServer(Endpoint):
         except ProtocolError as error:
             self._refuse(context, RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except SiloBusyError as error:
+            self._note_busy(context)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:

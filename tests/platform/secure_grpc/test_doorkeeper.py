@@ -17,7 +17,7 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.operations import add_members, read_certificate, read_sightings, revoke_members
+from fedml_dapper.operations import Membership, add_members, read_certificate, read_sightings, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.platform.secure_grpc import CUT_OFF, link
 from fedml_dapper.platform.secure_grpc import server as server_module
@@ -165,6 +165,40 @@ def test_a_broken_list_changes_nothing_and_is_said(
     revoke_members(file, "silo-1")
     clock.now += 2 * LOOK_SECONDS
     assert server.next().get_type() == CUT_OFF
+
+
+@pytest.mark.long
+def test_a_pipe_in_the_place_of_the_list_keeps_nobody_waiting(
+    start: Starter, own: SecureGrpcConfig, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, silo, file = start(0, own, clock=clock), start(1, own), members_of(own)
+    file.unlink()
+    os.mkfifo(file)
+    let_look(server, clock)
+    passes(server, silo, 1)
+    assert "it is no plain file" in caplog.text
+
+
+@pytest.mark.long
+def test_a_disk_that_hangs_keeps_nobody_waiting(
+    start: Starter, own: SecureGrpcConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, silo, file = start(0, own, clock=clock), start(1, own), members_of(own)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def read(_file: Path) -> Membership:
+        hangs.set()
+        goes_on.wait()
+        raise ConfigError("it is gone")
+
+    monkeypatch.setattr("fedml_dapper.platform.secure_grpc.doorkeeper.read_membership", read)
+    file.write_bytes(file.read_bytes() + b"\n")
+    clock.now += 2 * LOOK_SECONDS
+    try:
+        assert hangs.wait(SECONDS)
+        passes(server, silo, 1)
+    finally:
+        goes_on.set()
 
 
 def test_a_server_does_not_start_without_the_list_that_it_is_to_read(start: Starter, own: SecureGrpcConfig) -> None:

@@ -22,6 +22,7 @@ from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.platform.round_manager import MAX_STARTS
+from fedml_dapper.platform.secure_grpc import link
 from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
@@ -172,6 +173,30 @@ def test_a_silo_that_starts_again_and_again_costs_the_others_no_time(
     federation.wait()
     assert [record.absent for record in federation.rounds()] == [(3,)] * 3
     assert caplog.text.count("it is sent the round's model once more") <= MAX_STARTS * 3
+
+
+@pytest.mark.long
+def test_rounds_do_not_wait_for_a_silo_that_floods_the_server(
+    in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(link, "CALLS_AT_ONCE", 50.0)  # or a slow machine would not call as often
+    monkeypatch.setattr(link, "CALLS_PER_SECOND", 0.5)
+    settings = of_four(tiny_settings, "comm_round=2", "round_timeout_s=600")
+    federation = in_threads(experiment_file(tmp_path, settings, config), 4)
+    flooder = with_impostor(federation, settings, config)
+
+    def is_said() -> bool:
+        with suppress(grpc.RpcError):  # it calls too often
+            flooder.come_online()
+        return "silo-4 floods the server with calls; the round does not wait for it" in caplog.text
+
+    wait_until(is_said)
+    for round_ in (1, 2):
+        federation.wait_for_round(round_)  # which does not wait for its timeout
+    monkeypatch.undo()
+    federation.wait()
+    assert [record.absent for record in federation.rounds()] == [(3,)] * 2
 
 
 @pytest.mark.long
