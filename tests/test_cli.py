@@ -16,6 +16,7 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import LedgerWriter, build_experiment, read_ledger, simulate
 
+from .conftest import DIGITS
 from .holding import held_before
 from .waiting import wait_until
 
@@ -172,6 +173,69 @@ def test_footprint_as_json() -> None:
     assert len({row["memory_bytes"] for row in rows}) == 1  # the first epoch is dense
     assert [round(row["round_macs"] / (3 * rows[0]["macs"]), 2) for row in rows] == [5, 4.22, 3.45, 2.69, 1.91]
     assert rows[4]["bytes_up"] < 0.25 * rows[4]["bytes_down"]
+
+
+OWN_SERIES = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+def load():
+    part = TensorDataset(torch.randn(8, 2, 12), torch.arange(8) % 2)
+    return {"day": (part, part)}
+
+def net(num_classes):
+    return nn.Sequential(
+        nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Conv1d(6, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, num_classes)
+    )
+"""
+
+
+def test_footprint_of_an_experiment_on_any_network_and_input(tmp_path: Path) -> None:
+    (tmp_path / "series.py").write_text(OWN_SERIES)
+    file = tmp_path / "series.yaml"
+    file.write_text(
+        "data_args: {dataset: series.py:load}\nmodel_args: {model: series.py:net}\n"
+        "train_args: {client_num_in_total: 1, client_num_per_round: 1, batch_size: 4}\n"
+        "dapper_args: {method: heterofl, levels: {ratios: [0, 0.5]}}\n"
+    )
+    result = call("footprint", "-c", file, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert rows[0]["params"] == 2 * 6 * 3 + 6 + 6 * 4 * 3 + 4 + 32 * 2 + 2
+    shown = CliRunner().invoke(main, ["footprint", "-c", str(file)], env={"COLUMNS": "160"})
+    assert "inputs 2x12" in shown.stdout
+    assert "params (k)" in shown.stdout
+    assert "0.184" in shown.stdout
+    refused = call("footprint", "-c", file, "--input", "64")
+    assert refused.exit_code == 2
+    assert "--input: with --config the experiment file says it" in refused.stderr
+    assert "give an experiment file by --config" in call("footprint").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "-c", str(DIGITS), "--output", ""),
+        ("run", "-c", ""),
+        ("export", "", "-o", "out"),
+        ("export", "run", "-o", ""),
+        ("report", ""),
+        ("compare", "one", "two", "-o", ""),
+        ("silos", "list", ""),
+        ("data", "check", "--root", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_name_is_no_working_directory(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*words)
+    assert result.exit_code == 2
+    assert "the name of a file or folder is empty" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_footprint_as_a_table_and_its_errors() -> None:

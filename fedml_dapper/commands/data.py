@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-from fedml_dapper.commands.options import json_option
+from fedml_dapper.commands.options import NamedPath, json_option
 from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.errors import ConfigError, DataError
 
@@ -21,12 +21,12 @@ def data() -> None:
 
 
 @data.command("check")
-@click.option("--root", type=click.Path(path_type=Path), help="Root of the data; default: DAPPER_DATA, else data/.")
+@click.option("--root", type=NamedPath(), help="Root of the data; default: DAPPER_DATA, else data/.")
 @click.option("--dataset", help="One suite only; `folder` for pictures of your own in ROOT.")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="The data of this experiment file instead.")
+@click.option("-c", "--config", type=NamedPath(), help="The data of this experiment file instead.")
 @json_option
 def check_data(root: Path | None, dataset: str | None, config: Path | None, as_json: bool) -> None:
-    """Say which domains were found, where, and how many images they have; exit code 2 if a chosen suite lacks one."""
+    """Say which domains were found, where, and how many images they have; exit code 2 if chosen data lack one."""
     from fedml_dapper.datasets.availability import find_domains
     from fedml_dapper.datasets.suites import PUBLISHED, data_root
 
@@ -36,13 +36,15 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
         chosen = [load_settings([config]).data_args]
     else:
         chosen = [DataArgs(dataset=name, data_cache_dir=root) for name in ([dataset] if dataset else PUBLISHED)]
+    is_own = chosen[0].dataset not in PUBLISHED
     where = data_root(chosen[0].data_cache_dir).absolute()
     rows = [row for args in chosen for row in find_domains(args)]
     if as_json:
         click.echo(TypeAdapter(list[dict[str, object]]).dump_json([asdict(row) for row in rows]))
     else:
         table = Table(title=f"Data below {where}")
-        for column in ("suite", "domain", "train", "test", "found in"):
+        first = "data set" if is_own else "suite"
+        for column in (first, "domain", "train", "test", "found in"):
             table.add_column(column, justify="right" if column in ("train", "test") else "left")
         for row in rows:
             found = row.problem or row.source or f"missing: looked for {', '.join(row.looked_in)}"
@@ -53,13 +55,15 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
         if rows[0].classes:
             click.echo(f"{len(rows[0].classes)} classes: {', '.join(rows[0].classes)}")
     if len(chosen) == 1 and any(row.source is None for row in rows):
-        raise DataError(f"{rows[0].suite} is incomplete below {where}; data/README.md says how to get it")
+        damaged = next((row.problem for row in rows if row.problem), None)
+        help_ = "docs/own_data.md says how pictures have to lie" if is_own else "data/README.md says how to get it"
+        raise DataError(damaged or f"{rows[0].suite} is incomplete below {where}; {help_}")
 
 
 @data.command("pack")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=NamedPath())
 @click.argument("suite")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the packed files.")
+@click.option("-o", "--out", type=NamedPath(), required=True, help="Folder for the packed files.")
 @click.option("--size", type=click.IntRange(min=1), default=64, show_default=True, help="Side of the packed images.")
 def pack_data(source: Path, suite: str, out: Path, size: int) -> None:
     """Pack SOURCE/SUITE/<domain>/<class>/* into one .npz file per domain."""

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
+from click.core import ParameterSource
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from fedml_dapper.commands.options import json_option
-from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, TrainArgs, check
+from fedml_dapper.commands.options import NamedPath, json_option, shipped_where_missing
+from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, Settings, TrainArgs, check, load_settings, short_name
+from fedml_dapper.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedml_dapper.methods import Method
 
 
 @click.command()
-@click.option("--model", required=True, help="As model_args.model has it, e.g. resnet18 or my_net.py:Net.")
+@click.option(
+    "-c", "--config", "configs", type=NamedPath(), multiple=True, callback=shipped_where_missing,
+    help="Network, input, method and levels of this experiment file; several are merged.",
+)  # fmt: skip
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="With --config: change one setting.")
+@click.option("--model", help="As model_args.model has it, e.g. resnet18 or my_net.py:Net; for images.")
 @click.option("--input", "input_size", type=click.IntRange(min=8), default=32, show_default=True, help="Image side.")
 @click.option("--width", type=click.IntRange(min=1), help="Channels of the first layer; as published when absent.")
 @click.option("--norm", help="As model_args.norm has it.")
@@ -26,9 +42,11 @@ from fedml_dapper.config import LevelArgs, ModelArgs, PruningArgs, TrainArgs, ch
 @click.option("--round-to", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--ratios", default="0,0.2,0.4,0.6,0.8", show_default=True, help="Pruning ratio of each level.")
 @json_option
+@click.pass_context
 def footprint(
-    model: str, input_size: int, width: int | None, norm: str | None, classes: int, method: str, batch: int,
-    epochs: int, scope: str, ratio_of: str, round_to: int, ratios: str, as_json: bool,
+    context: click.Context, configs: Sequence[Path], overrides: Sequence[str], model: str | None, input_size: int,
+    width: int | None, norm: str | None, classes: int, method: str, batch: int, epochs: int, scope: str, ratio_of: str,
+    round_to: int, ratios: str, as_json: bool,
 ) -> None:  # fmt: skip
     """What each capability level trains and sends: parameters, MACs, bytes each way, memory, a whole round's MACs.
 
@@ -36,24 +54,75 @@ def footprint(
     saves for a batch.
     """
     from fedml_dapper.evaluation.fleet_tables import LevelNeeds, level_needs, needs_table
-    from fedml_dapper.methods import METHODS, Problem
-    from fedml_dapper.models import BACKBONES, build_backbone, example_image
 
-    found = METHODS.find(method)
-    levels = check(LevelArgs, {"ratios": ratios.split(",")}, where="--ratios")
-    pruning = check(PruningArgs, {"scope": scope, "ratio_of": ratio_of, "round_to": round_to}, where="options")
-    training = check(TrainArgs, {"batch_size": batch, "epochs": epochs}, where="options")
-    example = example_image(input_size)
-    backbone = build_backbone(
-        check(ModelArgs, {"model": model, "width": width, "norm": norm}, where="options"), classes, 0, example
-    )
-    problem = Problem(backbone, example, training, pruning, uniform_weights=False, seed=0, ratios=levels.ratios)
-    built = found(found.check_params({}), problem)
+    if configs:
+        _check_alone(context)
+        built, levels, title = _of_experiment(load_settings(configs, overrides))
+    elif model is None or overrides:
+        raise ConfigError(
+            "give an experiment file by --config, with --set where it is to differ, or a network by --model"
+        )
+    else:
+        levels = check(LevelArgs, {"ratios": ratios.split(",")}, where="--ratios")
+        built = _of_images(
+            check(ModelArgs, {"model": model, "width": width, "norm": norm}, where="options"),
+            classes, input_size, method,
+            check(TrainArgs, {"batch_size": batch, "epochs": epochs}, where="options"),
+            check(PruningArgs, {"scope": scope, "ratio_of": ratio_of, "round_to": round_to}, where="options"),
+            levels,
+        )  # fmt: skip
+        title = _title(built, model, width, f"{input_size}x{input_size} images")
     rows = level_needs(built, levels)
     if as_json:
         click.echo(TypeAdapter(list[LevelNeeds]).dump_json(rows))
     else:
-        chosen = width or (BACKBONES[model].width if model in BACKBONES else None)
-        shape = ", ".join((model, *([f"width {chosen}"] if chosen else []), f"{input_size}x{input_size} images"))
-        title = f"{shape}, {scope} scope, ratio of {ratio_of}; {method}, {epochs} epochs in batches of {batch}"
         Console().print(needs_table(rows, title))
+
+
+def _check_alone(context: click.Context) -> None:
+    """Raises :class:`ConfigError` where an option says what the experiment file says."""
+    beside = ("configs", "overrides", "as_json")
+    given = [
+        parameter.opts[-1]
+        for parameter in context.command.params
+        if parameter.name is not None
+        and parameter.name not in beside
+        and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise ConfigError(f"{given[0]}: with --config the experiment file says it; change it there, or by --set")
+
+
+def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
+    """The method of an experiment on its network and data, its levels, and what the table is called."""
+    from fedml_dapper.federation import build_untrained, device_of, load_data
+
+    with redirect_stdout(sys.stderr):
+        data = load_data(settings, device_of(settings))
+        built = build_untrained(settings, data.num_classes, data.example)
+    shape = "x".join(str(size) for size in data.example.shape[1:])
+    name = short_name(settings.model_args.model)
+    return built, settings.dapper_args.levels, _title(built, name, settings.model_args.width, f"inputs {shape}")
+
+
+def _of_images(
+    network: ModelArgs, classes: int, side: int, method: str, training: TrainArgs, pruning: PruningArgs,
+    levels: LevelArgs,
+) -> Method[Any]:  # fmt: skip
+    from fedml_dapper.methods import METHODS, Problem
+    from fedml_dapper.models import build_backbone, example_image
+
+    found, example = METHODS.find(method), example_image(side)
+    backbone = build_backbone(network, classes, 0, example)
+    problem = Problem(backbone, example, training, pruning, uniform_weights=False, seed=0, ratios=levels.ratios)
+    return found(found.check_params({}), problem)
+
+
+def _title(built: Method[Any], model: str, width: int | None, inputs: str) -> str:
+    from fedml_dapper.models import BACKBONES
+
+    pruning, training = built.problem.pruning, built.problem.training
+    chosen = width or (BACKBONES[model].width if model in BACKBONES else None)
+    shape = ", ".join((model, *([f"width {chosen}"] if chosen else []), inputs))
+    work = f"{built.name}, {training.epochs} epochs in batches of {training.batch_size}"
+    return f"{shape}, {pruning.scope} scope, ratio of {pruning.ratio_of}; {work}"

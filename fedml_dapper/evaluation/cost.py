@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedml_dapper.evaluation.units import share
+from fedml_dapper.evaluation.units import scale_of, share
 from fedml_dapper.federation import LevelFootprint
 
 
@@ -25,17 +25,28 @@ def cost_reference(footprints: Sequence[LevelFootprint]) -> CostReference:
 
 def cost_headings(reference: CostReference) -> tuple[str, ...]:
     """Of the columns that :func:`cost_cells` fills."""
-    return ("level", "ratio", "params (M)", f"of {reference.name}", "MMACs", "up (MB)", "down (MB)")
+    of = reference.footprint
+    (_, params), (_, macs), (_, up), (_, down) = (
+        scale_of(value, "M") for value in (of.params, of.macs, of.bytes_up, of.bytes_down)
+    )
+    number = f"params ({params})" if params else "params"
+    return ("level", "ratio", number, f"of {reference.name}", f"{macs}MACs", f"up ({up}B)", f"down ({down}B)")
 
 
 def cost_cells(footprint: LevelFootprint, reference: CostReference) -> tuple[str, ...]:
-    """What a level's model costs; MACs are for one sample's forward pass, MB are 10^6 bytes."""
+    """What a level's model costs; MACs are for one sample's forward pass, a prefix is a power of 1000."""
+    of = reference.footprint
     return (
         str(footprint.level),
         f"{footprint.ratio:g}",
-        f"{footprint.params / 1e6:.3f}",
-        share(footprint.params, reference.footprint.params, digits=2),
-        f"{footprint.macs / 1e6:.2f}",
-        f"{footprint.bytes_up / 1e6:.2f}",
-        f"{footprint.bytes_down / 1e6:.2f}",
+        _scaled(footprint.params, of.params, digits=3),
+        share(footprint.params, of.params, digits=2),
+        _scaled(footprint.macs, of.macs),
+        _scaled(footprint.bytes_up, of.bytes_up),
+        _scaled(footprint.bytes_down, of.bytes_down),
     )
+
+
+def _scaled(value: int, largest: int, digits: int = 2) -> str:
+    scale, prefix = scale_of(largest, "M")
+    return f"{value / scale:.{digits if prefix else 0}f}"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedml_dapper.config import LevelArgs
 from fedml_dapper.evaluation.cost import cost_cells, cost_headings, cost_reference
+from fedml_dapper.evaluation.units import scale_of
 from fedml_dapper.federation import LevelFootprint, level_footprints
 from fedml_dapper.fleet import ClientFit, FleetPlan, demands
 from fedml_dapper.methods import Method
@@ -97,16 +98,18 @@ def level_needs(method: Method[Any], levels: LevelArgs) -> list[LevelNeeds]:
 
 
 def needs_table(needs: Sequence[LevelNeeds], title: str) -> Table:
-    """A row per level; MMACs are for one sample's forward pass, GMACs for a sample's share of a round."""
+    """A row per level; first come MACs of one sample's forward pass, last those of a sample's share of a round."""
     reference = cost_reference(needs)
+    memory, memory_prefix = scale_of(max(row.memory_bytes or 0 for row in needs), "M")
+    work, work_prefix = scale_of(max(row.round_macs or 0 for row in needs), "G")
     table = Table(title=escape(title))
-    for heading in (*cost_headings(reference), "peak memory (MB)", "round (GMACs)"):
+    for heading in (*cost_headings(reference), f"peak memory ({memory_prefix}B)", f"round ({work_prefix}MACs)"):
         table.add_column(heading, justify="right")
     for row in needs:
         table.add_row(
             *cost_cells(row, reference),
-            "does not train" if row.memory_bytes is None else f"{row.memory_bytes / 1e6:.0f}",
-            "" if row.round_macs is None else f"{row.round_macs / 1e9:.2f}",
+            "does not train" if row.memory_bytes is None else f"{row.memory_bytes / memory:.0f}",
+            "" if row.round_macs is None else f"{row.round_macs / work:.2f}",
         )
     return table
 

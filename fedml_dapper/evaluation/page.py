@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import re
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from PIL import Image
 
 from fedml_dapper.durable import written_whole
@@ -24,10 +26,15 @@ def environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (decimal, duration, quantity, share, signed, themed)
+    filters = (code_spans, decimal, duration, quantity, share, signed, themed)
     templates.filters |= {written.__name__: written for written in filters}
     templates.globals |= {"colour_variables": colour_variables, "content_policy": content_policy}
     return templates
+
+
+def code_spans(text: str) -> Markup:
+    """``text`` in which what stands between backticks, as in messages on the terminal, is set as code."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def write_page(path: Path, html: str) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _MINUS = "\N{MINUS SIGN}"
+Prefix = Literal["", "k", "M", "G"]
+_SCALES: dict[Prefix, float] = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 def quantity(value: float, unit: str = "") -> str:
@@ -14,6 +18,18 @@ def quantity(value: float, unit: str = "") -> str:
         value, prefix = value / 1000, next(prefixes)
     digits = 0 if not prefix or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f}{_NO_BREAK}{prefix}{unit}".rstrip(_NO_BREAK)
+
+
+def scale_of(largest: float, usual: Prefix) -> tuple[float, Prefix]:
+    """By what to divide the numbers of a column, given the ``largest`` of them, and the prefix that says so.
+
+    It is the ``usual`` one, or a smaller one where not even the largest number would come to a tenth.
+    """
+    names = list(_SCALES)
+    place = names.index(usual)
+    while place and largest < 0.1 * _SCALES[names[place]]:
+        place -= 1
+    return _SCALES[names[place]], names[place]
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:

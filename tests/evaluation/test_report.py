@@ -1,3 +1,4 @@
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -73,6 +74,26 @@ def test_report_is_one_file_under_a_strict_policy(make_run, rounds, write):
 
     check_promises(html)
     assert html.count("data:image/jpeg") == 4
+
+
+@pytest.mark.parametrize("name", [r"$\foo$", "a$b$c", r"\$1", "$", "$x_{$y", "数字"])
+@pytest.mark.filterwarnings("error:Glyph")
+def test_names_are_drawn_as_text(make_run, make_round, write, name: str):
+    said = json.dumps(name)[1:-1]
+
+    def renamed(record):
+        return type(record).model_validate_json(record.model_dump_json().replace("mnist", said))
+
+    page = write(renamed(make_run()), [renamed(make_round(number, 50, 30)) for number in (1, 2)])
+    assert f">{name}</text>" in page
+    check_promises(page)
+
+
+def test_code_in_messages_is_set_as_code(make_run, rounds, write):
+    page = write(make_run(cost_note="`slim` <b> costs", notes=("with `epochs` and `a", "`x` & y")), rounds)
+    assert "<code>slim</code> &lt;b&gt; costs" in page
+    assert "<li>with <code>epochs</code> and `a</li>" in page
+    assert "<li><code>x</code> &amp; y</li>" in page
 
 
 def test_sections_come_in_reading_order(make_run, rounds, write):

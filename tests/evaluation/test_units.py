@@ -1,6 +1,22 @@
 import pytest
 
-from fedml_dapper.evaluation.units import duration, quantity, share
+from fedml_dapper.evaluation.units import duration, quantity, scale_of, share
+
+
+@pytest.mark.parametrize(
+    ("largest", "usual", "scale"),
+    [
+        (4_900_000, "M", (1e6, "M")),
+        (100_000, "M", (1e6, "M")),
+        (99_999, "M", (1e3, "k")),
+        (2_000, "M", (1e3, "k")),
+        (99, "M", (1.0, "")),
+        (0, "M", (1.0, "")),
+        (5_000_000, "G", (1e6, "M")),
+    ],
+)
+def test_a_column_of_small_numbers_has_a_smaller_unit(largest, usual, scale):
+    assert scale_of(largest, usual) == scale
 
 
 @pytest.mark.parametrize(

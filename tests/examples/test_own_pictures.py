@@ -79,6 +79,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
 def test_data_check_shows_domains_and_classes(experiment: Path, command: Callable[..., str]) -> None:
     checked = command("data", "check", "-c", experiment)
     assert all(domain in checked for domain in STYLES)
+    assert "suite" not in checked
     assert f"6 classes: {', '.join(CLASSES)}" in checked
     by_root = command("data", "check", "--dataset", "folder", "--root", experiment.parent / "pictures")
     assert "circle" in by_root
