@@ -21,7 +21,7 @@ FLOORS = (
         "front_door",
         "metric",
     },
-    {"durable", "packed", "run_lock", "resident", "noise", "secure_sum"},
+    {"durable", "packed", "regular_file", "run_lock", "resident", "noise", "secure_sum"},
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},
