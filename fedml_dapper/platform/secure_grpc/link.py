@@ -25,8 +25,11 @@ SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
 CALLS_AT_ONCE, CALLS_PER_SECOND = 400.0, 50.0
 """Of one silo. A round takes four calls, so that even rounds of a tenth of a second stay within."""
-FLOOD, FLOOD_SECONDS = 100, 1.0
-"""So many calls of a silo that come to nothing as they are too many are a flood, which is said so often."""
+BUSY_AT_ONCE, BUSY_PER_SECOND = 100.0, 10.0
+"""Calls of one silo that may come to nothing as they are too many; more are a flood. One that is told to try again does
+so less and less often."""
+FLOOD_SECONDS = 1.0
+"""A flood is said once in so many."""
 LARGEST_AT_ONCE, LARGEST_PER_SECOND = 8.0, 1.0
 """Messages of the largest size, or as many bytes in smaller ones, that one silo may deliver."""
 
@@ -49,7 +52,7 @@ class Link:
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
         self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
-        self._busy, self._flood_said = 0, float("-inf")
+        self._busy, self._flood_said = Allowance(BUSY_AT_ONCE, BUSY_PER_SECOND, clock), float("-inf")
         self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
@@ -73,10 +76,9 @@ class Link:
         """Call where a call of the silo came to nothing as it was one too many: whether it is time to say that these
         are a flood."""
         with self._changed:
-            self._busy += 1
-            if self._busy < FLOOD or self._clock() - self._flood_said < FLOOD_SECONDS:
+            if self._busy.take() or self._clock() - self._flood_said < FLOOD_SECONDS:
                 return False
-            self._busy, self._flood_said = 0, self._clock()
+            self._flood_said = self._clock()
             return True
 
     def is_new_connection(self, peer: str) -> bool:

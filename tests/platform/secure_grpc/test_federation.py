@@ -180,8 +180,9 @@ def test_rounds_do_not_wait_for_a_silo_that_floods_the_server(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(link, "CALLS_AT_ONCE", 50.0)  # or a slow machine would not call as often
-    monkeypatch.setattr(link, "CALLS_PER_SECOND", 0.5)
+    for allowance in ("CALLS", "BUSY"):  # or a slow machine would not call often enough
+        monkeypatch.setattr(link, f"{allowance}_AT_ONCE", 50.0)
+        monkeypatch.setattr(link, f"{allowance}_PER_SECOND", 0.5)
     settings = of_four(tiny_settings, "comm_round=2", "round_timeout_s=600")
     federation = in_threads(experiment_file(tmp_path, settings, config), 4)
     flooder = with_impostor(federation, settings, config)
