@@ -16,7 +16,7 @@ from fedml_dapper.commands.log_lines import RoundLines, show_log
 from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
 from fedml_dapper.credentials import read_credentials
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.evaluation import (
     device_table,
     experiment_tables,
@@ -149,8 +149,6 @@ def _mpi_rank() -> int:
 
 
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
-    from fedml_dapper.evaluation import write_run_report  # draws, which nobody waits for before the first step
-
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
     if begun is None or not begun[1]:  # interrupted, or ended by its operator
@@ -158,9 +156,9 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
-    report = write_run_report(run_dir)
+    report = _report(run_dir, console)
     if as_json:
-        document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": str(report)}
+        document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": report and str(report)}
         sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
     else:
         console.print(result_table(summary, record))
@@ -170,11 +168,24 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             console.print(device_table(summary.devices, record))
         elif summary.tested_rounds and len(record.footprints) > 1:
             say(console, "What each level's devices get was not measured; --set devices=true measures it.")
-        say_place(console, "Report", report.absolute())
+        if report is not None:
+            say_place(console, "Report", report.absolute())
     if interrupted:
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
         say(console, f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}")
         _leave(run_dir, console)
+
+
+def _report(run_dir: Path, console: Console) -> Path | None:
+    """Where the report is; None where it could not be written, which is said and takes nothing from the run."""
+    from fedml_dapper.evaluation import write_run_report  # draws, which nobody waits for before the first step
+
+    try:
+        return write_run_report(run_dir)
+    except Exception as error:  # noqa: BLE001  # the run is over and saved, whatever becomes of a page about it
+        reason = str(error) if isinstance(error, DapperError) else f"{type(error).__name__}: {error}"
+        say(console, f"The report was not written: {reason}; `fedml-dapper report {run_dir}` writes it.")
+        return None
 
 
 def _leave(run_dir: Path, console: Console) -> NoReturn:

@@ -91,6 +91,8 @@ class Items(Samples):
 
     def pictures(self, indices: Tensor) -> Tensor | None:
         """Inputs of 1 or 3 channels, from their darkest to their brightest value."""
+        if not len(indices):
+            return None
         inputs = self._collated(self.places[indices.cpu()]).inputs
         if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
             return None

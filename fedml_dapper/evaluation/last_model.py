@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
 
 from fedml_dapper.datasets import TestData
-from fedml_dapper.errors import DapperError
 from fedml_dapper.evaluation.confusion import Counts, confusion
+from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.evaluation.predictions import draw_predictions
 from fedml_dapper.federation import MODEL_NAME, Experiment, RunRecord
 from fedml_dapper.federation.finished import open_finished
 from fedml_dapper.fleet import demands
+from fedml_dapper.methods import Method
 from fedml_dapper.models import Backbone
 from fedml_dapper.seeding import Stream, torch_generator
 
-LOGGER = logging.getLogger(__name__)
 MOST_SAMPLES = 1000
 """Of a domain's test set; the report is written on the CPU."""
 
@@ -37,24 +37,33 @@ class LastModel:
     """Test samples and what the model makes of them, where the task can draw."""
 
 
-def look_at_last_model(run: RunRecord, run_dir: Path) -> LastModel:
-    """With a warning where the run's data or code are not what they were, or not here."""
+def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> LastModel:
+    """Without what the run's data or code do not give, as they are not what they were, not here, or fail."""
     sections = run.settings
     if sections.get("data_args", {}).get("partition") == "own" or sections.get("data_args", {}).get("dataset") is None:
         return LastModel()  # the silos', or a program's
     if sections.get("model_args", {}).get("model") is None or not (run_dir / MODEL_NAME).is_file():
         return LastModel()
-    try:
-        finished = open_finished(run_dir)
-        method = finished.method
-        memory = {demand.level: demand.memory_bytes for demand in demands(method)}
-        if finished.experiment is None or not method.has_global_model:
-            return LastModel(memory)
-        model = method.global_model(finished.state).to(finished.experiment.device).eval()
-    except (DapperError, RuntimeError) as error:
-        LOGGER.warning("the report goes without a look at the last model: %s", error)
+    finished = omissions.unless_it_fails("a look at the last model", lambda: open_finished(run_dir), None)
+    if finished is None:
         return LastModel()
-    return LastModel(memory, _confusions(model, finished.experiment), _predictions(model, finished.experiment))
+    method, experiment = finished.method, finished.experiment
+    memory: dict[int, int] = omissions.unless_it_fails("peak memory", lambda: _peak_memory(method), {})
+    if experiment is None or not method.has_global_model:
+        return LastModel(memory)
+    model = omissions.unless_it_fails("confusions and predictions", lambda: method.global_model(finished.state), None)
+    if model is None:
+        return LastModel(memory)
+    model = model.to(experiment.device).eval()
+    return LastModel(
+        memory,
+        omissions.unless_it_fails("confusions", lambda: _confusions(model, experiment), {}),
+        omissions.unless_it_fails("predictions", lambda: _predictions(model, experiment), None),
+    )
+
+
+def _peak_memory(method: Method[Any]) -> dict[int, int]:
+    return {demand.level: demand.memory_bytes for demand in demands(method)}
 
 
 @torch.no_grad()

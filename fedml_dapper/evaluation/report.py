@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
 import yaml
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from fedml_dapper.config import Settings, check, sources
 from fedml_dapper.datasets import ContactSheet, contact_sheet, load_suite
-from fedml_dapper.errors import DapperError, DataError
+from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import clock_figures, figures
 from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.client_rows import client_rows
-from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
+from fedml_dapper.evaluation.confusion import MOST_DRAWN, Mistake, confusion_matrix, mistakes
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.last_model import MOST_SAMPLES, LastModel, look_at_last_model
+from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.evaluation.page import environment, jpeg_uri, write_page
 from fedml_dapper.evaluation.spending import Kind, is_of_silos
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
 from fedml_dapper.federation.records import PrivacySpent
 
-LOGGER = logging.getLogger(__name__)
 _DATASET = "data_args.dataset"
 _MISTAKES = 10
 
@@ -35,39 +36,42 @@ _MISTAKES = 10
 def write_run_report(run_dir: Path) -> Path:
     """Write the report of the run in ``run_dir`` from its ledger; returns its path.
 
-    The ledger is enough: where data or model are not here, the report goes without what they would show, with a warning
-    that says why. Raises :class:`DataError` where there is no ledger.
+    The ledger is enough: what data or model would show, and what cannot be drawn, is left out where it fails, with a
+    warning and a line in the report that say why. Raises :class:`DataError` where there is no ledger, or no room.
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
-    path = run_dir / REPORT_NAME
-    write_report(path, record, rounds, _sample_images(record, run_dir), look_at_last_model(record, run_dir))
+    path, omissions = run_dir / REPORT_NAME, Omissions()
+    sheet = omissions.unless_it_fails("sample images", lambda: _sample_images(record, run_dir), None)
+    write_report(path, record, rounds, sheet, look_at_last_model(record, run_dir, omissions), omissions)
     return path
 
 
 def _sample_images(run: RunRecord, run_dir: Path) -> ContactSheet | None:
-    try:
-        settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
-        if settings.data_args.partition == "own" or settings.data_args.dataset is None:
-            return None  # the silos', or a program's
-        if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
-            raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
-        return contact_sheet(load_suite(settings.data_args))
-    except DapperError as error:
-        LOGGER.warning("the report goes without sample images: %s", error)
-        return None
+    settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
+    if settings.data_args.partition == "own" or settings.data_args.dataset is None:
+        return None  # the silos', or a program's
+    if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
+        raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
+    return contact_sheet(load_suite(settings.data_args))
 
 
 def write_report(
     path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: ContactSheet | None = None,
-    last_model: LastModel | None = None,
+    last_model: LastModel | None = None, omissions: Omissions | None = None,
 ) -> None:  # fmt: skip
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
     ``contact_sheet`` shows the data, ``last_model`` what the model makes of them, if they are at hand. Pictures are
-    inlined. A run without finished or tested rounds gets a report that says so.
+    inlined. A run without finished or tested rounds gets a report that says so. What cannot be drawn is added to
+    ``omissions``, which the report lists.
     """
     run = as_announced(run, rounds)
     last_model, summary = last_model or LastModel(), summarise(run, rounds)
+    omissions = omissions or Omissions()
+    pictures, costs = _pictures(run, rounds, omissions), _costs(run, rounds, omissions)
+    confusions, found_mistakes = _confusions(run, last_model, omissions), _mistakes(run, last_model)
+    sheet = omissions.unless_it_fails("sample images", lambda: _inlined(contact_sheet), None)
+    predictions = _chart("predictions", lambda: last_model.predictions, omissions)
     html = (
         environment(__package__)
         .get_template("report.html")
@@ -87,36 +91,56 @@ def write_report(
             reference=cost_reference(run.footprints),
             domain_colours=figures.domain_colours(run),
             level_colours=figures.level_colours(run),
-            pictures=_pictures(run, rounds),
+            pictures=pictures,
             peak_memory=last_model.peak_memory,
-            costs=_costs(run, rounds),
+            costs=costs,
             across_silos=is_of_silos(run),
             silos_test=_silos_test(run),
-            confusions=_confusions(run, last_model),
-            mistakes=mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else [],
+            confusions=confusions,
+            mistakes=found_mistakes,
             most_samples=MOST_SAMPLES,
-            contact_sheet=_inlined(contact_sheet),
-            predictions=None if last_model.predictions is None else inline_svg(last_model.predictions),
+            contact_sheet=sheet,
+            predictions=predictions,
+            left_out=omissions.reasons,
             settings=yaml.safe_dump(run.settings, sort_keys=False),
         )
     )
     write_page(path, html)
 
 
-def _costs(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup]:
+def _chart(what: str, draw: Callable[[], Figure | None], omissions: Omissions) -> Markup | None:
+    """What ``draw`` gives, as it stands in a page; None where that is nothing, or fails."""
+
+    def drawn() -> Markup | None:
+        figure = draw()
+        return None if figure is None else inline_svg(figure)
+
+    return omissions.unless_it_fails(what, drawn, None)
+
+
+def _costs(run: RunRecord, rounds: Sequence[RoundRecord], omissions: Omissions) -> dict[str, Markup]:
     """The global model over everything that the run is known to have spent."""
     if not any(record.scores is not None for record in rounds):
         return {}
-    drawn = {kind: figures.accuracy_against(kind, run, rounds) for kind in get_args(Kind)}
-    return {kind: inline_svg(figure) for kind, figure in drawn.items() if figure is not None}
+    drawn = {
+        kind: _chart(f"the chart of {kind}", partial(figures.accuracy_against, kind, run, rounds), omissions)
+        for kind in get_args(Kind)
+    }
+    return {kind: chart for kind, chart in drawn.items() if chart is not None}
 
 
-def _confusions(run: RunRecord, last_model: LastModel) -> dict[str, Markup]:
+def _confusions(run: RunRecord, last_model: LastModel, omissions: Omissions) -> dict[str, Markup]:
     if not 0 < len(run.classes) <= MOST_DRAWN:
         return {}
-    return {
-        domain: inline_svg(confusion_matrix(counts, run.classes)) for domain, counts in last_model.confusions.items()
+    drawn = {
+        domain: _chart(f"confusions on {domain}", partial(confusion_matrix, counts, run.classes), omissions)
+        for domain, counts in last_model.confusions.items()
     }
+    return {domain: chart for domain, chart in drawn.items() if chart is not None}
+
+
+def _mistakes(run: RunRecord, last_model: LastModel) -> list[Mistake]:
+    return mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else []
 
 
 def _inlined(sheet: ContactSheet | None) -> dict[str, Any] | None:
@@ -148,26 +172,27 @@ def _other_figures(rounds: Sequence[RoundRecord]) -> list[tuple[str, dict[str, f
     return list(tested[-1].domain_figures.items()) if tested else []
 
 
-def _pictures(run: RunRecord, rounds: Sequence[RoundRecord]) -> dict[str, Markup]:
-    drawn = {"footprints": figures.footprint_bars(run)}
+def _pictures(run: RunRecord, rounds: Sequence[RoundRecord], omissions: Omissions) -> dict[str, Markup]:
+    drawings: dict[str, Callable[[], Figure]] = {"footprints": partial(figures.footprint_bars, run)}
     is_tested = any(record.scores is not None for record in rounds)
     if is_tested:
-        drawn["curves"] = figures.learning_curves(run, rounds)
+        drawings["curves"] = partial(figures.learning_curves, run, rounds)
     if rounds:
         measured = sum(record.devices is not None for record in rounds)
         if measured:
-            drawn["devices"] = figures.device_bars(run, rounds)
+            drawings["devices"] = partial(figures.device_bars, run, rounds)
         if measured > 1:
-            drawn["device_curves"] = figures.level_curves(run, rounds)
+            drawings["device_curves"] = partial(figures.level_curves, run, rounds)
         if is_tested and _spent(rounds) is not None:
-            drawn["epsilon"] = figures.accuracy_and_epsilon(run, rounds)
+            drawings["epsilon"] = partial(figures.accuracy_and_epsilon, run, rounds)
         on_clock = [record for record in rounds if record.clock is not None]
         if on_clock:
-            drawn["timeline"] = clock_figures.timeline(run, on_clock[-1])
+            drawings["timeline"] = partial(clock_figures.timeline, run, on_clock[-1])
         if any(record.clients for record in rounds):
-            drawn["loss"] = figures.loss_per_level(run, rounds)
-            drawn["seconds"] = figures.seconds_per_level(run, rounds)
-    return {name: inline_svg(figure) for name, figure in drawn.items()}
+            drawings["loss"] = partial(figures.loss_per_level, run, rounds)
+            drawings["seconds"] = partial(figures.seconds_per_level, run, rounds)
+    drawn = {name: _chart(f"the chart of {name}", draw, omissions) for name, draw in drawings.items()}
+    return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
 def _silos_test(run: RunRecord) -> bool:
