@@ -4,7 +4,7 @@ from fedml_dapper.datasets.availability import DomainStatus, find_domains, missi
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
 from fedml_dapper.datasets.contact_sheet import ContactSheet, contact_sheet
 from fedml_dapper.datasets.division import PARTITIONS, Division, divide
-from fedml_dapper.datasets.domain import Domain, Suite
+from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.forking import tied_to_this_process
 from fedml_dapper.datasets.image_set import ImageSet, images_of
 from fedml_dapper.datasets.loaded import loaded_division
@@ -20,6 +20,7 @@ from fedml_dapper.datasets.unlabelled import unlabelled_pictures
 __all__ = [
     "FOLDER",
     "PARTITIONS",
+    "PARTS",
     "PUBLISHED",
     "SUITES",
     "Batch",

@@ -10,6 +10,9 @@ from torch import Tensor
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.samples import Samples
 
+PARTS = ("train", "test", "validation")
+"""What a domain's parts are called."""
+
 
 @dataclass(frozen=True, eq=False)
 class Domain:

@@ -35,7 +35,7 @@ def tied_to_this_process(division: Division) -> str | None:
     tests = (test for own in division.client_tests for test in (own.test, own.validation))
     holders = (each for each in (*division.clients, *tests) if isinstance(each, ClientSamples | TestSamples))
     items = (each.samples for each in holders if isinstance(each.samples, Items))
-    return next(filter(None, map(_what_ties, _distinct(source for one in items for source in one.sources))), None)
+    return next(filter(None, map(_what_ties, _distinct(source.held for one in items for source in one.sources))), None)
 
 
 def _distinct(sources: Iterable[object]) -> Iterable[object]:

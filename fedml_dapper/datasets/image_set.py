@@ -47,6 +47,10 @@ class ImageSet(Samples):
         size = self.preprocessing.input_size
         return torch.zeros(1, 3, size, size)
 
+    @property
+    def first(self) -> Batch:
+        return Batch(self.preprocessing.evaluate(self.images[:1]).cpu(), self.labels[:1].cpu())
+
     def take(self, indices: Tensor) -> ImageSet:
         """The samples at ``indices`` int64 (M,), in that order, as a copy."""
         indices = indices.to(self.labels.device)
@@ -102,6 +106,10 @@ class ImageView(Samples):
     @property
     def example(self) -> Tensor:
         return self.whole.example
+
+    @property
+    def first(self) -> Batch:
+        return self.whole.take(self.places[:1]).first
 
     def copied(self) -> ImageSet:
         """These images alone."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.samples import Batch, Samples
-from fedml_dapper.errors import DataError
+from fedml_dapper.errors import DapperError, DataError
 
 
 class MapStyle(Protocol):
@@ -28,6 +30,26 @@ class MapStyle(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """A data set of the user's, and what messages call it."""
+
+    name: str
+    held: MapStyle
+
+    def item(self, index: int) -> object:
+        """The item at ``index``; raises :class:`DataError`, which names it, where the data set raises."""
+        try:
+            return self.held[index]
+        except DapperError:
+            raise
+        except Exception as error:  # whatever the user's data set raises
+            raise DataError(
+                f"{self.name}: item {index} cannot be had: {type(error).__name__}: {' '.join(str(error).split())}"
+                f" ({_line_of(error)})"
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
 class Items(Samples):
     """The items of ``sources`` at ``places``: rows (source, index), int64 (N, 2).
 
@@ -36,9 +58,7 @@ class Items(Samples):
     repeat.
     """
 
-    name: str
-    """For messages."""
-    sources: tuple[MapStyle, ...]
+    sources: tuple[Source, ...]
     places: Tensor
     labels: Tensor | None
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
@@ -51,6 +71,11 @@ class Items(Samples):
         """The first input."""
         return self._collated(self.places[:1]).inputs
 
+    @property
+    def first(self) -> Batch:
+        with _seeded_everywhere(0):
+            return self._collated(self.places[:1])
+
     def take(self, indices: Tensor) -> Items:
         chosen = indices.cpu()
         return replace(self, places=self.places[chosen], labels=None if self.labels is None else self.labels[chosen])
@@ -61,7 +86,7 @@ class Items(Samples):
     def joined(self, others: Sequence[Samples]) -> Items:
         items = [self, *(samples for samples in others if isinstance(samples, Items))]
         labels = [one.labels for one in items if one.labels is not None]
-        sources: tuple[MapStyle, ...] = ()
+        sources: tuple[Source, ...] = ()
         places = []
         for one in items:
             places.append(one.places + torch.tensor([len(sources), 0]))
@@ -102,20 +127,37 @@ class Items(Samples):
         return (scaled * 255).round().to(torch.uint8).expand(-1, 3, -1, -1)
 
     def _collated(self, places: Tensor) -> Batch:
-        items = [self.sources[source][index] for source, index in places.tolist()]
+        items = [self.sources[source].item(index) for source, index in places.tolist()]
         try:
             batch = default_collate(items)
         except (TypeError, RuntimeError) as error:
-            raise DataError(
-                f"{self.name}: its items make no batch ({' '.join(str(error).split())}); an item is (input, target),"
-                " both tensors, arrays or numbers, of one shape in all items"
-            ) from error
+            raise self._unlike(items, places, error) from error
         if not isinstance(batch, list | tuple) or len(batch) != 2 or not all(torch.is_tensor(part) for part in batch):
+            name, _ = self._place_of(places[0])
+            words = " (words are no targets: give each class its number, and data_args.classes their names)"
             raise DataError(
-                f"{self.name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
-                " arrays or numbers"
+                f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
+                f" arrays or numbers{words if _has_word(items[0]) else ''}"
             )
-        return Batch(*(part.float() if part.dtype == torch.float64 else part for part in batch))
+        inputs, targets = (part.float() if part.dtype == torch.float64 else part for part in batch)
+        return Batch(inputs, targets if self.labels is None else targets.to(torch.int64))
+
+    def _place_of(self, place: Tensor) -> tuple[str, int]:
+        """The name of its data set, and its index there."""
+        source, index = place.tolist()
+        return self.sources[source].name, index
+
+    def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
+        """What to raise where ``items`` make no batch: the first that is unlike the one before it, if that is it."""
+        wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape in all items"
+        looks = [_described(item) for item in items]
+        odd = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
+        name, index = self._place_of(places[odd])
+        if odd:
+            first, before = self._place_of(places[0])
+            other = f"item {before}" if first == name else f"item {before} of {first}"
+            return DataError(f"{name}: item {index} is {looks[odd]}, and {other} is {looks[0]}; {wanted}")
+        return DataError(f"{name}: its items make no batch ({' '.join(str(error).split())}); {wanted}")
 
     def _moved(self, batch: Batch) -> Batch:
         return Batch(batch.inputs.to(self.device), batch.targets.to(self.device))
@@ -123,8 +165,22 @@ class Items(Samples):
 
 def _described(item: object) -> str:
     if isinstance(item, list | tuple):
-        return f"({', '.join(type(part).__name__ for part in item)})"
+        return f"({', '.join(_described(part) for part in item)})"
+    if isinstance(item, Tensor | np.ndarray):
+        return f"{type(item).__name__} {str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
     return type(item).__name__
+
+
+def _has_word(item: object) -> bool:
+    return isinstance(item, list | tuple) and any(isinstance(part, str | bytes) for part in item)
+
+
+def _line_of(error: Exception) -> str:
+    """Where it was raised: the last line that is no library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.filename).name}, line {frame.lineno}"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
+from fedml_dapper.datasets.class_numbers import check_count
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.samples import Batch
 from fedml_dapper.errors import DataError
@@ -64,9 +65,10 @@ class LoadedClient(ClientData):
         return len(sizes) - (bool(sizes) and sizes[-1] == 1 and max(sizes) > 1)
 
     @cached_property
-    def example(self) -> Tensor:
-        """A batch of one input."""
-        return next(_undisturbed(self)).inputs[:1].cpu()
+    def first(self) -> Batch:
+        """The loader's first sample as a batch, on the CPU."""
+        batch = next(_undisturbed(self))
+        return Batch(batch.inputs[:1].cpu(), batch.targets[:1].cpu())
 
     def take(self, indices: Tensor) -> LoadedClient:
         """Refused: a loader cannot be asked for single samples."""
@@ -145,8 +147,8 @@ class _Chained:
         return sum(_length(loader, "the test data") for loader in self.loaders)
 
 
-def loaded_division(dataset: object) -> tuple[Division, Tensor, int]:
-    """FedML's eight-part tuple as everyone's data, a batch of one input, and the number of classes.
+def loaded_division(dataset: object) -> tuple[Division, Batch, int]:
+    """FedML's eight-part tuple as everyone's data, a batch of one sample, and the number of classes.
 
     The global model is tested on the global test data or, where there are none, on those of all clients; a client
     without test data of its own is tested on the global ones. Raises :class:`DataError` where it is no such tuple, or
@@ -166,7 +168,7 @@ def loaded_division(dataset: object) -> tuple[Division, Tensor, int]:
     test = _test(_Chained(tuple(given)) if test_global is None else test_global)
     tests = tuple(ClientTests(test if loader is None else _test(loader)) for loader in own)
     division = Division(clients, tests, (test,))
-    return division, clients[0].example, int(num_classes)
+    return division, clients[0].first, check_count("the program's dataset, its eighth part", int(num_classes))
 
 
 def _client(number: int, loader: Loader, counts: Mapping[int, int]) -> LoadedClient:

@@ -8,7 +8,9 @@ single integers they are classes.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,14 +19,14 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.datasets.items import Items, MapStyle
+from fedml_dapper.datasets.class_numbers import count_classes
+from fedml_dapper.datasets.domain import PARTS, Domain, Suite
+from fedml_dapper.datasets.items import Items, MapStyle, Source
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 
 Load = Callable[..., object]
 
 _KEY = "data_args.dataset"
-_PARTS = ("train", "test", "validation")
 
 
 def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
@@ -66,7 +68,7 @@ def _domain(name: str, domain: str, parts: object) -> Domain:
             f"{_KEY}: {name} gives {_kind(parts)} for domain {domain}; give (train, test) or (train, test, validation)"
         )
     train, test, *rest = (
-        _items(f"{name}, domain {domain}, {part}", source) for part, source in zip(_PARTS, parts, strict=False)
+        _items(f"{name}, domain {domain}, {part}", source) for part, source in zip(PARTS, parts, strict=False)
     )
     return Domain(domain, train, test, name, is_subset=False, validation=rest[0] if rest else None)
 
@@ -84,25 +86,35 @@ def _items(name: str, source: object) -> Items:
         raise DataError(f"{name}: has no samples; leave the domain out, or give it some")
     held = cast(MapStyle, source)
     places = torch.stack([torch.zeros(length, dtype=torch.int64), torch.arange(length)], dim=1)
-    items = Items(name, (held,), places, None)
-    target = _first_target(items)
+    items = Items((Source(name, held),), places, None)
+    target = items.first.targets
     if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
         return items
     labels = _stated_labels(held, length)
     if labels is None or labels[0] != target[0]:
-        labels = torch.tensor([int(cast(Any, held[index])[1]) for index in range(length)])
-    if int(labels.min()) < 0:
-        raise DataError(f"{name}: has the class {int(labels.min())}; classes count from 0")
-    return Items(name, (held,), places, labels)
+        labels = _labels_of(items.sources[0], length)
+    lowest = int(labels.min())
+    if lowest < 0:
+        index = int(labels.argmin())
+        raise DataError(f"{name}: has the class {lowest} (item {index}); classes count from 0")
+    return replace(items, labels=labels)
 
 
-def _first_target(items: Items) -> Tensor:
-    try:
-        return next(items.batches(1)).targets
-    except DapperError:
-        raise
-    except Exception as error:
-        raise DataError(f"{items.name}: its first item cannot be had: {type(error).__name__}: {error}") from error
+def _labels_of(source: Source, length: int) -> Tensor:
+    """The classes of all items, int64 (N,), one item after another."""
+    labels = []
+    for index in range(length):
+        item = source.item(index)
+        if not isinstance(item, list | tuple) or len(item) != 2:
+            raise DataError(f"{source.name}: item {index} is {_kind(item)}; an item has to be (input, target)")
+        try:
+            labels.append(operator.index(cast(Any, item[1])))
+        except TypeError as error:
+            raise DataError(
+                f"{source.name}: item {index} has the target {item[1]!s:.40} ({type(item[1]).__name__}), and item 0"
+                " a class; a class is one whole number from 0 on"
+            ) from error
+    return torch.tensor(labels)
 
 
 def _stated_labels(source: object, length: int) -> Tensor | None:
@@ -126,12 +138,18 @@ def _stated_labels(source: object, length: int) -> Tensor | None:
 
 
 def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
-    shapes = {(tuple(one.example.shape[1:]), one.example.dtype) for one in _all(domains)}
-    if len(shapes) > 1:
-        listed = " and ".join(f"{dtype} {shape}" for shape, dtype in sorted(shapes, key=str))
-        raise DataError(f"{_KEY}: inputs of {name} are {listed}; bring them to one shape and dtype")
-    if len({one.labels is None for one in _all(domains)}) > 1:
-        raise DataError(f"{_KEY}: some targets of {name} are classes, and others are not; make them of one kind")
+    first, *others = _all(domains)
+    for one in others:
+        if _inputs_of(one) != _inputs_of(first):
+            raise DataError(
+                f"{one.sources[0].name}: inputs are {_inputs_of(one)}, and those of {first.sources[0].name}"
+                f" {_inputs_of(first)}; bring them to one shape and dtype"
+            )
+        if (one.labels is None) != (first.labels is None):
+            raise DataError(
+                f"{one.sources[0].name}: targets are {_targets_of(one)}, and those of {first.sources[0].name}"
+                f" {_targets_of(first)}; make them of one kind"
+            )
     if len({domain.validation is None for domain in domains}) > 1:
         raise DataError(
             f"{_KEY}: {name} gives validation samples for some domains only; give all domains some, or none"
@@ -141,15 +159,25 @@ def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
 def _classes(name: str, domains: tuple[Domain, ...], args: DataArgs) -> tuple[str, ...]:
     """Names by label: those in the settings, those that the data sets state, or numbers."""
     labelled = [one.labels for one in _all(domains) if one.labels is not None]
-    highest = max((int(labels.max()) for labels in labelled), default=-1)
     stated = args.classes if args.classes is not None else _stated_classes(name, domains)
-    classes = _numbered(highest + 1) if stated is None else _numbered(stated) if isinstance(stated, int) else stated
+    if stated is None:
+        return _numbered(count_classes(f"{_KEY}: {name}", labelled))
+    classes = _numbered(stated) if isinstance(stated, int) else stated
+    highest = max((int(labels.max()) for labels in labelled), default=-1)
     if highest >= len(classes):
         raise DataError(
-            f"{_KEY}: {name} has the class {highest}, and there are {len(classes)} classes; they count from 0"
-            " (data_args.classes says how many)"
+            f"{_KEY}: {name} has the class {highest}{_where(highest, domains)}, and there are {len(classes)} classes;"
+            " they count from 0 (data_args.classes says how many)"
         )
     return classes
+
+
+def _where(label: int, domains: tuple[Domain, ...]) -> str:
+    """The first sample of the class ``label``, in brackets."""
+    for one in _all(domains):
+        if one.labels is not None and (found := torch.nonzero(one.labels == label)).numel():
+            return f" ({one.sources[0].name}, item {int(found[0])})"
+    return ""
 
 
 def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] | None:
@@ -157,7 +185,7 @@ def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] |
         domain.name: tuple(str(one) for one in classes)
         for domain in domains
         for source in cast(Items, domain.train).sources
-        if isinstance(classes := getattr(source, "classes", None), list | tuple)
+        if isinstance(classes := getattr(source.held, "classes", None), list | tuple)
     }
     if len(set(found.values())) > 1:
         (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])
@@ -165,6 +193,19 @@ def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] |
             f"{_KEY}: classes of {name} differ: {', '.join(ones)} in {first}, {', '.join(others)} in {second}"
         )
     return next(iter(found.values()), None)
+
+
+def _inputs_of(items: Items) -> str:
+    return _look_of(items.first.inputs)
+
+
+def _targets_of(items: Items) -> str:
+    return _look_of(items.first.targets) if items.labels is None else "classes"
+
+
+def _look_of(batch: Tensor) -> str:
+    """Dtype and shape of a sample."""
+    return f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape[1:])}"
 
 
 def _numbered(count: int) -> tuple[str, ...]:

@@ -38,6 +38,11 @@ class Samples(ABC):
     def example(self) -> Tensor:
         """A batch of one input, on the CPU: its shape and dtype are those of all others."""
 
+    @property
+    @abstractmethod
+    def first(self) -> Batch:
+        """The first sample as a batch on the CPU, with nothing random."""
+
     @abstractmethod
     def take(self, indices: Tensor) -> Samples:
         """The samples at ``indices`` int64 (M,), in that order."""

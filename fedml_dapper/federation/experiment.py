@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data
 from fedml_dapper.federation.privacy import (
     check_privacy,
@@ -32,7 +32,8 @@ from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet,
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import Backbone, build_backbone, describe, take_over
 from fedml_dapper.pruning import Device
-from fedml_dapper.tasks import build_task
+from fedml_dapper.tasks import Task, build_task
+from fedml_dapper.tasks.contract import described
 
 LOGGER = logging.getLogger(__name__)
 
@@ -153,6 +154,7 @@ def build_experiment(
         LOGGER.warning(slow)
     if data is None:
         data = load_data(settings, device, rank)
+    _check_targets(build_task(settings.train_args), data)
     division, unseen, clients = data.division, data.unseen, data.division.clients
     args, asked = settings.model_args, (data.num_classes, seed, data.example)
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
@@ -341,11 +343,25 @@ def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) 
     return named
 
 
+def _check_targets(task: Task, data: ExperimentData) -> None:
+    """Raises :class:`DataError` where the data's targets are not what the task needs."""
+    for place, sample in data.firsts:
+        misfit = task.misfit_of_targets(sample.targets, data.num_classes)
+        if misfit:
+            raise DataError(f"{place}: targets do not fit task `{task.name}`: they are {misfit}")
+
+
 @torch.no_grad()
 def _check_outputs(problem: Problem, num_classes: int) -> None:
     """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
     model = copy.deepcopy(problem.backbone).eval()
-    outputs = model(problem.example.to(next(model.parameters()).device))
+    try:
+        outputs = model(problem.example.to(next(model.parameters()).device))
+    except Exception as error:  # whatever the user's network raises
+        raise ConfigError(
+            f"{problem.backbone.label} cannot run on inputs that are {described(problem.example)}:"
+            f" {type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
     misfit = problem.task.misfit(outputs, num_classes)
     if misfit:
         raise ConfigError(f"{problem.backbone.label} does not fit task `{problem.task.name}`: {misfit}")

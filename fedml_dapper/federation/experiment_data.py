@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from fedml_dapper.config import DataArgs, Settings, digest_of
 from fedml_dapper.datasets import (
+    PARTS,
+    Batch,
     Division,
     Preprocessing,
     Suite,
@@ -36,6 +39,9 @@ class ExperimentData:
     """Their names, by label."""
     example: Tensor
     """A batch of one input, on the CPU."""
+    firsts: tuple[tuple[str, Batch], ...]
+    """One sample as a batch, on the CPU, of each place where samples are, by the place in words; none where silos have
+    all of them."""
     source: str | None = None
     """What a program passes, in words that are the same in every process of one run; None for data that settings
     name."""
@@ -57,9 +63,15 @@ def load_data(settings: Settings, device: torch.device, rank: int = 0) -> Experi
     """
     suite, unseen, division = _dealt_out(settings, rank)
     return ExperimentData(
-        division.to(device), unseen, suite.label, suite.classes, suite.example, notes=tuple(suite.notes),
-        preprocessing=suite.preprocessing,
+        division.to(device), unseen, suite.label, suite.classes, suite.example, tuple(_firsts(suite)),
+        notes=tuple(suite.notes), preprocessing=suite.preprocessing,
     )  # fmt: skip
+
+
+def _firsts(suite: Suite) -> Iterator[tuple[str, Batch]]:
+    for domain in suite.domains:
+        for part, samples in zip(PARTS, domain.parts, strict=False):
+            yield f"{suite.name}, domain {domain.name}, {part}", samples.first
 
 
 def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
@@ -80,7 +92,7 @@ def passed_data(settings: Settings, dataset: object) -> ExperimentData:
     Raises :class:`ConfigError` where ``settings`` say something else, :class:`~fedml_dapper.errors.DataError` where it
     is no such tuple.
     """
-    division, example, num_classes = loaded_division(dataset)
+    division, first, num_classes = loaded_division(dataset)
     sizes = [client.num_samples for client in division.clients]
     source = f"{len(sizes)} clients of {sum(sizes)} samples (sizes {digest_of(repr(sizes).encode())})"
     if settings.data_args.dataset is not None:
@@ -100,4 +112,5 @@ def passed_data(settings: Settings, dataset: object) -> ExperimentData:
             " them agree"
         )
     classes = tuple(str(label) for label in range(num_classes))
-    return ExperimentData(division, None, "the program's data", classes, example, source)
+    firsts = (("the program's data, client 0, train", first),)
+    return ExperimentData(division, None, "the program's data", classes, first.inputs, firsts, source)

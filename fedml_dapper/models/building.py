@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 
+import torch
 from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs
@@ -51,6 +52,13 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
         raise ConfigError(
             f"model_args.model: `{args.model}` takes square colour images, (3, S, S), and the data are"
             f" {tuple(example.shape[1:])}; name a network for these (docs/own_model.md)"
+        )
+    if example.dtype != torch.float32:
+        found = str(example.dtype).removeprefix("torch.")
+        remedy = "x.float() / 255" if example.dtype == torch.uint8 else "x.float()"
+        raise ConfigError(
+            f"model_args.model: `{args.model}` takes float32 inputs, and those of all domains are {found}; let the data"
+            f" set give {remedy}"
         )
     if args.norm is not None and args.norm not in architecture.norms:
         having = ", ".join(name for name, known in BACKBONES.items() if args.norm in known.norms)

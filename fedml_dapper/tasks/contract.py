@@ -59,3 +59,33 @@ class Task(ABC):
         """What keeps ``outputs`` of a model from fitting this task, in words; empty where nothing does."""
         del outputs, num_classes
         return ""
+
+    def misfit_of_targets(self, targets: Tensor, num_classes: int) -> str:
+        """What keeps ``targets``, a batch of the data's, from fitting this task, and what to do; empty where nothing
+        does. By default they are classes where the task has such."""
+        del num_classes
+        return no_classes(targets) if self.has_labels else ""
+
+
+def no_classes(targets: Tensor) -> str:
+    """What keeps ``targets`` from being one class a sample, int64 (B,), and what to do; empty where nothing does."""
+    shape = targets.shape[1:]
+    if not shape and targets.dtype == torch.int64:
+        return ""
+    if not shape and targets.dtype == torch.bool:
+        remedy = "int(target) makes the classes 0 and 1"
+    elif not shape:
+        remedy = "int(target) makes one of 2.0"
+    elif shape == (1,):
+        remedy = "int(target) takes a class out of its column"
+    elif len(shape) == 1:
+        remedy = "int(target.argmax()) is the class of a one-hot target; of several classes at once a task of your own"
+        remedy += " makes sense (docs/own_task.md)"
+    else:
+        remedy = "for a class a pixel choose train_args.task: segmentation"
+    return f"{described(targets)}, and a class is one whole number from 0 on; {remedy}"
+
+
+def described(batch: Tensor) -> str:
+    """Dtype and shape, in words."""
+    return f"{str(batch.dtype).removeprefix('torch.')} of shape ({', '.join(['B', *map(str, batch.shape[1:])])})"

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedml_dapper.metric import Metric
-from fedml_dapper.tasks.contract import Task
+from fedml_dapper.tasks.contract import Task, described
 
 MEAN_IOU = Metric("mean IoU", "%")
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
@@ -97,4 +97,21 @@ class Segmentation(Task):
         if outputs.ndim != 4 or outputs.shape[1] != num_classes:
             given = ", ".join(("B", *map(str, outputs.shape[1:])))
             return f"it gives ({given}), and (B, {num_classes}, H, W) is expected for masks of {num_classes} classes"
+        return ""
+
+    def misfit_of_targets(self, targets: Tensor, num_classes: int) -> str:
+        wanted = "a mask is int64 of shape (B, H, W), a class a pixel"
+        if targets.ndim == 4 and targets.shape[1] == 1:
+            return f"{described(targets)}, and {wanted}; mask.squeeze(0).long() makes one"
+        if targets.ndim != 3:
+            return f"{described(targets)}, and {wanted}"
+        if targets.dtype != torch.int64:
+            return f"{described(targets)}, and {wanted}; mask.long() makes one of whole numbers"
+        strange = targets[(targets != self._ignored) & ((targets < 0) | (targets >= num_classes))]
+        if len(strange):
+            return (
+                f"masks with the class {int(strange[0])}, and there are {num_classes} classes, which count from 0"
+                f" (data_args.classes says which; pixels of train_args.task_arguments.ignore_index,"
+                f" {self._ignored}, have none)"
+            )
         return ""

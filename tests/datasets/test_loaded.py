@@ -48,7 +48,7 @@ def test_batches_are_the_loader_s(given: Any, sizes: list[int]) -> None:
     client = LoadedClient(0, given, 9)
     assert [len(batch.targets) for batch in client.batches(1, 1)] == sizes
     assert client.steps_per_epoch == len(sizes)
-    assert client.example.shape == (1, 2)
+    assert client.first.inputs.shape == (1, 2)
 
 
 def test_every_sample_is_seen_in_the_loader_s_order() -> None:
@@ -66,7 +66,7 @@ def test_shuffling_follows_torch_s_generator_and_looking_leaves_it_alone() -> No
         torch.manual_seed(seed)
         state = torch.get_rng_state()
         assert client.labels is not None
-        client.example  # noqa: B018
+        client.first  # noqa: B018
         assert torch.equal(torch.get_rng_state(), state)
         orders.append(torch.cat([batch.inputs for batch in client.batches(1, 1)]))
     assert torch.equal(orders[0], orders[1])
@@ -81,11 +81,11 @@ def test_targets_that_are_no_classes_give_no_labels() -> None:
 
 
 def test_the_tuple_says_who_holds_what() -> None:
-    division, example, classes = loaded_division(eight({0: loader(8), 1: list(loader(6))}, counts={0: 7, 1: 6}))
+    division, first, classes = loaded_division(eight({0: loader(8), 1: list(loader(6))}, counts={0: 7, 1: 6}))
     assert [client.num_samples for client in division.clients] == [7, 6]  # as FedML counts
     assert [own.test.num_samples for own in division.client_tests] == [3, 3]
     assert [(test.domain, test.num_samples) for test in division.domain_tests] == [("all", 5)]
-    assert (example.shape, classes) == ((1, 2), 3)
+    assert (first.inputs.shape, classes) == ((1, 2), 3)
 
 
 def test_tests_that_are_missing_are_stood_in_for() -> None:

@@ -111,12 +111,14 @@ def test_targets_that_are_no_classes_give_no_labels(tmp_path: Path) -> None:
 def test_methods_that_need_classes_refuse_other_targets(tmp_path: Path, method: str) -> None:
     file = tmp_path / "my_data.py"
     file.write_text(
-        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "import torch\nfrom torch.utils.data import TensorDataset\nfrom fedml_dapper.tasks import Classification\n"
+        "class Scored(Classification):\n    name = 'scored'\n"
+        "    def misfit_of_targets(self, targets, num_classes): return ''\n"
         "def load():\n    part = TensorDataset(torch.randn(40, 3, 16, 16), torch.rand(40))\n"
         "    return {'a': (part, part), 'b': (part, part)}\n"
     )
     dataset = [f"dataset={file}:load", "data_args.arguments={}", "classes=2"]
-    overrides = [*dataset, "partition=domain_shares", f"method={method}"]
+    overrides = [*dataset, "partition=domain_shares", f"method={method}", f"task={file}:Scored"]
     with pytest.raises(ConfigError, match=rf"`{method}` needs one class for every sample") as caught:
         build_experiment(load_settings([EXAMPLE], overrides))
     assert "\n" not in str(caught.value)
@@ -138,12 +140,12 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
         (f"def load(): return {{'a': ([1, 2], {GOOD})}}", r"its items are int; an item has to be \(input, target\)"),
         (
             f"def load(): return {{'a': ([(torch.zeros(1 + i), 0) for i in range(3)], {GOOD})}}",
-            r"inputs of my_data are torch.float32 \(1,\) and torch.float32 \(3,\)",
+            r"my_data, domain a, test: inputs are float32 \(3,\), and those of my_data, domain a, train float32 \(1,\)",
         ),
         (f"def load(): return {{'a': ({GOOD}, {GOOD.replace('% 2', '- 1')})}}", "test: has the class -1"),
         (
             f"def load(): return {{'a': ({GOOD}, {GOOD.replace('torch.arange(8) % 2', 'torch.rand(8)')})}}",
-            "some targets of my_data are classes, and others are not",
+            r"domain a, test: targets are float32 \(\), and those of my_data, domain a, train classes; make",
         ),
     ],
 )
@@ -158,7 +160,7 @@ def test_arguments_have_to_fit_the_function(tmp_path: Path) -> None:
         suite_of(tmp_path, AUGMENTED, arguments={"sise": 3})
     with pytest.raises(ConfigError, match=r"data_args.image_size: means nothing to dataset my_data"):
         suite_of(tmp_path, AUGMENTED, image_size=32)
-    with pytest.raises(DapperError, match=r"has the class 4, and there are 3 classes"):
+    with pytest.raises(DapperError, match=r"has the class 4 .*item 4.*, and there are 3 classes"):
         suite_of(tmp_path, f"def load(): return {{'a': ({GOOD.replace('% 2', '% 5')}, {GOOD})}}", classes=3)
     with pytest.raises(ConfigError, match=r"unknown suite `foldr`; did you mean `folder`"):
         load_suite(DataArgs(dataset="foldr"))

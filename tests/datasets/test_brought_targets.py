@@ -1,0 +1,213 @@
+"""Targets and inputs in the forms that strangers' files have: they work, or one line says where and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedml_dapper.config import DataArgs
+from fedml_dapper.datasets import divide
+from fedml_dapper.datasets.class_numbers import MOST_CLASSES, count_classes
+from fedml_dapper.errors import DapperError, DataError
+from fedml_dapper.federation import build_experiment
+from fedml_dapper.federation.experiment_data import passed_data
+
+from ..brought import brought, load_of
+
+AS_ITEMS = """
+class Pairs(list): pass
+def TensorDataset(x, y): return Pairs(zip(x, y))
+"""
+"""Items in a list, of whose targets nothing is known beforehand."""
+
+MASKS = """
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, num_classes, 1))
+"""
+
+
+@pytest.mark.parametrize("kind", ["", AS_ITEMS])
+@pytest.mark.parametrize(
+    ("targets", "found", "remedy"),
+    [
+        ("y[:, None]", "int64 of shape (B, 1)", "int(target) takes a class out of its column"),
+        ("y.float()", "float32 of shape (B)", "int(target) makes one of 2.0"),
+        ("y.double()[:, None]", "float32 of shape (B, 1)", "int(target) takes a class out of its column"),
+        ("F.one_hot(y)", "int64 of shape (B, 4)", "int(target.argmax()) is the class of a one-hot target"),
+        ("F.one_hot(y).float()", "float32 of shape (B, 4)", "int(target.argmax())"),
+        ("y % 2 == 0", "bool of shape (B)", "int(target) makes the classes 0 and 1"),
+        ("y[:, None, None].expand(-1, 8, 8)", "int64 of shape (B, 8, 8)", "train_args.task: segmentation"),
+    ],
+)
+def test_other_targets_are_refused_with_place_and_remedy(
+    tmp_path: Path, kind: str, targets: str, found: str, remedy: str
+) -> None:
+    line = brought(tmp_path, kind + load_of(f"y = {targets}")).complaint()
+    assert line.startswith("fedml-dapper: my_data, domain a, train: targets do not fit task `classification`: they are")
+    assert found in line
+    assert remedy in line
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["", AS_ITEMS])
+def test_whole_numbers_of_any_dtype_are_classes(tmp_path: Path, dtype: str, kind: str) -> None:
+    suite = brought(tmp_path, kind + load_of(f"y = y.to(torch.{dtype})")).suite
+    client = divide(suite, DataArgs(dataset="x"), 2, 8, seed=1).clients[0]
+    assert next(client.batches(1, 1)).targets.dtype == torch.int64
+    assert suite.num_classes == 4
+    assert client.labels is not None
+    assert client.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ("[(a, ('cat', 'dog')[b % 2]) for a, b in zip(x, y)]", "(Tensor float32 (3, 8, 8), str); an item has to be"),
+        ("[(a, ('cat', 'dog')[b % 2]) for a, b in zip(x, y)]", "words are no targets: give each class its number"),
+        ("[(a, int(b)) if i != 3 else (a, 'cat') for i, (a, b) in enumerate(zip(x, y))]", "item 3 has the target cat"),
+        ("[(a, int(b)) if i != 3 else (a, 0.5) for i, (a, b) in enumerate(zip(x, y))]", "item 3 has the target 0.5"),
+        ("[(a, int(b)) if i != 3 else a for i, (a, b) in enumerate(zip(x, y))]", "item 3 is a Tensor; an item has"),
+        ("[(a, int(b) - (i == 5)) for i, (a, b) in enumerate(zip(x, y // 4))]", "has the class -1 (item 5)"),
+        ("[(a, None) for a in x]", "domain a, train: its items make no batch"),
+    ],
+)
+def test_an_item_unlike_the_others_is_named(tmp_path: Path, items: str, message: str) -> None:
+    line = brought(tmp_path, load_of(f"z = {items}; return {{'a': (z, z)}}")).complaint()
+    assert "my_data, domain a, train: " in line
+    assert message in line
+
+
+def test_a_shape_unlike_the_others_is_named_when_it_is_trained_on(tmp_path: Path) -> None:
+    ragged = "z = [(a if i != 9 else a[:, :6], int(b)) for i, (a, b) in enumerate(zip(x, y))]; return {'a': (z, z)}"
+    result = brought(tmp_path, load_of(ragged)).run()
+    assert result.exit_code == 2
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("fedml-dapper: ")]
+    assert "my_data, domain a, t" in line
+    assert (
+        "item 9 is (Tensor float32 (3, 6, 8), int)" in line or "is (Tensor float32 (3, 8, 8), int), and item 9" in line
+    )
+
+
+RAISING = """
+class Torn(Dataset):
+    targets = [0, 1] * 8
+    def __init__(self, at): self.at = at
+    def __len__(self): return 16
+    def __getitem__(self, i):
+        if i == self.at: raise OSError("truncated file")
+        return torch.zeros(3, 8, 8), i % 2
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_item_that_raises_is_named_with_its_line(tmp_path: Path, workers: int) -> None:
+    stranger = brought(
+        tmp_path, f"{RAISING}\ndef load(): return {{'a': (Torn(7), Torn(None)), 'b': (Torn(None),) * 2}}"
+    )
+    result = stranger.run(f"workers={workers}")
+    assert result.exit_code == 2
+    assert (
+        "my_data, domain a, train: item 7 cannot be had: OSError: truncated file (my_data.py, line 13)" in result.stderr
+    )
+
+
+def test_where_two_parts_are_one_set_the_raising_item_keeps_its_part(tmp_path: Path) -> None:
+    stranger = brought(tmp_path, f"{RAISING}\ndef load(): return {{'a': (Torn(None), Torn(7))}}")
+    suite = stranger.suite
+    division = divide(suite, DataArgs(dataset="x", partition="one_per_domain"), 1, 8, seed=1)
+    with pytest.raises(DataError, match="domain a, test: item 7 cannot be had"):
+        [list(samples) for samples in (division.clients[0], *division.domain_tests, *division.domain_validations)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [("uint8", "x.float() / 255"), ("float16", "x.float()"), ("bfloat16", "x.float()"), ("int32", "")],
+)
+def test_built_in_networks_say_which_inputs_they_take(tmp_path: Path, dtype: str, remedy: str) -> None:
+    line = brought(tmp_path, load_of(f"x = x.to(torch.{dtype})")).complaint("model=lenet5")
+    assert f"`lenet5` takes float32 inputs, and those of all domains are {dtype}; let the data set give" in line
+    assert remedy in line
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_networks_of_ones_own_take_what_they_can(tmp_path: Path, dtype: str) -> None:
+    data = load_of(f"x = (10 * x + 100).clamp(0, 255).to(torch.{dtype})")
+    assert f"cannot be trained on inputs of shape (B, 3, 8, 8) {dtype}" in brought(tmp_path, data).complaint()
+    scaling = """
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.head = nn.Linear(192, num_classes)
+    def forward(self, x): return self.head(x.float().flatten(1) / 255)
+"""
+    assert build_experiment(brought(tmp_path, data, scaling).settings).method.problem.example.dtype == getattr(
+        torch, dtype
+    )
+
+
+@pytest.mark.parametrize(
+    ("masks", "found"),
+    [
+        ("torch.zeros(24, 1, 8, 8)", "float32 of shape (B, 1, 8, 8), and a mask is int64 of shape (B, H, W)"),
+        ("torch.zeros(24, 8, 8, dtype=torch.uint8)", "mask.long() makes one"),
+        ("torch.full((24, 8, 8), 7)", "masks with the class 7, and there are 3 classes"),
+        ("torch.full((24, 8, 8), -1)", "masks with the class -1"),
+        ("y", "int64 of shape (B), and a mask is int64"),
+    ],
+)
+def test_masks_are_asked_for_as_they_have_to_be(tmp_path: Path, masks: str, found: str) -> None:
+    stranger = brought(tmp_path, load_of(f"y = {masks}"), MASKS)
+    line = stranger.complaint("task=segmentation", "data_args.classes=[a, b, c]" if masks != "y" else "classes=4")
+    assert "my_data, domain a, train: targets do not fit task `segmentation`" in line
+    assert found in line
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (
+            "y * 333_333_333",
+            "the highest class number is 999,999,999, and 4 classes occur; numbers that leave",
+        ),
+        ("torch.arange(24) * 30_000", "the highest class number is 690,000, and 24 classes occur"),
+        ("y - 2", "has the class -2 (item 0)"),
+    ],
+)
+def test_ids_are_no_class_numbers(tmp_path: Path, ids: str, message: str) -> None:
+    assert message in brought(tmp_path, load_of(f"y = {ids}")).complaint()
+
+
+def test_a_label_beyond_the_stated_classes_is_named(tmp_path: Path) -> None:
+    line = brought(tmp_path, load_of("y[5] = 6")).complaint("classes=4")
+    assert "my_data has the class 6 (my_data, domain a, train, item 5), and there are 4 classes" in line
+
+
+def test_how_many_classes_numbers_stand_for() -> None:
+    assert count_classes("x", []) == 0
+    assert count_classes("x", [torch.tensor([3]), torch.tensor([9_998])]) == 9_999
+    assert count_classes("x", [torch.arange(0, 20_000, 3)]) == 19_999
+    with pytest.raises(DataError, match="1,000,001 classes are more than the 1,000,000"):
+        count_classes("x", [torch.arange(MOST_CLASSES + 1)])
+
+
+@pytest.mark.parametrize(
+    ("targets", "classes", "message"),
+    [
+        (torch.zeros(4, 1), 2, r"the program's data, client 0, train: targets do not fit .* float32 of shape \(B, 1\)"),
+        (torch.zeros(4, dtype=torch.int64), 10**9, "its eighth part: 1,000,000,000 classes are more than"),
+    ],
+)
+def test_a_programs_tuple_is_held_to_the_same(
+    tmp_path: Path, targets: torch.Tensor, classes: int, message: str
+) -> None:
+    stranger = brought(tmp_path, load_of())
+    stranger.experiment.write_text(
+        stranger.experiment.read_text().replace('data_args: {dataset: "my_data.py:load"}', "").replace("2,", "1,")
+    )
+    loader = [(torch.zeros(4, 3, 8, 8), targets)]
+    passed = (4, 4, loader, loader, {0: 4}, {0: loader}, {0: loader}, classes)
+    with pytest.raises(DapperError, match=message):
+        build_experiment(stranger.settings, data=passed_data(stranger.settings, passed))
