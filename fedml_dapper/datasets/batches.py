@@ -113,8 +113,7 @@ class ClientSamples(ClientData):
         if len(self.samples) < 2:
             held = ("no sample", "one sample")[len(self.samples)]
             raise DataError(
-                f"client {self.client_id} (domain {self.domain}) is a client with {held}; training needs 2 or more:"
-                " raise data_args.client_share"
+                f"client {self.client_id} (domain {self.domain}) is a client with {held}; training needs 2 or more"
             )
 
     @property

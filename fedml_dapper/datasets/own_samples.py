@@ -11,17 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedml_dapper.datasets.dirichlet_draws import MIN_SAMPLES, draw_until_enough
 from fedml_dapper.datasets.domain import Suite
-from fedml_dapper.datasets.partition import Indices, size_of_share
+from fedml_dapper.datasets.partition import FEWEST, Indices, size_of_share, too_few
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.seeding import Stream, numpy_generator
-
-MIN_SAMPLES = 40
-"""What every client holds at least under :func:`dirichlet`."""
-_MAX_DRAWS = 500_000
-"""Draws before :func:`dirichlet` gives up; about a minute for ten classes and a hundred clients. MNIST with alpha 0.1
-takes some hundred; FedCMD's hardest case, OrganC with alpha 0.1, from 10,000 to more than this."""
-_DRAWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +43,7 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
     for client, domain in enumerate(suite.domains):
         total = sum(len(part) for part in domain.parts)
         held_out, test = total // 5, total // 10
-        owned.append(_split(client, np.arange(total), test, held_out - test, client, seed, share))
+        owned.append(_split(suite, client, np.arange(total), test, held_out - test, client, seed, share))
     return owned
 
 
@@ -74,7 +68,7 @@ def dirichlet_halves(
         )
     held = dirichlet(labels.cpu().numpy(), num_clients, alpha, numpy_generator(seed, Stream.PARTITION))
     return [
-        _split(0, indices, len(indices) - len(indices) // 2, 0, client, seed, share)
+        _split(suite, 0, indices, len(indices) - len(indices) // 2, 0, client, seed, share)
         for client, indices in enumerate(held)
     ]
 
@@ -85,25 +79,12 @@ def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Ge
     Class by class, clients that already hold their even share of all samples get none of it. The draw is repeated
     until everyone holds ``MIN_SAMPLES``; raises :class:`ConfigError` where that cannot be, or does not come about.
     """
-    remedy = "lower train_args.client_num_in_total"
     if num_clients * MIN_SAMPLES > len(labels):
         raise ConfigError(
             f"data_args.partition: {len(labels)} samples are too few for {num_clients} clients of {MIN_SAMPLES} or"
-            f" more; {remedy} to {len(labels) // MIN_SAMPLES} or less"
+            f" more; lower train_args.client_num_in_total to {len(labels) // MIN_SAMPLES} or less"
         )
-    class_sizes = np.bincount(labels)
-    for _ in range(0, _MAX_DRAWS, _DRAWS_AT_ONCE):
-        drawn = _draw_counts(class_sizes, num_clients, alpha, rng)
-        enough = drawn.sum(axis=1).min(axis=1) >= MIN_SAMPLES
-        if enough.any():
-            counts = drawn[enough.argmax()]
-            break
-    else:
-        raise ConfigError(
-            f"data_args.dirichlet_alpha: in {_MAX_DRAWS:,} draws with {alpha:g} someone of {num_clients} clients always"
-            f" held less than {MIN_SAMPLES} of {len(labels)} samples; raise it, {remedy}, or try"
-            " another common_args.random_seed"
-        )
+    counts = draw_until_enough(np.bincount(labels), num_clients, alpha, rng)
     parts: list[list[Indices]] = [[] for _ in range(num_clients)]
     for label, shares in enumerate(counts):  # shuffled only now: how many a client gets does not depend on which
         members = rng.permutation(np.flatnonzero(labels == label))
@@ -112,31 +93,21 @@ def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Ge
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _draw_counts(class_sizes: Indices, num_clients: int, alpha: float, rng: np.random.Generator) -> Indices:
-    """Independent draws of the samples per class and client, (draws, classes, clients).
-
-    A draw in which a class falls to full clients alone is all zero.
-    """
-    draws = _DRAWS_AT_ONCE
-    counts = np.zeros((draws, len(class_sizes), num_clients), dtype=np.int64)
-    held = np.zeros((draws, num_clients), dtype=np.int64)
-    stuck = np.zeros(draws, dtype=np.bool_)
-    for label, size in enumerate(class_sizes):
-        proportions = rng.dirichlet(np.full(num_clients, alpha), draws) * (held < class_sizes.sum() / num_clients)
-        total = proportions.sum(axis=1, keepdims=True)
-        stuck |= ~(total[:, 0] > 0)
-        ends = (np.cumsum(proportions / np.where(total > 0, total, 1), axis=1) * size).astype(np.int64)
-        ends[:, -1] = size
-        counts[:, label] = np.diff(ends, axis=1, prepend=0)
-        held += counts[:, label]
-    counts[stuck] = 0
-    return counts
-
-
 def _split(
-    domain: int, indices: Indices, num_test: int, num_validation: int, client: int, seed: int, share: float | None
+    suite: Suite,
+    domain: int,
+    indices: Indices,
+    num_test: int,
+    num_validation: int,
+    client: int,
+    seed: int,
+    share: float | None,
 ) -> OwnSamples:
     shuffled = torch.from_numpy(numpy_generator(seed, Stream.PARTITION, client).permutation(indices))
     test, validation, train = torch.tensor_split(shuffled, (num_test, num_test + num_validation))
     used = train if share is None else train[: size_of_share(share, len(train))]
+    if len(used) < FEWEST:
+        name = suite.domains[domain].name
+        raising = f"raise data_args.client_share, {share} of {len(train)}, to {FEWEST}/{len(train)} or more"
+        raise too_few(client, name, len(used), raising if len(train) >= FEWEST else f"give domain {name} more")
     return OwnSamples(domain, used.sort().values, validation.sort().values, test.sort().values)

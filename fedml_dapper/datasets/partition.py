@@ -15,11 +15,13 @@ from torch import Tensor
 from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
 ClientOrder = Literal["shuffled", "official"]
+FEWEST = 2
+"""Training samples of a client."""
 _NAMED_ONE_BY_ONE = 100
 """So many clients that share samples have a note each."""
 
@@ -53,8 +55,8 @@ def partition(
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
     samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
     the free samples first, and else also from others'. ``share`` defaults to the suite's own, or to an even one.
-    ``validation_share`` of each training set is put aside first. Raises :class:`ConfigError` where too little is left
-    for one client.
+    ``validation_share`` of each training set is put aside first. Raises :class:`ConfigError` or :class:`DataError`
+    where too little is left for one client.
     """
     share = suite.client_share if share is None else share
     rng = numpy_generator(seed, Stream.PARTITION)
@@ -75,6 +77,10 @@ def partition(
                 f"data_args.validation_share: {validation_share} and client_share {shares[client]} together are more"
                 f" than the {len(domain.train)} training samples of {domain.name}; lower one of them"
             )
+        if count < FEWEST:
+            entry = None if stated is None else stated[client].share
+            remedy = _more_for_one(domain, pool, shares[client], entry is not None, domains.count(index))
+            raise too_few(client, domain.name, count, remedy)
         drawn = pool.draw(count, rng)
         if suite.swap_in_missing_classes:
             drawn = pool.swap_in_missing_classes(drawn, rng)
@@ -94,6 +100,25 @@ def partition(
             for client, overlap in overlapping
         ]
     return Partition(tuple(domains), tuple(indices), tuple(map(torch.from_numpy, validation)), tuple(notes))
+
+
+def too_few(client: int, domain: str, count: int, remedy: str) -> DataError:
+    """What to raise where ``client`` gets less than it can train on; ``remedy`` is what to do about it."""
+    samples = "one training sample" if count == 1 else "no training sample"
+    return DataError(f"client {client} (domain {domain}) gets {samples}, and training needs {FEWEST} or more; {remedy}")
+
+
+def _more_for_one(domain: Domain, pool: _Pool, share: float | None, is_own: bool, members: int) -> str:
+    """What to do where the draw leaves too little of ``domain`` for one of its ``members``."""
+    total, left = len(domain.train), len(pool.places)
+    if total < FEWEST:
+        return f"give domain {domain.name} more, or leave it out"
+    if share is not None and size_of_share(share, total) < FEWEST:
+        key = "its share in data_args.clients" if is_own else "data_args.client_share"
+        return f"raise {key}, {share:g} of {total}, to {FEWEST}/{total} or more"
+    if left < total and total // members >= FEWEST:
+        return f"lower data_args.validation_share, which puts {total - left} of {total} aside"
+    return f"lower train_args.client_num_in_total: {members} clients divide {left} samples"
 
 
 def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: int, seed: int) -> Partition:
@@ -132,6 +157,8 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
                 f"{key} gives client {client} indices from {int(indices.min())} to {int(indices.max())}; the training"
                 f" set of {domain} has {size} samples"
             )
+        if len(indices) < FEWEST:
+            raise too_few(client, str(domain), len(indices), f"let {name} deal it more")
         if len(set(indices.tolist())) < len(indices):
             raise ConfigError(f"{key} gives client {client} a sample of {domain} twice")
         holders[places[domain]][indices] += 1

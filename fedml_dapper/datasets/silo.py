@@ -8,6 +8,7 @@ from fedml_dapper.config import DataArgs, SiloArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientSamples, ClientTests, TestSamples
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.domain import Suite
+from fedml_dapper.datasets.partition import FEWEST, too_few
 from fedml_dapper.datasets.suites import PUBLISHED, find_recipe, load_suite
 from fedml_dapper.errors import ConfigError
 
@@ -48,6 +49,8 @@ def _check_classes(args: DataArgs) -> None:
 def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> Division:
     """All training samples of the silo's one domain for it to train on, and its test samples for its own model."""
     [domain] = suite.domains
+    if len(domain.train) < FEWEST:
+        raise too_few(client_id, domain.name, len(domain.train), "give the silo more")
     tests = TestSamples(domain.name, domain.test)
     client = ClientSamples(client_id, domain.name, domain.train, batch_size, seed)
     return Division((client,), (ClientTests(tests),), ())

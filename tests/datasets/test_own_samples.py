@@ -1,5 +1,6 @@
 """FDSE's and FedCMD's partitions."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedml_dapper.datasets import Suite, own_samples
-from fedml_dapper.datasets.own_samples import MIN_SAMPLES, OwnSamples, dirichlet, dirichlet_halves, one_per_domain
+from fedml_dapper.datasets import Suite, dirichlet_draws
+from fedml_dapper.datasets.dirichlet_draws import MIN_SAMPLES
+from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet, dirichlet_halves, one_per_domain
 from fedml_dapper.errors import ConfigError
 
 MakeSuite = Callable[..., Suite]
@@ -31,7 +33,7 @@ class Drawn:
 
 @pytest.fixture(autouse=True)
 def _draw_by_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_samples, "_DRAWS_AT_ONCE", 1)
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 1)
 
 
 def labels_of(*sizes: int) -> np.ndarray[Any, Any]:
@@ -73,7 +75,7 @@ def test_the_whole_draw_is_repeated_until_everyone_has_enough() -> None:
 def test_every_sample_goes_to_one_client_and_everyone_has_enough(
     alpha: float, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_samples, "_DRAWS_AT_ONCE", at_once)
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", at_once)
     labels = np.random.default_rng(0).integers(10, size=12_000)
     held = dirichlet(labels, 20, alpha, np.random.default_rng(1))
     assert sorted(np.concatenate(held).tolist()) == list(range(12_000))
@@ -94,9 +96,61 @@ def test_a_small_alpha_is_less_even_than_a_large_one() -> None:
 def test_an_impossible_partition_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"399 samples are too few for 10 .*client_num_in_total to 9 or less"):
         dirichlet(labels_of(399), 10, 1.0, np.random.default_rng(0))
-    monkeypatch.setattr(own_samples, "_MAX_DRAWS", 20)
-    with pytest.raises(ConfigError, match=r"dirichlet_alpha: in 20 draws with 0.01 .* raise it, lower train_args"):
-        dirichlet(labels_of(200, 210), 10, 0.01, np.random.default_rng(0))
+    monkeypatch.setattr(dirichlet_draws, "MAX_DRAWS", 20)
+    monkeypatch.setattr(dirichlet_draws, "_PARTS_TO_JUDGE", 1)
+    monkeypatch.setattr(dirichlet_draws, "_DRAWS_OF_A_PROPOSAL", 20)
+    with pytest.raises(ConfigError, match=r"dirichlet_alpha: in each of 20 draws with 0.01 .* raise it to .* or lower"):
+        dirichlet(labels_of(400, 410), 10, 0.01, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clients", "alpha"),
+    [((350,) * 10, 50, 0.05), ((200,) * 10, 40, 0.001), ((4000,) * 2, 50, 0.1)],
+)
+def test_draws_without_hope_end_soon_with_an_alpha_that_works(
+    sizes: tuple[int, ...], clients: int, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 64)
+    with pytest.raises(ConfigError, match=rf"in each of 1,024 draws with {alpha:g} ") as caught:
+        dirichlet(labels_of(*sizes), clients, alpha, np.random.default_rng(3))
+    proposal = float(re.search(r"raise it to (\S+), which works", str(caught.value))[1])  # type: ignore[index]
+    assert proposal > alpha
+    held = dirichlet(labels_of(*sizes), clients, proposal, np.random.default_rng(3))
+    assert min(map(len, held)) >= MIN_SAMPLES
+    lower = float(f"{proposal * 0.7:.2g}")
+    monkeypatch.setattr(dirichlet_draws, "MAX_DRAWS", 512)
+    with pytest.raises(ConfigError, match=r"dirichlet_alpha: in each of"):
+        dirichlet(labels_of(*sizes), clients, lower, np.random.default_rng(3))
+
+
+def test_where_no_alpha_helps_fewer_clients_are_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 64)
+    monkeypatch.setattr(dirichlet_draws, "MAX_DRAWS", 128)
+    monkeypatch.setattr(dirichlet_draws, "_DRAWS_OF_A_PROPOSAL", 128)
+    with pytest.raises(ConfigError, match=r"no higher one works soon either, or lower train_args.client_num_in_total"):
+        dirichlet(labels_of(*[20] * 20), 10, 0.1, np.random.default_rng(0))  # 40 each, to the sample
+
+
+def test_what_may_come_about_is_drawn_on_with_a_word_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 64)
+    monkeypatch.setattr(dirichlet_draws, "_TOLD_EVERY", 100)
+    held = dirichlet(labels_of(2000, 2000), 12, 0.1, np.random.default_rng(1))
+    assert min(map(len, held)) >= MIN_SAMPLES
+    told = [record.getMessage() for record in caplog.records]
+    assert "drawn 128 times of at most 500,000 so far" in told[0]
+    assert len(told) > 5
+
+
+def test_chances_are_not_put_below_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or draws would be given up that succeed."""
+    monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 64)
+    rng = np.random.default_rng(0)
+    for sizes, clients, alpha in (([700] * 10, 15, 0.1), ([200] * 10, 20, 0.5), ([2000] * 2, 10, 0.1)):
+        drawn = [dirichlet_draws._draw(np.array(sizes), clients, alpha, rng)[0] for _ in range(64)]
+        short = (np.concatenate(drawn).sum(axis=1) < MIN_SAMPLES).sum(axis=1)
+        assert 0 < (short == 0).mean() < 1.05 * dirichlet_draws._chance(short.mean(), clients) < 1
 
 
 def test_proportions_that_all_fall_on_full_clients_are_a_failed_draw() -> None:

@@ -1,12 +1,24 @@
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedml_dapper.config import ClientArgs
-from fedml_dapper.datasets import ClientSamples, ImageSet, Partition, Suite, assign_domains, client_data, partition
+from fedml_dapper.config import ClientArgs, DataArgs
+from fedml_dapper.datasets import (
+    ClientSamples,
+    ImageSet,
+    Partition,
+    Suite,
+    assign_domains,
+    client_data,
+    divide,
+    partition,
+    silo_division,
+)
 from fedml_dapper.errors import ConfigError, DataError
 
 MakeSuite = Callable[..., Suite]
@@ -157,7 +169,9 @@ def test_clients_get_the_samples_of_their_indices(small_suite: MakeSuite) -> Non
 
 def test_a_share_of_less_than_two_samples_is_an_error(small_suite: MakeSuite) -> None:
     suite = small_suite([100, 10])
-    with pytest.raises(DataError, match=r"domain d1\) is a client with one sample.*client_share"):
+    with pytest.raises(
+        DataError, match=r"domain d1\) gets one training sample.*raise data_args.client_share, 0.1 of 10, to 2/10"
+    ):
         client_data(suite, partition(suite, 2, 0.1, seed=1), batch_size=4, seed=1)
 
 
@@ -222,3 +236,42 @@ def test_many_clients_that_share_have_one_note(small_suite: MakeSuite) -> None:
     assert division.notes == (
         "390 of 400 clients hold samples that others hold as well; a smaller client_share or fewer clients avoid this",
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "clients", "message"),
+    [
+        ({"validation_share": 0.99}, 2, r"lower data_args.validation_share, which puts 59 of 60 aside"),
+        ({"client_share": 0.02}, 2, r"raise data_args.client_share, 0.02 of 60, to 2/60 or more"),
+        ({}, 50, r"client_num_in_total: 50 clients divide 60 samples"),
+        (
+            {"clients": [{"domain": "d0", "share": 0.02}]},
+            1,
+            r"raise its share in data_args.clients, 0.02 of 60, to 2/60",
+        ),
+        (
+            {"partition": "one_per_domain", "client_share": 0.01},
+            1,
+            r"raise data_args.client_share, 0.01 of 52, to 2/52",
+        ),
+        (
+            {"partition": "dirichlet", "dirichlet_alpha": 1.0, "client_share": 0.01},
+            1,
+            r"client_share, 0.01 of 32, to 2/32",
+        ),
+    ],
+)
+def test_what_to_do_about_too_few_samples_fits_the_cause(
+    small_suite: MakeSuite, settings: dict[str, Any], clients: int, message: str
+) -> None:
+    with pytest.raises(
+        DataError, match=rf"(domain d0\) gets (one|no) training sample, and training needs 2.*){message}"
+    ):
+        divide(replace(small_suite([60]), client_share=None), DataArgs(dataset="x", **settings), clients, 4, seed=1)
+
+
+def test_a_domain_of_one_sample_needs_more(small_suite: MakeSuite) -> None:
+    with pytest.raises(DataError, match=r"client 0 \(domain d0\) gets no training sample.*give domain d0 more"):
+        divide(small_suite([1]), DataArgs(dataset="x"), 1, 4, seed=1)
+    with pytest.raises(DataError, match=r"client 3 \(domain d0\) gets one training sample.*give the silo more"):
+        silo_division(small_suite([1]), 3, 4, seed=1)
