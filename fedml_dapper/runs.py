@@ -79,7 +79,7 @@ class Run:
     """Where its settings, ledger, checkpoints and global model are."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self._record, self._rounds = read_ledger(self.folder / LEDGER_NAME)
 
     @classmethod

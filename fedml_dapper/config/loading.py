@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
+from fedml_dapper.config.paths import expanded
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
 from fedml_dapper.config.section import check, did_you_mean
 from fedml_dapper.config.settings import Settings
@@ -128,6 +129,10 @@ def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict
 
 def _find(path: Path, key: str, kind: Literal["file", "folder"], folders: Sequence[Path]) -> Path:
     """``path``, relative to the working directory or to an experiment file, as an absolute one."""
+    try:
+        path = expanded(path)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
     candidates = list(dict.fromkeys((path, *(folder / path for folder in folders))))
     for candidate in candidates:
         if candidate.is_file() if kind == "file" else candidate.is_dir():

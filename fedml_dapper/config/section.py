@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedml_dapper.config.keys import is_section, with_keys
+from fedml_dapper.config.paths import expanded
 from fedml_dapper.errors import ConfigError
 
 _SHORT = reprlib.Repr()
@@ -40,6 +41,13 @@ class Section(BaseModel):
         """Let ``help()`` tell the fields' meanings."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = with_keys(cls)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _with_homes_and_variables(cls, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(expanded(one) if isinstance(one, Path) else one for one in value)
+        return expanded(value) if isinstance(value, Path) else value
 
 
 SectionT = TypeVar("SectionT", bound=Section)

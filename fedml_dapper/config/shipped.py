@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedml_dapper.config.paths import expanded
+from fedml_dapper.errors import ConfigError
+
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "shipped"  # where setup.py maps config/ to
 _IN_A_CLONE = Path(__file__).parents[2] / "config"
 
@@ -16,7 +19,10 @@ def experiment_file(file: Path | str) -> Path:
 
     A path that is neither comes back as it is.
     """
-    path = Path(file)
+    try:
+        path = expanded(file)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     if path.exists() or path.is_absolute():
         return path
     name = Path(*path.parts[1:]) if path.parts[:1] == ("config",) else path

@@ -116,4 +116,4 @@ def _refuse(args: DataArgs, keys: Sequence[str]) -> None:
 
 def data_root(data_cache_dir: Path | None) -> Path:
     """Where data is looked for: the setting, else the environment variable ``DAPPER_DATA``, else ``data``."""
-    return data_cache_dir or Path(os.environ.get("DAPPER_DATA") or "data")
+    return data_cache_dir or Path(os.environ.get("DAPPER_DATA") or "data").expanduser()

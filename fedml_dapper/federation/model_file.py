@@ -133,7 +133,7 @@ def load_model(path: Path | str) -> Backbone:
     of other kinds or of versions that did not write what is needed, :class:`ConfigError` where code is missing or is
     not what it was.
     """
-    file = read_model(Path(path))
+    file = read_model(Path(path).expanduser())
     if file.origin is None:
         raise DataError(
             f"{path} was written by an earlier version, which did not say how its network is built; go by the run's"

@@ -36,7 +36,7 @@ def open_run_dir(
     Raises :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
     :class:`DataError` where another process is at it.
     """
-    settings, path = experiment.settings, None if path is None else Path(path)
+    settings, path = experiment.settings, None if path is None else Path(path).expanduser()
     if path is None:
         if resume or restart:
             asked = "--resume" if resume else "--restart"

@@ -26,6 +26,7 @@ from fedml_dapper.federation.workers.plan import WorkerPlan
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED
 from fedml_dapper.methods import METHODS, Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.profiling import Profiler
+from tests.brought import brought, load_of
 from tests.federation.interruptions import (
     FEW,
     SECONDS,
@@ -412,3 +413,31 @@ def is_alive(process: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in "ZX"
+
+
+SWEEP = """
+import multiprocessing
+import fedml_dapper
+from fedml_dapper.federation import read_ledger
+
+def one(rate):
+    run = fedml_dapper.run("experiment.yaml", workers=2, learning_rate=rate, progress=False, output=f"run_{rate}")
+    return run.summary.rounds, read_ledger(run.folder / "ledger.jsonl")[0].notes
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        [(rounds, notes)] = pool.map(one, [0.01])
+    assert rounds == 1
+    print(*notes)
+"""
+
+
+@pytest.mark.long
+def test_a_pools_process_trains_clients_one_after_another_and_says_so(tmp_path: Path) -> None:
+    brought(tmp_path, load_of())
+    (tmp_path / "sweep.py").write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, "sweep.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert "clients train one after another: this process is a daemon, as those of multiprocessing.Pool" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
@@ -42,8 +43,17 @@ def plan_workers(settings: Settings, division: Division) -> WorkerPlan:
     count = min(available_cores() // threads if args.workers == "auto" else args.workers, per_round)
     if args.using_gpu or count <= 1:
         return WorkerPlan.of_one(args.threads)
-    reason = tied_to_this_process(division) if sys.platform == "linux" else "only Linux forks processes safely"
+    reason = _alone_because() or tied_to_this_process(division)
     return WorkerPlan(count, threads) if reason is None else WorkerPlan.of_one(args.threads, reason)
+
+
+def _alone_because() -> str | None:
+    """What keeps this process from having workers, whatever the data; None where nothing does."""
+    if sys.platform != "linux":
+        return "only Linux forks processes safely"
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, as those of multiprocessing.Pool are, and may have none of its own"
+    return None
 
 
 def available_cores() -> int:

@@ -1,0 +1,25 @@
+"""Paths as people write them: ``~/data``, ``$DATA/pictures``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+def expanded(path: Path | str) -> Path:
+    """``path`` with the home folder for ``~`` and the environment's values for ``$NAME`` and ``${NAME}``.
+
+    Raises :class:`ValueError` for a variable that is not set; a path that is there as it stands remains so.
+    """
+    text = str(path)
+    if (not text.startswith("~") and "$" not in text) or os.path.lexists(text):
+        return Path(path)
+    written = os.path.expandvars(os.path.expanduser(text))  # `a:~/b` is no home of anybody
+    missing = next((found for found in _VARIABLE.finditer(written) if (found[1] or found[2]) not in os.environ), None)
+    if missing is not None:
+        name = missing[1] or missing[2]
+        raise ValueError(f"{text}: the environment has no variable {name}; set it, or write the path")
+    return Path(written)

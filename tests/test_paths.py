@@ -1,0 +1,107 @@
+"""Paths with ``~`` and environment variables, wherever one may be written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import fedml_dapper
+from fedml_dapper.config import load_settings
+from fedml_dapper.datasets import data_root
+from fedml_dapper.errors import ConfigError
+
+from .brought import EXPERIMENT, brought, load_of
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder, also known as ``$PLACE``, which is not the working directory."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PLACE", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("written", ["~", "$PLACE", "${PLACE}"])
+@pytest.mark.parametrize(
+    ("key", "file"),
+    [
+        ("data_args.data_cache_dir", "data/"),
+        ("data_args.dataset", "my_data.py:load"),
+        ("data_args.partition", "split.py:deal"),
+        ("model_args.model", "net.py:Net"),
+        ("model_args.weights", "weights.safetensors"),
+        ("train_args.task", "task.py:Task"),
+        ("dapper_args.method", "method.py:Method"),
+        ("dapper_args.output_dir", "runs/"),
+        ("dapper_args.fleet.devices", "board.yaml"),
+        ("dapper_args.fleet.network", "net.yaml"),
+        ("silo_args.data_cache_dir", "data/"),
+        ("silo_args.device", "board.yaml"),
+        ("client_specific_args.data_silo_config", "silo.yaml"),
+        ("comm_args.dapper_grpc.certificates", "keys/"),
+        ("comm_args.dapper_grpc.token_file", "token"),
+        ("comm_args.dapper_grpc.members_file", "members.yaml"),
+        ("comm_args.dapper_grpc.audit_file", "audit.jsonl"),
+    ],
+)
+def test_are_expanded_in_every_setting_that_names_a_place(home: Path, key: str, file: str, written: str) -> None:
+    place = home / file.partition(":")[0]
+    if file.endswith("/"):
+        place.mkdir(exist_ok=True)
+    else:
+        place.touch()
+    (home / "keys").mkdir(exist_ok=True)
+    listed = key.endswith(("devices", "data_silo_config"))
+    asked: dict[str, object] = {key: [f"{written}/{file}"] if listed else f"{written}/{file}"}
+    if key.endswith("data_silo_config"):
+        asked[key] = [f"{written}/{file}"] * 2
+    if "dapper_grpc" in key or key.startswith("silo_args"):
+        server = {"server_address": "localhost:1", "certificates": str(home / "keys")}
+        server |= {key.rpartition(".")[2]: str(asked.pop(key))} if "dapper_grpc" in key else {"token_file": None}
+        asked |= {"data_args.partition": "own"} if key.startswith("silo_args") else {}
+        asked |= {"dapper_args.fleet.round_s": 60} if key == "silo_args.device" else {}
+        asked |= {"training_type": "cross_silo", "backend": "DAPPER_GRPC", "comm_args.dapper_grpc": server}
+    if "fleet" in key:
+        (home / "board.yaml").touch()
+        asked = {"dapper_args.fleet.devices": [str(home / "board.yaml")], "dapper_args.fleet.round_s": 60} | asked
+    built_in = EXPERIMENT.replace("my_data.py:load", "digits").replace("net.py:Net", "lenet5")
+    (home / "experiment.yaml").write_text(built_in)
+    value: object = load_settings(["~/experiment.yaml"], asked)
+    for step in key.split("."):
+        value = getattr(value, step)
+    assert str(value[0] if listed else value).removesuffix("/") == str(home / file).removesuffix("/")  # type: ignore[index]
+
+
+def test_a_variable_that_is_not_set_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    stranger = brought(home, load_of())
+    for asked in ({"data_args.data_cache_dir": "$NOT_THERE/data"}, {"model_args.model": "$NOT_THERE/net.py:Net"}):
+        with pytest.raises(ConfigError, match=r"the environment has no variable NOT_THERE; set it, or write the path"):
+            load_settings([stranger.experiment], asked)
+    with pytest.raises(ConfigError, match="no variable NOT_THERE"):
+        load_settings(["$NOT_THERE/experiment.yaml"])
+
+
+def test_a_dollar_in_a_name_that_is_there_is_a_letter(home: Path) -> None:
+    folder = Path("price_$5")
+    folder.mkdir()
+    stranger = brought(home, load_of())
+    assert load_settings([stranger.experiment], {"data_args.data_cache_dir": str(folder)}).data_args.data_cache_dir == (
+        folder.resolve()
+    )
+
+
+@pytest.mark.long
+def test_programs_may_write_them_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought(home, load_of())
+    run = fedml_dapper.run("~/experiment.yaml", output="~/run", progress=False)
+    assert run.folder == home / "run"
+    assert fedml_dapper.Run.open("~/run").summary.rounds == 1
+    assert os.listdir() == []
+    monkeypatch.setenv("DAPPER_DATA", "~/data")
+    assert data_root(None) == home / "data"
