@@ -25,6 +25,7 @@ from fedml_dapper.evaluation import (
     result_table,
     summarise,
 )
+from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import (
@@ -170,6 +171,9 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             say(console, "What each level's devices get was not measured; --set devices=true measures it.")
         if report is not None:
             say_place(console, "Report", report.absolute())
+    diverged = divergence_over(rounds)
+    if diverged is not None:
+        say(console, diverged)
     if interrupted:
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
         say(console, f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}")

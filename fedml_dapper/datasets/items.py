@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,8 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import DapperError, DataError
+
+LOGGER = logging.getLogger(__name__)
 
 
 class MapStyle(Protocol):
@@ -62,6 +66,10 @@ class Items(Samples):
     places: Tensor
     labels: Tensor | None
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
+    seen_whole: bool = False
+    """Whether all inputs were looked at already; otherwise each batch is."""
+    warned: set[tuple[str, int]] = field(default_factory=set)
+    """Items that were found not to be finite."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -140,7 +148,17 @@ class Items(Samples):
                 f" arrays or numbers{words if _has_word(items[0]) else ''}"
             )
         inputs, targets = (part.float() if part.dtype == torch.float64 else part for part in batch)
+        if not self.seen_whole:
+            self._warn_of(inputs, places)
         return Batch(inputs, targets if self.labels is None else targets.to(torch.int64))
+
+    def _warn_of(self, inputs: Tensor, places: Tensor) -> None:
+        """Once for each item that is not finite."""
+        for row in not_finite(inputs):
+            name, index = self._place_of(places[row])
+            if (name, index) not in self.warned:
+                self.warned.add((name, index))
+                LOGGER.warning("%s", say_not_finite(name, [index], 1))
 
     def _place_of(self, place: Tensor) -> tuple[str, int]:
         """The name of its data set, and its index there."""

@@ -21,6 +21,7 @@ from torch.utils.data import Subset, TensorDataset
 from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets.class_numbers import count_classes
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
+from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 
@@ -42,6 +43,7 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
         classes=_classes(name, domains, args),
         client_share=None,
         swap_in_missing_classes=False,
+        notes=tuple(note for domain in domains for note in domain.notes),
     )
 
 
@@ -70,7 +72,27 @@ def _domain(name: str, domain: str, parts: object) -> Domain:
     train, test, *rest = (
         _items(f"{name}, domain {domain}, {part}", source) for part, source in zip(PARTS, parts, strict=False)
     )
-    return Domain(domain, train, test, name, is_subset=False, validation=rest[0] if rest else None)
+    found = (_note_of(items) for items in (train, test, *rest))
+    notes = tuple(note for note in found if note is not None)
+    return Domain(domain, train, test, name, is_subset=False, validation=rest[0] if rest else None, notes=notes)
+
+
+def _note_of(items: Items) -> str | None:
+    """What is to be said of inputs that are not finite, where all lie in memory; others are seen when they come."""
+    [source] = items.sources
+    inputs = _inputs_in_memory(source.held)
+    indices = [] if inputs is None else not_finite(inputs)
+    return say_not_finite(source.name, indices, len(items)) if indices else None
+
+
+def _inputs_in_memory(source: object) -> Tensor | None:
+    """All inputs of a data set that is tensors, or a part of one."""
+    if isinstance(source, Subset):
+        whole = _inputs_in_memory(source.dataset)
+        return None if whole is None else whole[torch.as_tensor(source.indices)]
+    if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # what is derived may give others
+        return None
+    return source.tensors[0] if len(source.tensors) == 2 else None
 
 
 def _items(name: str, source: object) -> Items:
@@ -86,7 +108,7 @@ def _items(name: str, source: object) -> Items:
         raise DataError(f"{name}: has no samples; leave the domain out, or give it some")
     held = cast(MapStyle, source)
     places = torch.stack([torch.zeros(length, dtype=torch.int64), torch.arange(length)], dim=1)
-    items = Items((Source(name, held),), places, None)
+    items = Items((Source(name, held),), places, None, seen_whole=_inputs_in_memory(held) is not None)
     target = items.first.targets
     if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
         return items

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedml_dapper.evaluation.divergence import divergence_of
 from fedml_dapper.evaluation.terminal import flowed
 from fedml_dapper.evaluation.units import duration
 from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRecord
@@ -106,6 +107,7 @@ class LogProgress(RunObserver):
 
     def _parts(self, record: RoundRecord) -> Iterator[str]:
         metric, own = self._metric, record.personal
+        yield from divergence_of(record)
         if record.scores is not None:
             best = metric.number(record.scores.best_global_accuracy)
             yield f"global {metric.text(record.scores.global_accuracy)} (best {best})"

@@ -117,6 +117,11 @@ class Collector:
         return {}
 
     @property
+    def refused_before(self) -> Mapping[int, str]:
+        """Clients whose upload was refused in the round before, and why; as far as that is known here."""
+        return {}
+
+    @property
     def refused(self) -> Mapping[int, str]:
         """Clients whose upload was refused in the open round, and why."""
         return self._refused

@@ -35,6 +35,7 @@ def metrics_of(record: RoundRecord) -> dict[str, float]:
     metrics["clients/answered"] = len(record.clients)
     metrics["clients/absent"] = len(record.absent)
     metrics["clients/refused"] = len(record.refused)
+    metrics["clients/not_finite"] = len(record.not_finite)
     metrics["clients/left_out"] = len(record.left_out)
     metrics["clients/from_earlier_rounds"] = sum(client.begun is not None for client in record.clients)
     if record.clock is not None:

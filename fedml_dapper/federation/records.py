@@ -297,6 +297,10 @@ class RoundRecord(Record):
     """Chosen for the round, but left out for earlier uploads that were refused."""
     edges: dict[int, EdgeRecord] = {}
     """By rank, where there are edges between server and silos; clients' bytes are then those of their edge's line."""
+    not_finite: tuple[int, ...] = ()
+    """Clients that sent NaN or infinity; in a simulation, where such an upload is a result and counts."""
+    model_is_finite: bool = True
+    """Whether all of the new global model is a number."""
     rolled_back: str | None = None
     """Why the global model is still that of the round before, where this round's uploads would have ruined it, or too
     few clients were left to open their sum."""

@@ -63,6 +63,8 @@ class Server(Collector):
         self._begun: dict[int, int] = {}
         """Where an upload that counts in the open round began in an earlier one: that one, by client id."""
         self._edges = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
+        self._not_finite: list[int] = []
+        """Clients of the open round whose upload holds NaN or infinity, and counts."""
         self._sums: dict[int, EdgeSum] = {}
         """Those of the open round's edges that have answered."""
         self._asked: dict[int, dict[int, ClientProfile]] = {}
@@ -145,6 +147,7 @@ class Server(Collector):
             self.state.clients = tuple(self._clients)
             self._not_counting, self._sums, self._begun = set(), {}, {}
             self._ready, self._exchange = {}, None
+            self._not_finite = []
             if self._keeps_late:
                 self._opening = replace(
                     self.state, weights=dict(self.state.weights), memory=self.state.memory.snapshot()
@@ -269,6 +272,8 @@ class Server(Collector):
             late = late_upload(upload, before.weights, self._layout, earlier.bytes_down)
             upload = arriving(late, self.state.round + 1, self.state.weights, self._layout)
             self._begun[upload.client_id] = earlier.begun
+        if self.holds_memories and not is_finite((*upload.weights.values(), *upload.extras.values())):
+            self._not_finite.append(upload.client_id)
         self._take(upload)
 
     def give_up(self, client_id: int) -> None:
@@ -295,6 +300,10 @@ class Server(Collector):
     def left_out(self) -> Mapping[int, int]:
         """Clients in quarantine, or evicted, and the last round in which they are."""
         return self._quarantine.out(self.state.round + 1)
+
+    @property
+    def refused_before(self) -> Mapping[int, str]:
+        return {} if self.last_record is None else self.last_record.refused
 
     @property
     def at_work(self) -> Mapping[int, int]:
@@ -338,6 +347,8 @@ class Server(Collector):
             absent=tuple(sorted(set(self._clients) - {record.client for record in self._records})),
             refused={one: reason for one, reason in sorted(self._refused.items()) if not self.is_edge(one)},
             quarantined=tuple(self._left_out),
+            not_finite=tuple(sorted(self._not_finite)),
+            model_is_finite=is_finite(self.state.weights.values()),
             rolled_back=rolled_back,
             at_work=dict(self.at_work),
             clock=self._virtual.close(self.last_record, self._refused, self._late),

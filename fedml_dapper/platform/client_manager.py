@@ -26,7 +26,9 @@ from fedml_dapper.federation import (
     SumCodec,
     SumMessage,
 )
-from fedml_dapper.methods import Downlink, Memory
+from fedml_dapper.federation.collector import one_line
+from fedml_dapper.federation.magnitude import is_finite
+from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
@@ -51,6 +53,8 @@ MEASURE = "measure"
 """With a model that is to be measured on the silo's own test samples, not trained."""
 MEASURED = "dapper_measured"
 """Message type, and key, of the answer to it."""
+REFUSED_BEFORE = "refused_before"
+"""With a round's model: why the receiver's upload of the round before was refused, if it was."""
 REFUSED = "dapper_refused"
 """Message type of the server's answer to a silo that it does not let in, and key of the reason."""
 
@@ -116,6 +120,12 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             LOGGER.warning("round %d was opened before, and is not opened again", downlink.round)
             self._say_ready(SumMessage(downlink.round, downlink.client_id, "", Ready(None, 0)), msg_params)
             return
+        refused = msg_params.get(REFUSED_BEFORE)
+        if refused is not None:
+            LOGGER.warning(
+                "client %d: the server refused the upload of round %d: %s", downlink.client_id, downlink.round - 1,
+                one_line(str(refused)),
+            )  # fmt: skip
         memories = self._trainer.clients.memories
         if memory is None:
             own = memories.get(downlink.client_id, Memory())
@@ -130,6 +140,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if self.queued(MyMessage.MSG_TYPE_S2C_FINISH):
             LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
             return
+        self._warn_if_not_finite(upload)
         if self._experiment.sums_in_secret:
             self._masked = MaskedUpload(self._experiment, self._sum_codec, upload, downlink)
             self._say_ready(self._masked.ready(), msg_params)
@@ -142,6 +153,21 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             message.add_params(TICKET, msg_params.get(TICKET))
             self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
+
+    def _warn_if_not_finite(self, upload: Upload) -> None:
+        """Silos learn it here, and not from a server that refuses what they send."""
+        if is_finite((*upload.weights.values(), *upload.extras.values())):
+            return
+        args = self._experiment.settings.train_args
+        remedy = (
+            "set train_args.max_grad_norm, e.g. 2, without which networks of standardised weights often diverge"
+            if args.max_grad_norm is None
+            else f"lower train_args.learning_rate ({args.learning_rate:g}) or max_grad_norm ({args.max_grad_norm:g})"
+        )
+        LOGGER.warning(
+            "client %d: round %d: training diverged, the model has values that are not finite, and its upload is of no"
+            " use; %s, or look for such values in the data", upload.client_id, upload.round, remedy,
+        )  # fmt: skip
 
     def _say_ready(self, ready: SumMessage, asked: Message) -> None:
         """In place of an upload: it follows under masks, once the server says whom it is summed with."""

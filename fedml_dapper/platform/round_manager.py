@@ -22,7 +22,7 @@ from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
-from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
+from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
@@ -260,6 +260,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._payload_for(client_id))
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
         message.add_params(TICKET, secrets.token_hex(8))
+        refused = self._collector.refused_before.get(client_id)
+        if refused is not None:
+            message.add_params(REFUSED_BEFORE, refused)
         return message
 
     def _payload_for(self, client_id: int) -> bytes:

@@ -48,6 +48,7 @@ def test_names_and_values_of_a_round() -> None:
         "clients/answered": 3,
         "clients/absent": 1,
         "clients/refused": 0,
+        "clients/not_finite": 0,
         "clients/left_out": 1,
         "clients/from_earlier_rounds": 0,
         "seconds/round": 9.0,
@@ -58,6 +59,7 @@ def test_names_and_values_of_a_round() -> None:
 def test_a_round_without_test_and_without_answers_has_no_accuracies_and_no_losses() -> None:
     record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
     assert set(metrics_of(record)) == {
-        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused", "clients/left_out",
+        "bytes/up", "bytes/down", "clients/answered", "clients/absent", "clients/refused", "clients/not_finite",
+        "clients/left_out",
         "clients/from_earlier_rounds", "seconds/round", "seconds/evaluation",
     }  # fmt: skip

@@ -257,8 +257,8 @@ def scaled(weights: Mapping[str, torch.Tensor], factor: float) -> dict[str, torc
 
 
 @pytest.mark.long
-def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
-    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
+def test_garbage_costs_its_sender_the_round_and_then_a_quarantine_and_is_in_its_own_log(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
     defence = [f"dapper_args.defence.{setting}" for setting in ("max_change=5", "strikes=3", "quarantine_rounds=1")]
     federation = in_threads(experiment_file(tiny_settings, tmp_path, "comm_round=5", "epochs=1", *defence), NUM_SILOS)
@@ -266,6 +266,12 @@ def test_garbage_costs_its_sender_the_round_and_then_a_quarantine(
         federation.start(rank, trainer=Garbage if rank == 3 else DapperClientTrainer)
     federation.wait()  # and the server does not wait an hour for the one that was refused
     rounds = federation.rounds()
+    told = [record.getMessage() for record in caplog.records if record.name.endswith("client_manager")]
+    assert "client 2: the server refused the upload of round 1: upload says 1000000 samples" in " ".join(told)
+    assert "client 2: the server refused the upload of round 2: " in " ".join(told)
+    [diverged] = [line for line in told if line.startswith("client 2: round 3: training diverged")]
+    assert "set train_args.max_grad_norm, e.g. 2" in diverged
+    assert all(line.startswith("client 2: ") for line in told if "refused" in line or "diverged" in line)
     assert [record.absent for record in rounds] == [(2,), (2,), (2,), (), (2,)]
     assert [record.quarantined for record in rounds] == [(), (), (), (2,), ()]
     reasons = [record.refused.get(2, "") for record in rounds]

@@ -1,0 +1,22 @@
+"""Inputs that are no numbers: NaN and infinity, which training passes on to the whole model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MOST_NAMED = 5
+
+
+def not_finite(inputs: Tensor) -> list[int]:
+    """Which rows of ``inputs``, (N, ...), hold NaN or infinity."""
+    if not inputs.is_floating_point() or bool(torch.isfinite(inputs.sum())):
+        return []
+    return torch.nonzero(~torch.isfinite(inputs).flatten(1).all(dim=1)).flatten().tolist()
+
+
+def say_not_finite(name: str, indices: list[int], of: int) -> str:
+    """A line for whoever looks for them."""
+    named = ", ".join(map(str, indices[:_MOST_NAMED])) + (", ..." if len(indices) > _MOST_NAMED else "")
+    items = f"item {named} is" if len(indices) == 1 else f"{len(indices)} of {of} items ({named}) are"
+    return f"{name}: {items} not finite (NaN or infinity), which makes the model so as well"

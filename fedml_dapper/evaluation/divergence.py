@@ -1,0 +1,42 @@
+"""What is to be said of a run whose model is no longer finite: since when, by whom, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fedml_dapper.federation import RoundRecord
+
+_MOST_NAMED = 10
+REMEDY = (
+    "look for such values in the data, lower train_args.learning_rate, or clip gradients by train_args.max_grad_norm,"
+    " e.g. 2"
+)
+
+
+def divergence_of(record: RoundRecord) -> Iterator[str]:
+    """What a round's line says of it, part by part; nothing where the round was sound."""
+    if record.not_finite:
+        yield f"NOT FINITE: {_clients(record)}"
+    if not record.model_is_finite:
+        yield "global model NOT FINITE"
+
+
+def divergence_over(rounds: Sequence[RoundRecord]) -> str | None:
+    """The same of a run, in sentences: the first round of it, and whether it is over; None for a sound run."""
+    first = next((record for record in rounds if record.not_finite or not record.model_is_finite), None)
+    if first is None:
+        return None
+    sent = f"In round {first.round}, {_clients(first)} sent values that are not finite (NaN or infinity)"
+    if not first.not_finite:
+        sent = f"In round {first.round}, the global model became one that is not finite, from uploads that were"
+    last = rounds[-1]
+    now = "and the global model is not finite, so its scores mean nothing" if not last.model_is_finite else ""
+    now = now or "and the last global model is finite all the same"
+    return f"{sent}, {now}. What helps: {REMEDY}."
+
+
+def _clients(record: RoundRecord) -> str:
+    named = [f"{client}" for client in record.not_finite[:_MOST_NAMED]]
+    more = len(record.not_finite) - len(named)
+    word = "client" if len(record.not_finite) == 1 else "clients"
+    return f"{word} {', '.join(named)}" + (f" and {more} more" if more else "")

@@ -1,0 +1,107 @@
+"""Values that are not finite: a result in a simulation, but a loud one, from the data to the end of the run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedml_dapper.config import DataArgs
+from fedml_dapper.datasets import divide
+from fedml_dapper.evaluation.divergence import divergence_over
+from fedml_dapper.federation import build_experiment, read_ledger, simulate
+from fedml_dapper.federation.magnitude import is_finite
+
+from ..brought import brought, load_of
+
+NAN = "x[3] = float('nan')"
+LAZY = """
+class Lazy(Dataset):
+    def __init__(self, x, y): self.x, self.targets = x, y.tolist()
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): return self.x[i], self.targets[i]
+TensorDataset = Lazy
+"""
+
+
+@pytest.mark.long
+def test_one_picture_is_named_at_load_and_its_client_in_line_ledger_report_and_summary(tmp_path: Path) -> None:
+    stranger = brought(tmp_path, load_of(NAN))
+    result = stranger.run("comm_round=2")
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "note: my_data, domain a, train: item 3 is not finite (NaN or infinity)" in words
+    record, rounds = read_ledger(stranger.run_dir / "ledger.jsonl")
+    [sender] = rounds[0].not_finite
+    assert not rounds[0].model_is_finite
+    assert rounds[1].not_finite == (0, 1)  # who starts from such a model sends one
+    assert f"round 1/2 NOT FINITE: client {sender} global model NOT FINITE" in words
+    assert f"In round 1, client {sender} sent values that are not finite" in words
+    assert any("item 3 is not finite" in note for note in record.notes)
+    page = (stranger.run_dir / "report.html").read_text()
+    assert f"In round 1, client {sender} sent values that are not finite" in page
+    assert "train_args.max_grad_norm" in page
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (NAN, "my_data, domain a, train: item 3 is not finite"),
+        ("x[3, 0, 0, 0] = float('inf'); x[5] = -float('inf')", "domain a, train: 2 of 16 items (3, 5) are not finite"),
+        ("x[20:] = float('nan')", "domain a, test: 4 of 8 items (4, 5, 6, 7) are not finite"),
+        ("x = x.double(); x[3] = float('nan')", "domain a, train: item 3 is not finite"),
+        ("x = x.half(); x[3] = float('nan')", "domain a, train: item 3 is not finite"),
+    ],
+)
+def test_inputs_in_memory_are_looked_at_once_when_they_are_loaded(tmp_path: Path, line: str, said: str) -> None:
+    [note] = brought(tmp_path, load_of(line)).suite.notes
+    assert said in note
+
+
+@pytest.mark.parametrize("line", ["x = x * 5e37", "x = x * 1e30", "x = (10 * x).to(torch.uint8)"])
+def test_large_numbers_and_bytes_are_finite(tmp_path: Path, line: str) -> None:
+    assert brought(tmp_path, load_of(line)).suite.notes == ()
+
+
+def test_a_part_of_a_data_set_keeps_its_own_indices(tmp_path: Path) -> None:
+    parts = "from torch.utils.data import Subset; z = TensorDataset(x, y); return {'a': (Subset(z, [1, 3, 5]), z)}"
+    notes = brought(tmp_path, load_of(NAN, parts)).suite.notes
+    assert "domain a, train: item 1 is not finite" in notes[0]
+    assert "domain a, test: item 3 is not finite" in notes[1]
+
+
+def test_items_that_are_fetched_are_named_once_when_they_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    suite = brought(tmp_path, LAZY + load_of(NAN)).suite
+    assert suite.notes == ()
+    clients = divide(suite, DataArgs(dataset="x"), 2, 4, seed=1).clients
+    with caplog.at_level(logging.WARNING):
+        for client in clients:
+            for epoch in (1, 2):
+                list(client.batches(1, epoch))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "my_data, domain a, train: item 3 is not finite" in said[0]
+
+
+def test_a_rate_that_is_too_high_is_noticed_without_any_fault_of_the_data(tmp_path: Path) -> None:
+    stranger = brought(tmp_path, load_of())
+    settings = stranger.settings
+    training = settings.train_args.model_copy(update={"learning_rate": 1e30, "epochs": 3})
+    _, rounds = simulate(build_experiment(settings.model_copy(update={"train_args": training})))
+    assert rounds[0].not_finite == (0, 1)
+    assert "In round 1, clients 0, 1 sent values that are not finite" in str(divergence_over(rounds))
+
+
+def test_sound_rounds_say_nothing(tmp_path: Path) -> None:
+    _, rounds = simulate(build_experiment(brought(tmp_path, load_of()).settings))
+    assert rounds[0].not_finite == ()
+    assert rounds[0].model_is_finite
+    assert divergence_over(rounds) is None
+
+
+def test_a_sum_that_overflows_is_no_infinity() -> None:
+    assert is_finite([torch.full((8,), 3e38), torch.ones(2, dtype=torch.int64)])
+    assert not is_finite([torch.ones(3), torch.tensor([1.0, float("nan")])])
+    assert not is_finite([torch.tensor([float("inf"), -float("inf")])])
