@@ -142,8 +142,6 @@ def test_overrides_by_whole_key_and_by_its_end(experiment: Path, ratios: str) ->
         ("clients=[{domain: a, levle: 1}]", "unknown key `levle`"),
         ("epochs", "expected key=value"),
         ("ratios=[]", "needs at least one ratio"),
-        ("tracking_args.wandb_key=abc", "tracking_args: leave `wandb_key` out: a key in a file ends up in every copy"),
-        ("tracking_args.wandb_name=first", "write run_name"),
         ("enable_tensorbord=true", "did you mean `enable_tensorboard`?"),
     ],
 )

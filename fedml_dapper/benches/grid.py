@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedml_dapper.benches.choices import Device, ProfileName
 from fedml_dapper.config import (
@@ -26,6 +26,7 @@ from fedml_dapper.config import (
     merge,
     named_by_source,
     read_yaml,
+    rule,
     short_name,
     sources,
 )
@@ -105,18 +106,17 @@ class Bench(Section):
     gap: Gap | None = None
     """Where size pays: between which variants."""
 
-    @model_validator(mode="after")
-    def _labels(self) -> Bench:
+    @rule
+    def _labels(self) -> Iterator[str]:
         labels = [variant.label for variant in self.variants]
         if len(set(labels)) != len(labels):
-            raise ValueError("two variants have the same label")
+            yield "two variants have the same label"
         named = {"reference": self.reference}
         if self.gap is not None:
             named |= {"gap.floor": self.gap.floor, "gap.ceiling": self.gap.ceiling}
         for key, label in named.items():
             if label not in labels:
-                raise ValueError(f"{key} `{label}` is none of the variants{did_you_mean(label, labels)}")
-        return self
+                yield f"{key} `{label}` is none of the variants{did_you_mean(label, labels)}"
 
 
 @dataclass(frozen=True)

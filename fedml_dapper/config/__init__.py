@@ -17,7 +17,6 @@ from fedml_dapper.config.dapper_args import (
     Uplink,
 )
 from fedml_dapper.config.fedml_args import (
-    FEDML_PROTECTIONS,
     ClientArgs,
     CommonArgs,
     DataArgs,
@@ -29,10 +28,18 @@ from fedml_dapper.config.fedml_args import (
     TrackingArgs,
     TrainArgs,
     ValidationArgs,
-    why_refused,
 )
+from fedml_dapper.config.fedml_keys import FEDML_PROTECTIONS, why_refused
 from fedml_dapper.config.fleet_args import ClockArgs, FleetArgs
-from fedml_dapper.config.loading import load_settings, merge, parse_override, read_silo_levels, read_yaml
+from fedml_dapper.config.loading import (
+    Loaded,
+    load_settings,
+    load_with_notes,
+    merge,
+    parse_override,
+    read_silo_levels,
+    read_yaml,
+)
 from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.references import (
     ENTRY_POINTS,
@@ -44,7 +51,8 @@ from fedml_dapper.config.references import (
     short_name,
     sources,
 )
-from fedml_dapper.config.section import Section, check, did_you_mean
+from fedml_dapper.config.rules import rule
+from fedml_dapper.config.section import Section, check, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
@@ -71,6 +79,7 @@ __all__ = [
     "FleetArgs",
     "Importance",
     "LevelArgs",
+    "Loaded",
     "ModelArgs",
     "MqttConfig",
     "Norm",
@@ -90,17 +99,20 @@ __all__ = [
     "Uplink",
     "ValidationArgs",
     "check",
+    "counted",
     "did_you_mean",
     "digest_of",
     "experiment_file",
     "installed",
     "load_settings",
+    "load_with_notes",
     "merge",
     "named_by_source",
     "parse_override",
     "parse_yaml",
     "read_silo_levels",
     "read_yaml",
+    "rule",
     "short_name",
     "sources",
     "why_refused",

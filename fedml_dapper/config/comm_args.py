@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
+from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 
@@ -98,11 +100,10 @@ class SecureGrpcConfig(Section):
     edges: tuple[EdgeArgs, ...] = ()
     """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
 
-    @model_validator(mode="after")
-    def _one_token(self) -> SecureGrpcConfig:
+    @rule
+    def _one_token(self) -> Iterator[str]:
         if self.token_file is not None and self.token_variable is not None:
-            raise ValueError("token_file and token_variable are two places for one token; leave one out")
-        return self
+            yield "token_file and token_variable are two places for one token; leave one out"
 
     @property
     def server_host(self) -> str:
@@ -165,27 +166,26 @@ class CommArgs(Section):
         """The edge of this rank; None where the process is none."""
         return next((edge for edge in self.edges if edge.rank == rank), None)
 
-    @model_validator(mode="after")
-    def _addresses(self) -> CommArgs:
+    @rule
+    def _addresses(self) -> Iterator[str]:
         if self.backend == "DAPPER_GRPC" and self.dapper_grpc is None:
-            raise ValueError(
+            yield (
                 "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder of certificates, as in"
                 " config/cross_silo.yaml"
             )
         if self.backend == "GRPC" and not self.allow_pickle:
-            raise ValueError(
+            yield (
                 f"backend GRPC is FedML's, which unpickles what it receives: whoever reaches its port can run code here"
                 f" ({FEDML_GRPC_HOLE}). Take DAPPER_GRPC, as config/cross_silo.yaml does; or, on a network that you"
                 " trust, set allow_pickle: true, as config/fedml_grpc.yaml does"
             )
         if self.backend == "GRPC" and self.grpc_ipconfig_path is None:
-            raise ValueError("backend GRPC needs grpc_ipconfig_path, a table of everyone's address")
+            yield "backend GRPC needs grpc_ipconfig_path, a table of everyone's address"
         if self.backend == "MQTT_S3" and None in (
             self.customized_training_mqtt_config,
             self.customized_training_s3_config,
         ):
-            raise ValueError(
+            yield (
                 "backend MQTT_S3 needs customized_training_mqtt_config and customized_training_s3_config: the addresses"
                 " of your own broker and object store"
             )
-        return self

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from fedml_dapper.config.limits import (
     MAX_BATCH,
@@ -19,6 +20,7 @@ from fedml_dapper.config.limits import (
     MAX_WIDTH,
     MAX_WORKERS,
 )
+from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -36,6 +38,16 @@ class CommonArgs(Section):
     process of its own, which may be anywhere."""
     random_seed: int = Field(default=1, ge=0, le=MAX_SEED)
     """Of partition, levels, initial weights and batches, none of which depends on the method."""
+
+    @field_validator("training_type", mode="before")
+    @classmethod
+    def _devices_are_silos(cls, value: Any) -> Any:
+        if value in ("cross_device", "cross_cloud"):
+            raise ValueError(
+                f"{value} is for models that FedML's apps run, which are of one shape; a device that runs Python is a"
+                " silo here: write cross_silo (docs/runners.md)"
+            )
+        return value
 
     @property
     def is_simulation(self) -> bool:
@@ -112,18 +124,17 @@ class DataArgs(Section):
             return entries
         return [{"domain": entry} if isinstance(entry, str) else entry for entry in entries]
 
-    @model_validator(mode="after")
-    def _stated_or_drawn(self) -> DataArgs:
+    @rule
+    def _stated_or_drawn(self) -> Iterator[str]:
         if self.clients is None:
-            return self
+            return
         if self.client_order != "shuffled" or self.max_clients_per_domain is not None:
-            raise ValueError(
+            yield (
                 "`clients` states who holds what; leave client_order and max_clients_per_domain, which are about"
                 " drawing it, out"
             )
         if len({client.level is None for client in self.clients}) > 1:
-            raise ValueError("`clients` gives a level to some clients only; give one to all of them or to none")
-        return self
+            yield "`clients` gives a level to some clients only; give one to all of them or to none"
 
 
 class ModelArgs(Section):
@@ -150,7 +161,8 @@ class TrainArgs(Section):
     """``train_args``: rounds, clients and the local optimiser (DapperFL, Table 4)."""
 
     federated_optimizer: Literal["FedAvg"] = "FedAvg"
-    """FedML wants this key; the method itself is ``dapper_args.method``."""
+    """FedML wants this key. In a file it chooses the method of that name (FedProx, SCAFFOLD, ...) where
+    ``dapper_args.method`` names none, which is the key that counts."""
     client_num_in_total: int = Field(default=10, ge=1, le=MAX_CLIENTS)
     """How many clients there are."""
     client_num_per_round: int = Field(default=10, ge=1, le=MAX_CLIENTS)
@@ -177,7 +189,8 @@ class TrainArgs(Section):
     weight_decay: float = Field(default=1e-5, ge=0)
     """Added to gradients, but in ``adamw``, which shrinks weights apart from them."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor on the learning rate from one round to the next; 1 in DapperFL, 0.998 in FDSE."""
+    """Factor on the learning rate from one round to the next; 1 in DapperFL; in FDSE 0.998 by the paper,
+    and 0.9998 in its authors' files."""
     max_grad_norm: float | None = Field(default=None, gt=0)
     """Gradients are clipped to this norm in every step; not at all when absent."""
     adaptive_clipping: float | None = Field(default=None, gt=0)
@@ -186,42 +199,39 @@ class TrainArgs(Section):
 
     @field_validator("federated_optimizer", mode="before")
     @classmethod
-    def _explain_secure_aggregation(cls, value: Any) -> Any:
-        if value in ("SA", "LSA"):
-            raise ValueError(f"`{value}` is refused: {FEDML_PROTECTIONS['enable_secagg']}; write FedAvg")
+    def _methods_have_their_own_key(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "FedAvg":
+            raise ValueError(f"is {value:.60}; a program that changes the method sets args.method, e.g. to fedprox")
         return value
 
-    @model_validator(mode="after")
-    def _momentum_of_sgd(self) -> TrainArgs:
+    @rule
+    def _momentum_of_sgd(self) -> Iterator[str]:
         if self.client_optimizer != "sgd" and self.momentum != _MOMENTUM:
-            raise ValueError(
+            yield (
                 f"momentum is {self.momentum}, but client_optimizer {self.client_optimizer} has betas instead; leave"
                 " momentum out"
             )
-        return self
 
     @property
     def samples_at_a_time(self) -> int:
         """That are in a network together: those of a batch, or of a piece of it."""
         return self.micro_batch_size or self.batch_size
 
-    @model_validator(mode="after")
-    def _pieces_of_batches(self) -> TrainArgs:
+    @rule
+    def _pieces_of_batches(self) -> Iterator[str]:
         if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
-            raise ValueError(
+            yield (
                 f"micro_batch_size is {self.micro_batch_size}, more than a batch_size of {self.batch_size}; leave it"
                 " out, or choose a part of the batch"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _enough_clients(self) -> TrainArgs:
+    @rule
+    def _enough_clients(self) -> Iterator[str]:
         if self.client_num_per_round > self.client_num_in_total:
-            raise ValueError(
+            yield (
                 f"client_num_per_round ({self.client_num_per_round}) is more than"
                 f" client_num_in_total ({self.client_num_in_total}); lower the former"
             )
-        return self
 
 
 class ValidationArgs(Section):
@@ -249,43 +259,15 @@ class DeviceArgs(Section):
     """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
     fp32. ``fp16`` scales the loss, and needs a GPU."""
 
-    @model_validator(mode="after")
-    def _half_on_gpu(self) -> DeviceArgs:
+    @rule
+    def _half_on_gpu(self) -> Iterator[str]:
         if self.precision == "fp16" and not self.using_gpu:
-            raise ValueError("precision fp16 needs using_gpu; on a CPU use bf16")
-        return self
+            yield "precision fp16 needs using_gpu; on a CPU use bf16"
 
-    @model_validator(mode="after")
-    def _alone_on_gpu(self) -> DeviceArgs:
+    @rule
+    def _alone_on_gpu(self) -> Iterator[str]:
         if self.using_gpu and self.workers not in ("auto", 1):
-            raise ValueError(f"workers is {self.workers}, and using_gpu takes one process; leave workers out")
-        return self
-
-
-FEDML_PROTECTIONS = {
-    "enable_dp": "FedML's noise covers a client's weights alone, while kept channels, sample count and loss travel as"
-    " they are, and nothing bounds what one client adds; so its epsilon would not hold. Use dapper_args.privacy",
-    "enable_secagg": "FedML adds up masked vectors of one length, and slim models differ in theirs; use"
-    " dapper_args.privacy.secure_aggregation",
-    "enable_fhe": "FedML adds up encrypted vectors of one length, and slim models differ in theirs",
-    "enable_defense": "FedML's defences compare tensors of one shape; use dapper_args.defence",
-    "enable_attack": "FedML's attacks rewrite tensors of one shape",
-}
-"""FedML's switches for protections that slim models do not fit, and why (docs/privacy.md)."""
-
-
-def why_refused(key: str) -> str:
-    """The line for whoever switches one of :data:`FEDML_PROTECTIONS` on."""
-    return f"leave `{key}` out: {FEDML_PROTECTIONS[key]} (docs/privacy.md)"
-
-
-_FEDML_TRACKING_KEYS = {
-    "enable_tracking": "FedML's dashboard is switched on by using_mlops here",
-    "log_file_dir": "a run writes into its own folder below dapper_args.output_dir",
-    "wandb_key": "a key in a file ends up in every copy of the settings; use `wandb login` or WANDB_API_KEY",
-    "wandb_name": "write run_name, the key that FedML reads",
-}
-"""Keys of FedML's templates that are left out here, and why."""
+            yield f"workers is {self.workers}, and using_gpu takes one process; leave workers out"
 
 
 class TrackingArgs(Section):
@@ -303,11 +285,3 @@ class TrackingArgs(Section):
     """The run's name at wandb; the name of its folder when absent."""
     enable_tensorboard: bool = False
     """Event files in the run's folder."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _explain_what_fedml_has(cls, values: Any) -> Any:
-        for key, reason in _FEDML_TRACKING_KEYS.items():
-            if isinstance(values, dict) and key in values:
-                raise ValueError(f"leave `{key}` out: {reason}")
-        return values

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
+from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 
@@ -27,13 +29,10 @@ class ClockArgs(Section):
     times (1 + rounds passed)^-1/2. With ``over_selection`` these are the buffered rounds of FedBuff (Nguyen et al.,
     AISTATS 2022)."""
 
-    @model_validator(mode="after")
-    def _somebody_can_be_late(self) -> ClockArgs:
+    @rule
+    def _somebody_can_be_late(self) -> Iterator[str]:
         if self.late == "kept" and self.deadline_s is None and self.over_selection == 1:
-            raise ValueError(
-                "late: kept is for rounds that do not wait for everyone; set deadline_s or over_selection as well"
-            )
-        return self
+            yield ("late: kept is for rounds that do not wait for everyone; set deadline_s or over_selection as well")
 
 
 class FleetArgs(Section):
@@ -55,15 +54,14 @@ class FleetArgs(Section):
     clock: ClockArgs | None = None
     """Virtual time of a simulation; none when absent."""
 
-    @model_validator(mode="after")
-    def _deadline_leaves_time(self) -> FleetArgs:
+    @rule
+    def _deadline_leaves_time(self) -> Iterator[str]:
         deadline = None if self.clock is None else self.clock.deadline_s
         if deadline is not None and deadline > self.round_s:
-            raise ValueError(
+            yield (
                 f"clock.deadline_s ({deadline:g}) is later than round_s ({self.round_s:g}), for which levels are"
                 " chosen; lower it"
             )
-        return self
 
     @field_validator("devices")
     @classmethod

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from fedml_dapper.config.comm_args import SecureGrpcConfig
+from fedml_dapper.config.fedml_keys import in_our_words
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.config.paths import expanded
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
-from fedml_dapper.config.section import check, did_you_mean
+from fedml_dapper.config.section import Judged, check, counted, did_you_mean, with_empty_sections
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
 from fedml_dapper.config.yaml_text import MAX_DEPTH, MAX_LETTERS, parse_yaml
 from fedml_dapper.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment, as its files have it."""
+
+    settings: Settings
+    notes: tuple[str, ...]
+    """What became of FedML's own keys, for whoever runs it."""
+    sections: Mapping[str, Any]
+    """The values as they stand in the files, unchecked, with all of FedML's own keys."""
 
 
 def load_settings(
@@ -29,8 +43,16 @@ def load_settings(
     ``files`` are merged left to right, so a later one may hold only what differs; a name that is no path is that of a
     shipped file (``quickstart.yaml``, ``methods/fpl.yaml``). ``overrides`` are applied last: ``key=value`` texts, or
     values by key. A key is whole (``dapper_args.levels.ratios``) or, where only one key ends so, its end
-    (``levels.ratios``, ``ratios``). Raises :class:`ConfigError` with one line that names file, key and remedy.
+    (``levels.ratios``, ``ratios``). Raises :class:`ConfigError` with one line that names files, and of every mistake
+    key and remedy.
     """
+    return load_with_notes(files, overrides).settings
+
+
+def load_with_notes(
+    files: Path | str | Sequence[Path | str], overrides: Iterable[str] | Mapping[str, Any] = ()
+) -> Loaded:
+    """As :func:`load_settings`, with what there is to say of FedML's own keys."""
     merged: dict[str, Any] = {}
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
     for file in found:
@@ -41,9 +63,13 @@ def load_settings(
     else:
         for override in overrides:
             parse_override(merged, override)
-    folders = [file.parent for file in found]
-    settings = check(Settings, _with_found_sources(merged, folders), where=", ".join(str(file) for file in found))
-    return _with_found_files(settings, folders)
+    words, search = in_our_words(merged), _Search([file.parent for file in found])
+    judged = Judged(Settings, _with_found_sources(words.values, search))
+    settings = None if judged.sound is None else _with_found_files(judged.sound, search)
+    mistakes = [*words.mistakes, *judged.mistakes, *search.mistakes]
+    if mistakes or settings is None:
+        raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found)))
+    return Loaded(settings, tuple(words.notes), merged)
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:
@@ -76,7 +102,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     content = parse_yaml(text, where=str(file))
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
-    return content
+    return with_empty_sections(Settings, content)
 
 
 def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +138,37 @@ def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
     place[path[-1]] = value
 
 
-def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
+class _Search:
+    """Looks for files in the working directory and in ``folders``, and notes what is not there."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self.mistakes: list[str] = []
+
+    def find(self, path: Path, key: str, kind: Literal["file", "folder"] = "file", hint: str = "") -> Path:
+        """``path`` as an absolute one; as it stands where nothing is there."""
+        try:
+            path = expanded(path)
+        except ValueError as error:
+            self.mistakes.append(f"{key}: {error}")
+            return path
+        found = self.find_if_there(path, kind)
+        if found is None:
+            places = ", ".join(str(candidate.parent.absolute()) for candidate in self._candidates(path))
+            self.mistakes.append(f"{key}: no {kind} {path}; looked in {places}{hint}")
+        return found or path
+
+    def find_if_there(self, path: Path, kind: Literal["file", "folder"] = "file") -> Path | None:
+        for candidate in self._candidates(path):
+            if candidate.is_file() if kind == "file" else candidate.is_dir():
+                return candidate.resolve()
+        return None
+
+    def _candidates(self, path: Path) -> list[Path]:
+        return list(dict.fromkeys((path, *(folder / path for folder in self._folders))))
+
+
+def _with_found_sources(values: dict[str, Any], search: _Search) -> dict[str, Any]:
     """Unchecked ``values`` in which ``path/to/file.py:Name`` has an absolute path."""
     found = copy.deepcopy(values)
     for key in ENTRY_POINTS:
@@ -123,67 +179,56 @@ def _with_found_sources(values: dict[str, Any], folders: Sequence[Path]) -> dict
         value = place.get(last) if isinstance(place, dict) else None
         reference = Reference.parse(value) if isinstance(value, str) else None
         if reference is not None and reference.file is not None:
-            place[last] = f"{_find(reference.file, key, 'file', folders)}:{reference.name}"
+            place[last] = f"{search.find(reference.file, key)}:{reference.name}"
     return found
 
 
-def _find(path: Path, key: str, kind: Literal["file", "folder"], folders: Sequence[Path]) -> Path:
-    """``path``, relative to the working directory or to an experiment file, as an absolute one."""
-    try:
-        path = expanded(path)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
-    candidates = list(dict.fromkeys((path, *(folder / path for folder in folders))))
-    for candidate in candidates:
-        if candidate.is_file() if kind == "file" else candidate.is_dir():
-            return candidate.resolve()
-    places = ", ".join(str(candidate.parent.absolute()) for candidate in candidates)
-    raise ConfigError(f"{key}: no {kind} {path}; looked in {places}")
-
-
-def _with_found_files(settings: Settings, folders: Sequence[Path]) -> Settings:
+def _with_found_files(settings: Settings, search: _Search) -> Settings:
     """Files and folders named in the settings as absolute paths."""
-
-    def find(path: Path, key: str, kind: Literal["file", "folder"] = "file") -> Path:
-        return _find(path, key, kind, folders)
-
     comm, silos, data = settings.comm_args, settings.client_specific_args, settings.data_args
     model = settings.model_args
-    if data.data_cache_dir is not None:
-        data = data.model_copy(update={"data_cache_dir": _find_data(data.data_cache_dir, folders)})
+    if data.data_cache_dir is not None:  # what is not there is for whoever reads the data to say
+        found = search.find_if_there(data.data_cache_dir, "folder") or data.data_cache_dir
+        data = data.model_copy(update={"data_cache_dir": found})
     if model.weights is not None:
-        model = model.model_copy(update={"weights": find(model.weights, "model_args.weights")})
-    if comm.grpc_ipconfig_path is not None:
-        comm = comm.model_copy(update={"grpc_ipconfig_path": find(comm.grpc_ipconfig_path, "grpc_ipconfig_path")})
+        model = model.model_copy(update={"weights": search.find(model.weights, "model_args.weights")})
+    if comm.backend == "GRPC" and comm.grpc_ipconfig_path is not None:
+        table = search.find(comm.grpc_ipconfig_path, "comm_args.grpc_ipconfig_path")
+        comm = comm.model_copy(update={"grpc_ipconfig_path": table})
     if comm.backend == "DAPPER_GRPC" and comm.dapper_grpc is not None:
-        grpc = comm.dapper_grpc
-        places = {"certificates": _find_certificates(grpc.certificates, folders)}
-        if grpc.token_file is not None:
-            places["token_file"] = find(grpc.token_file, "dapper_grpc.token_file")
-        if grpc.members_file is not None:
-            places["members_file"] = _find_if_there(grpc.members_file, folders)
-        comm = comm.model_copy(update={"dapper_grpc": grpc.model_copy(update=places)})
+        grpc = _with_found_credentials(comm.dapper_grpc, search)
+        comm = comm.model_copy(update={"dapper_grpc": grpc})
     if silos.data_silo_config is not None:
-        found = tuple(find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
-        silos = silos.model_copy(update={"data_silo_config": found})
+        files = tuple(search.find(path, "client_specific_args.data_silo_config") for path in silos.data_silo_config)
+        silos = silos.model_copy(update={"data_silo_config": files})
     dapper = settings.dapper_args
     if dapper.fleet is not None:
-        dapper = dapper.model_copy(update={"fleet": _with_found_profiles(dapper.fleet, folders)})
+        dapper = dapper.model_copy(update={"fleet": _with_found_profiles(dapper.fleet, search)})
     own = settings.silo_args
     if own.data_cache_dir is not None:
-        place = find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
+        place = search.find(own.data_cache_dir, "silo_args.data_cache_dir", "folder")
         own = own.model_copy(update={"data_cache_dir": place})
     if own.device is not None and own.device.endswith(".yaml"):
-        own = own.model_copy(update={"device": str(find(Path(own.device), "silo_args.device"))})
+        own = own.model_copy(update={"device": str(search.find(Path(own.device), "silo_args.device"))})
     found_sections = {"comm_args": comm, "client_specific_args": silos, "silo_args": own, "dapper_args": dapper}
     return settings.model_copy(update={**found_sections, "data_args": data, "model_args": model})
 
 
-def _with_found_profiles(fleet: FleetArgs, folders: Sequence[Path]) -> FleetArgs:
+def _with_found_credentials(grpc: SecureGrpcConfig, search: _Search) -> SecureGrpcConfig:
+    hint = f". For a trial, `bash run/make_certs.sh {grpc.certificates} NUM_SILOS` makes it (docs/security.md)"
+    places = {"certificates": search.find(grpc.certificates, "dapper_grpc.certificates", "folder", hint)}
+    if grpc.token_file is not None:
+        places["token_file"] = search.find(grpc.token_file, "dapper_grpc.token_file")
+    if grpc.members_file is not None:  # silos have none, and servers say so
+        places["members_file"] = search.find_if_there(grpc.members_file) or grpc.members_file
+    return grpc.model_copy(update=places)
+
+
+def _with_found_profiles(fleet: FleetArgs, search: _Search) -> FleetArgs:
     """Profiles that are files as absolute paths; names of shipped ones as they are."""
 
     def find(name: str, key: str) -> str:
-        return str(_find(Path(name), f"dapper_args.fleet.{key}", "file", folders)) if name.endswith(".yaml") else name
+        return str(search.find(Path(name), f"dapper_args.fleet.{key}")) if name.endswith(".yaml") else name
 
     devices = fleet.devices
     if isinstance(devices, dict):
@@ -192,27 +237,6 @@ def _with_found_profiles(fleet: FleetArgs, folders: Sequence[Path]) -> FleetArgs
         found = None if devices is None else tuple(find(name, "devices") for name in devices)
     network = None if fleet.network is None else find(fleet.network, "network")
     return fleet.model_copy(update={"devices": found, "network": network})
-
-
-def _find_certificates(path: Path, folders: Sequence[Path]) -> Path:
-    try:
-        return _find(path, "dapper_grpc.certificates", "folder", folders)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}. For a trial, `bash run/make_certs.sh {path} NUM_SILOS` makes it (docs/security.md)"
-        ) from error
-
-
-def _find_data(path: Path, folders: Sequence[Path]) -> Path:
-    """Like :func:`_find`; as it stands where nothing is there, which is for whoever reads the data to say."""
-    candidates = (path, *(folder / path for folder in folders))
-    return next((candidate.resolve() for candidate in candidates if candidate.is_dir()), path)
-
-
-def _find_if_there(path: Path, folders: Sequence[Path]) -> Path:
-    """Like :func:`_find`; as it stands where nothing is there: silos have no list of members, and servers say so."""
-    candidates = (path, *(folder / path for folder in folders))
-    return next((candidate.resolve() for candidate in candidates if candidate.is_file()), path)
 
 
 def _place_of(end: list[str], shown: str) -> list[str]:

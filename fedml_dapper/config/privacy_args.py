@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedml_dapper.config.limits import MAX_SECONDS
+from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 _OF_NOISE: dict[str, Any] = {
@@ -67,52 +69,54 @@ class PrivacyArgs(Section):
     secure_aggregation: SecureAggregationArgs | None = None
     """Sums under masks; uploads are seen by the server when absent."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_kind_of_noise_and_a_delta(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        where, is_secure = values.get("where", "server"), values.get("secure_aggregation") is not None
-        if where == "distributed" and not is_secure:
-            raise ValueError(
+    @rule
+    def _noise_has_somewhere_to_hide(self) -> Iterator[str]:
+        if self.where == "distributed" and self.secure_aggregation is None:
+            yield (
                 "where: distributed hides shares of noise in sums under masks; give secure_aggregation, e.g."
                 " {threshold: 6}, or set where to server or client"
             )
-        if is_secure and where != "distributed":
-            idle = [key for key, default in _OF_NOISE.items() if values.get(key, default) not in (None, default)]
-            if idle:
-                raise ValueError(
-                    f"secure_aggregation alone adds no noise, and leaves {idle[0]} without effect: set where to"
-                    f" distributed, and clients add noise together; or leave {idle[0]} out"
-                )
-            return values
-        given = [key for key in ("noise_multiplier", "target_epsilon") if values.get(key) is not None]
+
+    @rule
+    def _nothing_is_said_of_noise_that_is_not_added(self) -> Iterator[str]:
+        if self.adds_noise:
+            return
+        idle = [key for key, default in _OF_NOISE.items() if getattr(self, key) not in (None, default)]
+        if idle:
+            yield (
+                f"secure_aggregation alone adds no noise, and leaves {idle[0]} without effect: set where to"
+                f" distributed, and clients add noise together; or leave {idle[0]} out"
+            )
+
+    @rule
+    def _one_size_of_noise_and_a_delta(self) -> Iterator[str]:
+        if not self.adds_noise:
+            return
+        sizes = {"noise_multiplier": self.noise_multiplier, "target_epsilon": self.target_epsilon}
+        given = [key for key, size in sizes.items() if size is not None]
         if len(given) != 1:
-            raise ValueError(
+            yield (
                 "give noise_multiplier, e.g. 1.1, or target_epsilon, e.g. 8; "
                 + ("both are there" if given else "neither is there")
             )
-        if values.get("delta") is None and values[given[0]] != 0:
-            raise ValueError(f"{given[0]} needs delta: an epsilon holds but for a probability of that; give e.g. 1e-5")
-        return values
+        elif self.delta is None and sizes[given[0]] != 0:
+            yield f"{given[0]} needs delta: an epsilon holds but for a probability of that; give e.g. 1e-5"
 
-    @model_validator(mode="after")
-    def _noise_is_measured_by_the_clip(self) -> PrivacyArgs:
+    @rule
+    def _noise_is_measured_by_the_clip(self) -> Iterator[str]:
         if self.clip is None and self.noise_multiplier != 0 and self.adds_noise:
-            raise ValueError("clip is null, and noise is measured by it; give one, e.g. 1.0")
-        return self
+            yield "clip is null, and noise is measured by it; give one, e.g. 1.0"
 
-    @model_validator(mode="after")
-    def _some_noise_counts(self) -> PrivacyArgs:
+    @rule
+    def _some_noise_counts(self) -> Iterator[str]:
         if self.colluding and self.where != "distributed":
-            raise ValueError(f"colluding is about noise of where: distributed, which is {self.where}; leave it out")
+            yield f"colluding is about noise of where: distributed, which is {self.where}; leave it out"
         secure = self.secure_aggregation
         if secure is not None and self.colluding >= secure.fewest_holders:
-            raise ValueError(
+            yield (
                 f"colluding is {self.colluding}, and a weight may have {secure.fewest_holders} holders"
                 " (secure_aggregation.min_holders), so that none is left whose noise counts; lower it"
             )
-        return self
 
     @property
     def adds_noise(self) -> bool:

@@ -1,24 +1,26 @@
-"""Base of every group of settings, and how a mistake in one is explained."""
+"""Base of every group of settings, and how mistakes in one are explained."""
 
 from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from fedml_dapper.config.keys import is_section, with_keys
 from fedml_dapper.config.paths import expanded
+from fedml_dapper.config.rules import BrokenRulesError, Place, broken_rules
 from fedml_dapper.errors import ConfigError
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
-_MAX_MISTAKES = 5
-"""That one message tells of."""
+MAX_MISTAKES = 30
+"""That one message tells of, besides how many there are."""
+_RULES_ASIDE = "rules aside"
 
 
 class Section(BaseModel):
@@ -26,21 +28,20 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_empty_paths(cls, values: Any) -> Any:
-        """An empty name would be the working directory."""
-        named = values if isinstance(values, Mapping) else {}
-        for name, field in cls.model_fields.items():
-            if named.get(name) == "" and Path in (field.annotation, *get_args(field.annotation)):
-                raise ValueError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
-        return values
-
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         """Let ``help()`` tell the fields' meanings."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = with_keys(cls)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_empty_paths(cls, value: Any, info: ValidationInfo) -> Any:
+        """An empty name would be the working directory."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if value == "" and Path in (annotation, *get_args(annotation)):
+            raise ValueError("the name of a file or folder is empty; for the working directory, give .")
+        return value
 
     @field_validator("*", mode="after")
     @classmethod
@@ -49,18 +50,84 @@ class Section(BaseModel):
             return tuple(expanded(one) if isinstance(one, Path) else one for one in value)
         return expanded(value) if isinstance(value, Path) else value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _an_empty_section_is_one(cls, values: Any) -> Any:
+        return with_empty_sections(cls, values) if isinstance(values, Mapping) else values
+
+    @model_validator(mode="after")
+    def _keeps_its_rules(self, info: ValidationInfo) -> Section:
+        if info.context is not _RULES_ASIDE:
+            lines = broken_rules(self)
+            if lines:
+                raise BrokenRulesError(lines)
+        return self
+
 
 SectionT = TypeVar("SectionT", bound=Section)
 
 
+class Judged(Generic[SectionT]):
+    """Values that were looked at as a ``model``: what is right of them, and what is not."""
+
+    def __init__(self, model: type[SectionT], values: Mapping[str, Any], prefix: str = "") -> None:
+        self.mistakes: list[str] = []
+        """A line each; ``prefix`` is the dotted place of ``values``."""
+        self.sound: SectionT | None = None
+        """The section, with defaults in place of what is wrong; None where that leaves something out that it needs."""
+        try:
+            self.sound = model.model_validate(dict(values))
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            single = [mistake for mistake in found if not _is_of_rules(mistake)]
+            told = single[:MAX_MISTAKES]  # of the others, their number
+            listed: set[str] = set()
+            self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in told]
+            self.mistakes += [mistake["msg"] for mistake in single[MAX_MISTAKES:]]
+            wrong = {place for mistake in told for place in _places_spoilt(model, values, mistake)}
+            self.sound = _without(model, values, {_place_of(model, mistake) for mistake in single})
+            if self.sound is not None:
+                self.mistakes += _broken_below(self.sound, wrong, prefix)
+            else:
+                rules = (mistake for mistake in found if _is_of_rules(mistake))
+                self.mistakes += [line for mistake in rules for line in _lines_of(mistake, prefix)]
+
+
 def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: str = "") -> SectionT:
-    """``values`` as a ``model``, or a :class:`ConfigError` for the first mistake; ``prefix`` is its dotted place."""
-    try:
-        return model.model_validate(dict(values))
-    except ValidationError as error:
-        mistakes = error.errors(include_url=False)[:_MAX_MISTAKES]
-        text = "; ".join(_explain(model, mistake, prefix) for mistake in mistakes)
-        raise ConfigError(f"{where}: {text}") from error
+    """``values`` as a ``model``, or a :class:`ConfigError` for all mistakes in them; ``prefix`` is their dotted
+    place."""
+    judged = Judged(model, values, prefix)
+    if judged.mistakes or judged.sound is None:
+        raise ConfigError(counted(judged.mistakes, where))
+    return judged.sound
+
+
+def counted(mistakes: Sequence[str], where: str) -> str:
+    """One line for all ``mistakes``, with their number where there are several."""
+    if len(mistakes) == 1:
+        return f"{where}: {mistakes[0]}"
+    shown = "; ".join(f"({number}) {text}" for number, text in enumerate(mistakes[:MAX_MISTAKES], start=1))
+    cut = f", of which these are the first {MAX_MISTAKES}" if len(mistakes) > MAX_MISTAKES else ""
+    return f"{where}: {len(mistakes)} mistakes{cut}: {shown}"
+
+
+def with_empty_sections(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` in which a section that nothing stands below, which YAML reads as null, is an empty one."""
+    filled, fields = dict(values), model.model_fields
+    for key, field in fields.items():
+        if key in filled:
+            filled[key] = _with_empty_ones(field.annotation, filled[key])
+    return filled
+
+
+def _with_empty_ones(kind: Any, value: Any) -> Any:
+    if is_section(kind):
+        return {} if value is None else with_empty_sections(kind, value) if isinstance(value, Mapping) else value
+    if get_origin(kind) is dict:
+        below = get_args(kind)[1]
+        inside = value.items() if isinstance(value, Mapping) else ()
+        return {} if value is None else {name: _with_empty_ones(below, item) for name, item in inside} or value
+    return value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -68,26 +135,36 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     options = sorted(known)
     if not options:
         return "; none is known here"
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f"; did you mean `{close[0]}`?" if close else f"; known: {', '.join(options)}"
+    close = _closest(word, options)
+    return f"; did you mean `{close}`?" if close else f"; known: {', '.join(options)}"
 
 
-def _explain(model: type[Section], mistake: ErrorDetails, prefix: str) -> str:
+def _closest(word: str, options: Sequence[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, options, n=1, cutoff=0.6)), None)
+
+
+def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: set[str]) -> str:
+    """One line; what is known at a place is listed once, and the place then among ``listed``."""
     *parents, last = [str(step) for step in mistake["loc"]] or [""]
     place = ".".join(step for step in (prefix, *parents) if step)
     inside = f" in {place}" if place else ""
     match mistake["type"]:
         case "extra_forbidden":
-            return f"unknown key `{last}`{inside}{did_you_mean(last, _keys_at(model, parents))}"
+            known = _keys_at(model, parents)
+            if place in listed and _closest(last, known) is None:
+                return f"unknown key `{last}`{inside}"
+            listed |= set() if _closest(last, known) else {place}
+            return f"unknown key `{last}`{inside}{did_you_mean(last, known)}"
         case "missing":
             return f"missing key `{last}`{inside}"
         case "value_error":
             where = ".".join(step for step in (place, last) if step)
             return f"{where}: {mistake['ctx']['error']}" if where else str(mistake["ctx"]["error"])
-    return f"`{last}`{inside} is {_shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
+    return f"`{last}`{inside} is {shown(mistake['input'])}: {mistake['msg'][0].lower()}{mistake['msg'][1:]}"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as an error quotes it, never long."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python writes out no number of more than 4300 digits
@@ -96,9 +173,90 @@ def _shown(value: object) -> str:
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     for step in path:
-        annotation = model.model_fields[step].annotation
-        sections = [kind for kind in (annotation, *get_args(annotation)) if is_section(kind)]
+        sections = _sections_in(model.model_fields[step].annotation) if step in model.model_fields else []
         if not sections:
             return []
         model = sections[0]
     return list(model.model_fields)
+
+
+def _sections_in(annotation: Any) -> list[type[BaseModel]]:
+    return [kind for kind in (annotation, *get_args(annotation)) if is_section(kind)]
+
+
+def _is_of_rules(mistake: ErrorDetails) -> bool:
+    return isinstance(mistake.get("ctx", {}).get("error"), BrokenRulesError)
+
+
+def _lines_of(mistake: ErrorDetails, prefix: str) -> list[str]:
+    place = ".".join(str(step) for step in (prefix, *mistake["loc"]) if step != "")
+    return [f"{place}: {line}" if place else line for line in mistake["ctx"]["error"].lines]
+
+
+def _place_of(model: type[BaseModel], mistake: ErrorDetails) -> Place:
+    """What is to be taken out of the values because of ``mistake``: a key or, where one is missing or the section may
+    be absent, the section. An unknown key goes alone."""
+    place: list[str] = []
+    steps = mistake["loc"][:-1] if mistake["type"] == "missing" else mistake["loc"]
+    for step in steps:
+        if not isinstance(step, str):
+            break
+        place.append(step)
+        field = model.model_fields.get(step)
+        sections = [] if field is None else _sections_in(field.annotation)
+        if not sections or (mistake["type"] != "extra_forbidden" and not is_section(field and field.annotation)):
+            break
+        model = sections[0]
+    return tuple(place)
+
+
+def _places_spoilt(model: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetails) -> Iterator[Place]:
+    """What rules must not read because of ``mistake``; of an unknown key, what it may be meant for."""
+    place = _place_of(model, mistake)
+    if mistake["type"] != "extra_forbidden" or len(place) < len(mistake["loc"]):
+        yield place
+        return
+    *parents, last = place
+    for step in parents:
+        values = values[step]
+    close = _closest(last, _keys_at(model, parents))
+    if close is not None and close not in values:
+        yield (*parents, close)
+
+
+def _without(model: type[SectionT], values: Mapping[str, Any], places: Collection[Place]) -> SectionT | None:
+    """``values`` without those at ``places`` as a ``model``, whatever its rules say."""
+    if () in places:
+        return None
+    try:
+        left = _taken_out(with_empty_sections(model, values), places)
+        return model.model_validate(left, context=_RULES_ASIDE)
+    except ValidationError:
+        return None
+
+
+def _taken_out(values: Mapping[str, Any], places: Collection[Place]) -> dict[str, Any]:
+    below: dict[str, list[Place]] = {}
+    for place in places:
+        below.setdefault(place[0], []).append(place[1:])
+    left = {name: value for name, value in values.items() if () not in below.get(name, ())}
+    for key, inside in below.items():
+        if isinstance(left.get(key), Mapping):
+            left[key] = _taken_out(left[key], inside)
+    return left
+
+
+def _broken_below(section: BaseModel, wrong: Collection[Place], prefix: str) -> list[str]:
+    """What the rules of ``section`` and of all sections in it find, each with its place; see :func:`broken_rules`."""
+    found = []
+    for name in type(section).model_fields:
+        inside = [place[1:] for place in wrong if place and place[0] == name]
+        place = f"{prefix}.{name}" if prefix else name
+        value = getattr(section, name)
+        several = enumerate(value) if isinstance(value, tuple) else ()
+        below = {place: value} | {f"{place}.{index}": item for index, item in several}
+        for where, item in below.items():
+            if isinstance(item, BaseModel) and () not in inside:
+                found += _broken_below(item, inside, where)
+    lines = broken_rules(section, wrong)
+    return found + [f"{prefix}: {line}" if prefix else line for line in lines]

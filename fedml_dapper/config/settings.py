@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import yaml
-from pydantic import model_validator
 
 from fedml_dapper.config.comm_args import CommArgs
 from fedml_dapper.config.dapper_args import DapperArgs, LevelArgs
 from fedml_dapper.config.fedml_args import (
-    FEDML_PROTECTIONS,
     CommonArgs,
     DataArgs,
     DeviceArgs,
@@ -18,11 +16,12 @@ from fedml_dapper.config.fedml_args import (
     TrackingArgs,
     TrainArgs,
     ValidationArgs,
-    why_refused,
 )
-from fedml_dapper.config.privacy_args import SecureAggregationArgs
+from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
+
+_SUMS = "dapper_args.privacy.secure_aggregation"
 
 
 class Settings(Section):
@@ -40,88 +39,100 @@ class Settings(Section):
     silo_args: SiloArgs = SiloArgs()
     dapper_args: DapperArgs = DapperArgs()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _explain_protections(cls, values: Any) -> Any:
-        sections = values.values() if isinstance(values, dict) else ()
-        for section in sections:
-            for key in FEDML_PROTECTIONS:
-                if isinstance(section, dict) and key in section:
-                    raise ValueError(why_refused(key))
-        return values
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Settings:
+    @rule
+    def _backend_is_of_this_kind(self) -> Iterator[str]:
         kind, backend = self.common_args.training_type, self.comm_args.backend
         if (kind == "cross_silo") != (backend in ("DAPPER_GRPC", "GRPC", "MQTT_S3")):
-            raise ValueError(
+            yield (
                 f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo DAPPER_GRPC, GRPC"
                 " or MQTT_S3"
             )
+
+    @rule
+    def _workers_are_of_one_process(self) -> Iterator[str]:
+        backend = self.comm_args.backend
         if backend != "sp" and self.device_args.workers not in ("auto", 1):
-            raise ValueError(
+            yield (
                 f"device_args.workers is {self.device_args.workers}, and backend {backend} has its own processes; leave"
                 " workers out"
             )
+
+    @rule
+    def _a_file_for_each_silo(self) -> Iterator[str]:
         silos = self.client_specific_args.data_silo_config
         if silos is not None and len(silos) != self.train_args.client_num_in_total:
-            raise ValueError(
+            yield (
                 f"client_specific_args.data_silo_config names {len(silos)} files for"
                 f" {self.train_args.client_num_in_total} clients; give one per client, in rank order"
             )
-        self._clients_fit(silos is not None)
-        self._own_data_fit(kind)
-        self._edges_fit()
+
+    @rule
+    def _rounds_can_have_enough_clients(self) -> Iterator[str]:
         if self.dapper_args.min_clients_per_round > self.train_args.client_num_per_round:
-            raise ValueError("dapper_args.min_clients_per_round is more than train_args.client_num_per_round")
-        self._privacy_fits()
+            yield "dapper_args.min_clients_per_round is more than train_args.client_num_per_round"
+
+    @rule
+    def _coordinates_can_have_enough_holders(self) -> Iterator[str]:
         defence = self.dapper_args.defence
         orders = defence.aggregation in ("trimmed_mean", "median")
         if orders and defence.min_holders > self.train_args.client_num_per_round:
-            raise ValueError(
+            yield (
                 f"dapper_args.defence.min_holders ({defence.min_holders}) is more than train_args.client_num_per_round"
                 f" ({self.train_args.client_num_per_round}), so that no coordinate would ever change; lower the former"
             )
-        return self
 
-    def _clients_fit(self, silos_say_levels: bool) -> None:
-        count, known = self.train_args.client_num_in_total, len(self.dapper_args.levels.ratios)
-        stated, listed = self.data_args.clients, self.dapper_args.levels.assignment
+    @rule
+    def _clients_are_counted_once(self) -> Iterator[str]:
+        count, stated = self.train_args.client_num_in_total, self.data_args.clients
         if stated is not None and len(stated) != count:
-            raise ValueError(
+            yield (
                 f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is {count}; make them"
                 " agree"
             )
+
+    @rule
+    def _levels_stand_once_and_exist(self) -> Iterator[str]:
+        count, known = self.train_args.client_num_in_total, len(self.dapper_args.levels.ratios)
+        stated, listed = self.data_args.clients, self.dapper_args.levels.assignment
         levels = {
             "data_args.clients": [client.level for client in stated or () if client.level is not None],
             "dapper_args.levels.assignment": [] if isinstance(listed, str) else list(listed),
         }
         for place, given in levels.items():
             if given and len(given) != count:
-                raise ValueError(f"{place} lists {len(given)} levels for {count} clients; give one per client")
+                yield f"{place} lists {len(given)} levels for {count} clients; give one per client"
             if given and max(given) > known:
-                raise ValueError(f"{place} has level {max(given)}, but dapper_args.levels.ratios has {known} levels")
+                yield f"{place} has level {max(given)}, but dapper_args.levels.ratios has {known} levels"
         places = [place for place, given in levels.items() if given]
-        if silos_say_levels:
+        if self.client_specific_args.data_silo_config is not None:
             places.append("client_specific_args.data_silo_config")
         if self.dapper_args.fleet is not None and self.data_args.partition != "own":
             places.append("dapper_args.fleet")
             if isinstance(listed, str) and listed != LevelArgs().assignment:
                 places.append("dapper_args.levels.assignment")
         if len(places) > 1:
-            raise ValueError(f"levels stand in {' and in '.join(places)}; leave one out")
+            yield f"levels stand in {' and in '.join(places)}; leave one out"
 
-    def _own_data_fit(self, kind: str) -> None:
-        fleet, own = self.dapper_args.fleet, self.silo_args
-        if self.data_args.partition != "own":
-            if self.silo_args != SiloArgs():
-                raise ValueError("silo_args go with data_args.partition: own, where every silo has its own data")
-            if fleet is not None and fleet.devices is None:
-                raise ValueError("dapper_args.fleet.devices: name the clients' devices, e.g. [raspberry_pi_4]")
+    @rule
+    def _silos_that_hold_data_say_so(self) -> Iterator[str]:
+        if self.data_args.partition == "own":
             return
-        if kind != "cross_silo":
-            raise ValueError("data_args.partition own is for silos, which are processes: training_type cross_silo")
-        data = self.data_args
+        fleet = self.dapper_args.fleet
+        if self.silo_args != SiloArgs():
+            yield "silo_args go with data_args.partition: own, where every silo has its own data"
+        if fleet is not None and fleet.devices is None:
+            yield "dapper_args.fleet.devices: name the clients' devices, e.g. [raspberry_pi_4]"
+
+    @rule
+    def _own_data_are_of_silos(self) -> Iterator[str]:
+        if self.data_args.partition == "own" and self.common_args.training_type != "cross_silo":
+            yield "data_args.partition own is for silos, which are processes: training_type cross_silo"
+
+    @rule
+    def _nobody_knows_all_own_data(self) -> Iterator[str]:
+        data, fleet = self.data_args, self.dapper_args.fleet
+        if data.partition != "own":
+            return
         known_of_all = {
             "data_args.clients": data.clients,
             "data_args.client_share": data.client_share,
@@ -134,30 +145,37 @@ class Settings(Section):
         }
         for key, value in known_of_all.items():
             if value is not None:
-                raise ValueError(f"{key} deals out what one process knows of all; with partition own leave it out")
-        if own.device is not None and own.level is not None:
-            raise ValueError("silo_args has a device and a level; leave one of them out")
-        if own.device is not None and fleet is None:
-            raise ValueError("silo_args.device: what a device can run depends on dapper_args.fleet.round_s; set that")
+                yield f"{key} deals out what one process knows of all; with partition own leave it out"
 
-    def _privacy_fits(self) -> None:
+    @rule
+    def _a_silo_names_its_level_once(self) -> Iterator[str]:
+        own = self.silo_args
+        if self.data_args.partition != "own" or own.device is None:
+            return
+        if own.level is not None:
+            yield "silo_args has a device and a level; leave one of them out"
+        if self.dapper_args.fleet is None:
+            yield "silo_args.device: what a device can run depends on dapper_args.fleet.round_s; set that"
+
+    @rule
+    def _privacy_fits(self) -> Iterator[str]:
         """Nothing but a bounded sum over clients, whose round is the same whatever one of them sends."""
         args, privacy, place = self.dapper_args, self.dapper_args.privacy, "dapper_args.privacy"
         if privacy is None:
             return
         count, fleet = self.train_args.client_num_in_total, args.fleet
         if privacy.delta is not None and privacy.delta * count >= 1:
-            raise ValueError(
+            yield (
                 f"{place}.delta is {privacy.delta:g} for {count} clients: less than 1/{count} has to be left to chance,"
                 " or one client could be given away whole; e.g. 1e-5"
             )
         if args.aggregation_weights != "uniform":
-            raise ValueError(
+            yield (
                 f"{place}: clients that count by their samples move the sum by as much as they like; set"
                 " dapper_args.aggregation_weights to uniform"
             )
         if args.defence.aggregation != "mean":
-            raise ValueError(
+            yield (
                 f"{place} is about sums, and dapper_args.defence.aggregation {args.defence.aggregation} takes none; set"
                 " it to mean"
             )
@@ -169,34 +187,36 @@ class Settings(Section):
         }
         for key, value in by_uploads.items():
             if value is not None:
-                raise ValueError(
+                yield (
                     f"{place}: with {key} what a client sends, or when, decides which others count and how; leave that"
                     " out"
                 )
-        if privacy.secure_aggregation is not None:
-            self._secure_aggregation_fits(privacy.secure_aggregation, f"{place}.secure_aggregation")
         if privacy.where == "client" and self.comm_args.edges:
-            raise ValueError(
+            yield (
                 f"{place}.where client: how often an edge asks a silo in a round is not told; leave"
                 " comm_args.dapper_grpc.edges out, or set where to server"
             )
         if privacy.where == "client" and (self.data_args.partition == "own" or args.evaluation.personal):
-            raise ValueError(
+            yield (
                 f"{place}.where client: the server would be told how models do on clients' own samples; leave"
                 " dapper_args.evaluation.personal out, and data_args.partition own"
             )
 
-    def _secure_aggregation_fits(self, secure: SecureAggregationArgs, place: str) -> None:
+    @rule
+    def _secure_aggregation_fits(self) -> Iterator[str]:
         """A sum that its clients can reach, and of which nobody is told more."""
         args, count = self.dapper_args, self.train_args.client_num_per_round
+        secure, place = None if args.privacy is None else args.privacy.secure_aggregation, _SUMS
+        if secure is None:
+            return
         if not count < 2 * secure.threshold <= 2 * count:
             why = "its clients cannot reach" if secure.threshold > count else "two halves of it could reach apart"
-            raise ValueError(
+            yield (
                 f"{place}.threshold is {secure.threshold}, which for a round of train_args.client_num_per_round"
                 f" {count} {why}; choose {max(2, count // 2 + 1)} to {max(2, count)}"
             )
         if secure.fewest_holders > count:
-            raise ValueError(
+            yield (
                 f"{place}.min_holders is {secure.fewest_holders}, and a round has {count} clients, so that no weight"
                 " would ever change; lower it"
             )
@@ -213,18 +233,19 @@ class Settings(Section):
         }
         for reason, holds in refused.items():
             if holds:
-                raise ValueError(f"{place}: {reason}; leave one of them out")
+                yield f"{place}: {reason}; leave one of them out"
 
-    def _edges_fit(self) -> None:
+    @rule
+    def _edges_fit(self) -> Iterator[str]:
         edges, count = self.comm_args.edges, self.train_args.client_num_in_total
         ranks, silos = [edge.rank for edge in edges], [silo for edge in edges for silo in edge.silos]
         place = "comm_args.dapper_grpc.edges"
         if any(rank <= count for rank in ranks) or len(set(ranks)) < len(ranks):
-            raise ValueError(f"{place}: the ranks {ranks} have to differ, and to be above {count}, the last silo's")
+            yield f"{place}: the ranks {ranks} have to differ, and to be above {count}, the last silo's"
         if any(not 1 <= silo <= count for silo in silos) or len(set(silos)) < len(silos):
-            raise ValueError(f"{place}: serve the silos {silos}; each has to be between 1 and {count}, and stand once")
+            yield f"{place}: serve the silos {silos}; each has to be between 1 and {count}, and stand once"
         if edges and self.dapper_args.buffer_size is not None:
-            raise ValueError(f"{place} sum up whole rounds; leave dapper_args.buffer_size out")
+            yield f"{place} sum up whole rounds; leave dapper_args.buffer_size out"
 
     def as_yaml(self) -> str:
         """The effective settings, every default spelt out; loading this text gives equal settings back."""

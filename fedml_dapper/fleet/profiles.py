@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
-from fedml_dapper.config import SHIPPED, Section, check, did_you_mean, read_yaml
+from fedml_dapper.config import SHIPPED, Section, check, did_you_mean, read_yaml, rule
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet.families import Family
 
@@ -40,11 +40,10 @@ class Stated(Section):
     how: str | None = None
     """How a derived figure was."""
 
-    @model_validator(mode="after")
-    def _derived_somehow(self) -> Stated:
+    @rule
+    def _derived_somehow(self) -> Iterator[str]:
         if self.mark == "derived" and self.how is None:
-            raise ValueError("a derived figure needs `how`: what it was derived from, and how")
-        return self
+            yield "a derived figure needs `how`: what it was derived from, and how"
 
 
 class Figure(Stated):
@@ -74,14 +73,13 @@ class Speed(Stated):
     """In its place: milliseconds at several sizes, ascending; in proportion below the smallest and above the largest,
     on a straight line between two."""
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> Speed:
+    @rule
+    def _one_of_them(self) -> Iterator[str]:
         if (self.gmacs_per_s is None) == (self.ms_per_sample is None):
-            raise ValueError("give either gmacs_per_s or ms_per_sample")
+            yield "give either gmacs_per_s or ms_per_sample"
         sizes = [point.mmacs for point in self.ms_per_sample or ()]
         if sizes != sorted(set(sizes)):
-            raise ValueError("ms_per_sample has to ascend in mmacs")
-        return self
+            yield "ms_per_sample has to ascend in mmacs"
 
     def seconds(self, macs: float) -> float:
         """For ``macs`` multiply-accumulates of one sample, forward and backward."""
@@ -102,12 +100,11 @@ class Profile(Section):
     description: str = Field(min_length=1)
     sources: dict[str, Source]
 
-    @model_validator(mode="after")
-    def _every_source_is_known(self) -> Profile:
+    @rule
+    def _every_source_is_known(self) -> Iterator[str]:
         for stated in _stated(self):
             if stated.source not in self.sources:
-                raise ValueError(f"no source `{stated.source}`{did_you_mean(stated.source, self.sources)}")
-        return self
+                yield f"no source `{stated.source}`{did_you_mean(stated.source, self.sources)}"
 
 
 class Network(Profile):
@@ -127,16 +124,15 @@ class Availability(Stated):
     on_s: tuple[tuple[float, float], ...] | None = Field(default=None, min_length=1)
     """When it goes on and off, in seconds of the period, ascending. The run begins at second 0."""
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Availability:
+    @rule
+    def _one_way(self) -> Iterator[str]:
         stated = self.share is not None, self.period_s is not None, self.on_s is not None
         if stated not in ((True, False, False), (False, True, True)):
-            raise ValueError("give either share, or period_s and on_s")
+            yield "give either share, or period_s and on_s"
         seconds = [0.0, *(second for span in self.on_s or () for second in span), self.period_s or 0.0]
         inner = seconds[1:-1]
         if inner and (seconds != sorted(seconds) or len(set(inner)) < len(inner)):
-            raise ValueError("on_s has to ascend between 0 and period_s, spans apart: e.g. [[0, 600], [900, 1200]]")
-        return self
+            yield "on_s has to ascend between 0 and period_s, spans apart: e.g. [[0, 600], [900, 1200]]"
 
     def stays_s(self, at_s: float) -> float:
         """For how long a device with a trace stays on from second ``at_s`` of the run; 0 where it is off."""
