@@ -1,5 +1,18 @@
 """Errors meant for people: each message says what is wrong, where, and what to do."""
 
+from __future__ import annotations
+
+import re
+
+_LONGEST_WORD, _SHOWN = 400, 100
+"""Longer words are shown up to so many letters: a value that was quoted may be anything."""
+
+
+def complaint(program: str, text: str) -> str:
+    """The one line by which ``program`` ends."""
+    shown = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_SHOWN]}...", text)
+    return f"{program}: {shown}"
+
 
 class DapperError(Exception):
     """Base of every error a user can cause and mend; the command line prints it as one line and exits with code 2."""

@@ -182,6 +182,11 @@ def experiment(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> Path:
         ([secure("threshold: 6"), UNIFORM, "dapper_args.defence.max_change=2"], "max_change looks at single uploads"),
         ([secure("threshold: 6"), UNIFORM], "`dapperfl` learns which channels each client keeps"),
         ([secure("threshold: 6"), UNIFORM, "method=fedavg", "norm=batch"], "sends BatchNorm's statistics"),
+        (
+            ["model=resnet11", "method=fedprocs", "task=segmentations", "dapper_args.params.moon={taw: 1}"],
+            "names, and settings of methods: 4 mistakes: (1) dapper_args.method: unknown method `fedprocs`",
+        ),
+        (["method=fedprocs", "dataset=nowhere"], "(2) data_args.dataset: unknown suite `nowhere`"),
         (["partition=owned"], "data_args.partition: unknown partition `owned`; did you mean `own`?"),
     ],
 )

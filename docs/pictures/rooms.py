@@ -7,7 +7,8 @@ from docs.pictures.canvas import WIDTH, Colour, Picture
 FLOORS: tuple[tuple[Colour, tuple[tuple[str, str], ...]], ...] = (
     ("blue", (("commands/", "one file a subcommand"),)),
     ("blue", (("benches/", "grids of runs"), ("search/", "which settings next"), ("export/", "files for devices"))),
-    ("purple", (("platform/", "FedML plugs in here alone"), ("evaluation/", "summary, figures, report"))),
+    ("purple", (("platform/", "FedML plugs in here alone"),)),
+    ("purple", (("evaluation/", "summary, figures, report"),)),
     ("green", (("operations/", "day and night: who may take part, how it goes"),)),
     ("green", (("federation/", "a round: server, client, messages, ledger, checkpoints"),)),
     ("green", (("fleet/", "devices, and what a level needs of them"),)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,7 @@ from typing import NoReturn
 
 import click
 
-from fedml_dapper.errors import DapperError
-
-_LONGEST_WORD, _SHOWN = 400, 100
-"""Longer words are shown up to so many letters: a value that was quoted may be anything."""
+from fedml_dapper.errors import DapperError, complaint
 
 
 @contextmanager
@@ -31,6 +27,5 @@ def complaining(program: str) -> Iterator[None]:
 
 
 def _leave(program: str, text: str) -> NoReturn:
-    shown = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_SHOWN]}...", text)
-    click.echo(f"{program}: {shown}", err=True)
+    click.echo(complaint(program, text), err=True)
     sys.exit(2)

@@ -12,9 +12,8 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.log_lines import RoundLines, show_log
 from fedml_dapper.commands.options import LogFormat
-from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
+from fedml_dapper.config import Loaded, SecureGrpcConfig, Settings, load_with_notes
 from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.evaluation import (
@@ -26,6 +25,7 @@ from fedml_dapper.evaluation import (
     summarise,
 )
 from fedml_dapper.evaluation.divergence import divergence_over
+from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import (
@@ -66,14 +66,15 @@ def run_experiment(
     """
     if resume and restart:
         raise ConfigError("--resume goes on with a run, --restart begins it anew; give one of the two")
-    settings = load_settings(configs, overrides)
+    loaded = load_with_notes(configs, overrides)
+    settings = loaded.settings
     if settings.comm_args.backend == "MPI":
         rank = _mpi_rank()
     _check_place(settings, rank, as_edge)
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
         _check_who_is_who(settings.comm_args.dapper_grpc, rank)
     if rank > 0:
-        _run_client(configs[0], settings, rank, log_format)
+        _run_client(configs, loaded, rank, log_format)
         return
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
@@ -81,7 +82,7 @@ def run_experiment(
     if verbose:
         console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
     console.print(experiment_tables(experiment))
-    for note in experiment.notes:
+    for note in (*loaded.notes, *experiment.notes):
         say(console, f"note: {note}")
     run_dir = open_run_dir(experiment, output, resume, restart)
     say_place(console, "All settings", run_dir / SETTINGS_NAME)
@@ -101,7 +102,7 @@ def run_experiment(
                 if by_fedml or settings.comm_args.backend != "sp" or settings.tracking_args.using_mlops:
                     from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
-                    run_federation(configs[0], experiment, rank, run_dir, observers, resume)
+                    run_federation(configs, loaded.sections, experiment, rank, run_dir, observers, resume)
                 else:
                     run_in_one_process(experiment, run_dir, observers, resume)
     except KeyboardInterrupt:
@@ -114,13 +115,13 @@ def run_experiment(
     _finish(run_dir, console, as_json, interrupted)
 
 
-def _run_client(config: Path, settings: Settings, rank: int, log_format: LogFormat) -> None:
+def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
-        experiment = build_experiment(settings, rank=rank)
+        experiment = build_experiment(loaded.settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
         show_log(f"rank {rank}", log_format)
-        run_federation(config, experiment, rank)
+        run_federation(configs, loaded.sections, experiment, rank)
 
 
 def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:

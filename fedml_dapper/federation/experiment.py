@@ -16,7 +16,8 @@ from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.experiment_data import ExperimentData, load_data
+from fedml_dapper.federation.experiment_data import ExperimentData, load_data, with_passed_data
+from fedml_dapper.federation.names import check_names
 from fedml_dapper.federation.privacy import (
     check_privacy,
     privacy_note,
@@ -30,7 +31,7 @@ from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.federation.workers.plan import WorkerPlan, plan_workers
 from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
-from fedml_dapper.models import Backbone, build_backbone, describe, take_over
+from fedml_dapper.models import Backbone, build_backbone, describe, is_named, take_over
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Task, build_task
 from fedml_dapper.tasks.contract import described
@@ -149,6 +150,7 @@ def build_experiment(
 
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
+    check_names(settings, model is not None, data is not None)
     seed, device = settings.common_args.random_seed, device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):
         LOGGER.warning(slow)
@@ -156,6 +158,7 @@ def build_experiment(
         data = load_data(settings, device, rank)
     _check_targets(build_task(settings.train_args), data)
     division, unseen, clients = data.division, data.unseen, data.division.clients
+    settings, passed_notes = _as_passed(settings, model, data)
     args, asked = settings.model_args, (data.num_classes, seed, data.example)
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     problem = build_problem(settings, backbone.to(device), data.example)
@@ -223,6 +226,7 @@ def build_experiment(
         device=device,
         notes=(
             *data.notes,
+            *passed_notes,
             *division.notes,
             *(method.problem.layout.notes if method.slims else ()),
             *(() if fleet is None else fleet.notes),
@@ -234,6 +238,20 @@ def build_experiment(
         clock=_clock(settings, method, fleet),
         workers=workers,
     )
+
+
+def _as_passed(settings: Settings, model: nn.Module | None, data: ExperimentData) -> tuple[Settings, tuple[str, ...]]:
+    """``settings`` without the names of data and of a network in whose place a program passes its own, and what is to
+    be said of that. FedML's loaders and its model hub go by these names."""
+    if data.source is not None:
+        settings = with_passed_data(settings)
+    args, seed = settings.model_args, settings.common_args.random_seed
+    if model is None or args.model is None or ":" in args.model:  # which names code, and has to be what is passed
+        return settings, ()
+    if is_named(model, args, data.num_classes, seed, data.example):
+        return settings, ()
+    note = f"the network is the program's; model_args.model {args.model} is for what made it"
+    return settings.model_copy(update={"model_args": args.model_copy(update={"model": None})}), (note,)
 
 
 def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Device]) -> FleetPlan | None:

@@ -95,12 +95,13 @@ def passed_data(settings: Settings, dataset: object) -> ExperimentData:
     division, first, num_classes = loaded_division(dataset)
     sizes = [client.num_samples for client in division.clients]
     source = f"{len(sizes)} clients of {sum(sizes)} samples (sizes {digest_of(repr(sizes).encode())})"
+    args = with_passed_data(settings).data_args
+    notes: tuple[str, ...] = ()
     if settings.data_args.dataset is not None:
-        raise ConfigError(
-            f"data_args.dataset: the experiment names `{settings.data_args.dataset}`, and the program passes other data"
-            f" ({source}); leave data_args out, or pass what dapper.load gives"
+        notes = (
+            f"the data are the program's, {source}; data_args.dataset {settings.data_args.dataset} is for its loader",
         )
-    for key, value in settings.data_args:
+    for key, value in args:
         if value != DataArgs.model_fields[key].default:
             raise ConfigError(f"data_args.{key}: belongs to data that data_args.dataset names; leave it out")
     if settings.dapper_args.evaluation.unseen_domain is not None:
@@ -113,4 +114,13 @@ def passed_data(settings: Settings, dataset: object) -> ExperimentData:
         )
     classes = tuple(str(label) for label in range(num_classes))
     firsts = (("the program's data, client 0, train", first),)
-    return ExperimentData(division, None, "the program's data", classes, first.inputs, firsts, source)
+    return ExperimentData(division, None, "the program's data", classes, first.inputs, firsts, source, notes)
+
+
+def with_passed_data(settings: Settings) -> Settings:
+    """``settings`` without what FedML's loaders go by, which a program that passes data may have used."""
+    args = settings.data_args
+    left = dict.fromkeys(("dataset", "data_cache_dir"))
+    if args.partition == "dirichlet":  # FedML's partition_method and partition_alpha
+        left |= {"partition": None, "dirichlet_alpha": None}
+    return settings.model_copy(update={"data_args": args.model_copy(update=left)})

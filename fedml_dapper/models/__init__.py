@@ -4,7 +4,7 @@ from fedml_dapper.models.adopt import adopt
 from fedml_dapper.models.backbone import Backbone, ExtendedBackbone, example_image
 from fedml_dapper.models.building import build_backbone
 from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture
-from fedml_dapper.models.passed import check_same_network, describe, take_over
+from fedml_dapper.models.passed import check_same_network, describe, is_named, take_over
 from fedml_dapper.models.plain import with_plain_convolutions
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "check_same_network",
     "describe",
     "example_image",
+    "is_named",
     "take_over",
     "with_plain_convolutions",
 ]

@@ -14,6 +14,16 @@ from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.building import build_backbone
 
 
+def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> bool:
+    """Whether ``passed`` is the network that ``args`` name. What they name may be nothing of ours, but for what made
+    ``passed``."""
+    try:
+        check_same_network(passed, build_backbone(args, num_classes, seed, example), str(args.model))
+    except ConfigError:
+        return False
+    return True
+
+
 def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> Backbone:
     """The initial global model where a program passes one: a copy with its present weights, on the CPU.
 

@@ -14,6 +14,7 @@ from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
 from fedml_dapper.platform.program import attach, experiment_of, keep_data
+from fedml_dapper.platform.runner import runner_for
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "experiment_of",
     "init",
     "load",
+    "runner_for",
 ]
 
 

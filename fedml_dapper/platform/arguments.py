@@ -6,8 +6,9 @@ the truth about values, and the file is the truth about which keys were meant. A
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,33 +16,67 @@ from typing import Any
 import fedml
 from fedml.arguments import Arguments, add_args
 
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import Settings, check, load_settings, load_with_notes
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.offline import without_platform
+from fedml_dapper.platform.program_end import end_by_a_line
+from fedml_dapper.platform.shown import show
 from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
+_FILES = "dapper_files"
 _NOT_FLAT = {"silo_args"}
 """Sections that share keys with others, so that FedML's flat copy has no room for them."""
 
 
-def init(config_file: Path | str | None = None) -> Arguments:
+class _ReadArguments(Arguments):  # type: ignore[misc]  # fedml is untyped
+    """FedML's ``args`` of sections that were read already, all keys of FedML's own among them."""
+
+    def __init__(self, command_line: Namespace, sections: Mapping[str, Any], settings: Settings) -> None:
+        self.load_yaml_config = lambda path: sections
+        super().__init__(command_line, settings.common_args.training_type, settings.comm_args.backend)
+        del self.load_yaml_config
+
+    def set_attr_from_config(self, configuration: Mapping[str, Any]) -> None:
+        """Copy all keys of all sections; one that is empty has none."""
+        for section in configuration.values():
+            for key, value in (section or {}).items():
+                setattr(self, key, value)
+
+
+def init(config_files: Path | str | Sequence[Path | str] | None = None) -> Arguments:
     """``fedml.init`` with the experiment file checked first and without FedML's platform look-ups.
 
-    The file is ``config_file`` or, as in any FedML program, ``--cf FILE`` of the command line. Raises
-    :class:`ConfigError` before FedML starts when something in it is wrong.
+    The file is ``config_files`` or, as in any FedML program, ``--cf FILE`` of the command line; of several, later ones
+    are laid over earlier ones. Raises :class:`ConfigError` before FedML starts when something in them is wrong. From
+    here on the program shows rounds as they end, and one of our own errors that nobody catches ends it as it ends a
+    command: by one line and exit code 2.
     """
-    command_line: Namespace = add_args()
-    if config_file is not None:
-        command_line.yaml_config_file = str(config_file)
-    if not command_line.yaml_config_file:
+    end_by_a_line()
+    files = _files_of_command_line() if config_files is None else config_files
+    files = [files] if isinstance(files, Path | str) else files
+    if not files:
         raise ConfigError("no experiment file: pass --cf FILE, e.g. --cf config/quickstart.yaml")
-    return start(load_settings(command_line.yaml_config_file), command_line)
+    loaded = load_with_notes(files)
+    command_line: Namespace = add_args()
+    command_line.yaml_config_file = str(files[0])
+    args = start(loaded.settings, loaded.sections, command_line)
+    setattr(args, _FILES, tuple(str(file) for file in files))
+    show(args, loaded.notes)
+    return args
 
 
-def start(settings: Settings, command_line: Namespace) -> Arguments:
-    """``fedml.init`` with ``settings`` in place of what the file of ``command_line`` says."""
-    args = Arguments(command_line, settings.common_args.training_type, settings.comm_args.backend)
+def _files_of_command_line() -> list[str]:
+    """Of ``--cf`` FedML's parser keeps the last."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--cf", "--yaml_config_file", dest="files", action="append", default=[])
+    found: list[str] = parser.parse_known_args()[0].files
+    return found
+
+
+def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespace) -> Arguments:
+    """``fedml.init`` with ``settings``, and besides them what else stands in ``sections``, the experiment's files."""
+    args: Arguments = _ReadArguments(command_line, sections, settings)
     _write_settings(args, settings)
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
     for key in ("gpu_mapping_file", "gpu_mapping_key"):  # fedml.device.get_device asks for them under MPI
@@ -63,8 +98,7 @@ def _write_settings(args: Arguments, settings: Settings) -> None:
 
 def settings_of(args: Arguments) -> Settings:
     """The settings in ``args``, as the program may have changed them; raises :class:`ConfigError`."""
-    file = Path(args.yaml_config_file)
-    meant = load_settings([file])  # refuses keys that FedML's flat copy cannot tell apart from its own
+    meant = settings_of_files(args)
     flat = vars(args)
     values: dict[str, dict[str, Any]] = meant.model_dump(include=_NOT_FLAT)
     for name, field in Settings.model_fields.items():
@@ -73,7 +107,17 @@ def settings_of(args: Arguments) -> Settings:
         section = field.annotation
         assert isinstance(section, type)
         values[name] = {key: flat[_flat_key(name, key)] for key in section.model_fields if _flat_key(name, key) in flat}
-    return check(Settings, values, where=f"{file}, as changed by the program")
+    return check(Settings, values, where=f"{', '.join(_files(args))}, as changed by the program")
+
+
+def settings_of_files(args: Arguments) -> Settings:
+    """The settings as the experiment's files have them, whatever the program changed."""
+    return load_settings(_files(args))
+
+
+def _files(args: Arguments) -> tuple[str, ...]:
+    files: tuple[str, ...] = vars(args).get(_FILES, (args.yaml_config_file,))
+    return files
 
 
 def _flat_key(section: str, key: str) -> str:

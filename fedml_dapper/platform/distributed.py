@@ -17,6 +17,7 @@ from fedml.arguments import Arguments
 from torch import nn
 
 from fedml_dapper.config import EdgeArgs
+from fedml_dapper.errors import DapperError, complaint
 from fedml_dapper.federation import (
     Agreement,
     Codec,
@@ -34,6 +35,7 @@ from fedml_dapper.platform.edge_manager import DapperEdgeManager
 from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
+from fedml_dapper.platform.shown import results_shown, rounds_shown
 from fedml_dapper.platform.tracking import sinks_for
 
 LOGGER = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class DistributedRunner:
             if comm is None:
                 raise
             interrupted = isinstance(error, KeyboardInterrupt)
-            sys.stderr.write(f"rank {self._args.rank}: {GOING_ON if interrupted else traceback.format_exc()}\n")
+            sys.stderr.write(f"{complaint(f'rank {self._args.rank}', _told(error))}\n")
             sys.stderr.flush()
             time.sleep(SERVER_FIRST_SECONDS if interrupted and self._args.rank else FORWARDING_SECONDS)
             comm.Abort(INTERRUPTED if interrupted else 1)
@@ -103,7 +105,8 @@ class DistributedRunner:
     def _serve(self, comm: Any) -> None:
         aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)
         self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
-        observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
+        shown = rounds_shown(self._args, self.experiment, self.run_dir)
+        observers = [*sinks_for(self.experiment.settings, self.run_dir), *shown, *self._observers]
         journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir, self._resume)
         callers = self.experiment.settings.comm_args.callers_of_server(self._num_processes(comm))
         self._args.client_id_list = json.dumps(list(callers))
@@ -112,6 +115,7 @@ class DistributedRunner:
             callers,
         ).run()  # fmt: skip
         hand_back(self._args, aggregator.server.state.weights)
+        results_shown(self._args, self.run_dir)
 
     def _serve_silos(self, edge: EdgeArgs) -> None:
         self._args.client_id_list = json.dumps(list(edge.silos))
@@ -144,6 +148,12 @@ class DistributedRunner:
         if comm is not None:
             return int(comm.Get_size()) - 1
         return self.experiment.settings.train_args.client_num_in_total
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return GOING_ON
+    return str(error) if isinstance(error, DapperError) else traceback.format_exc()
 
 
 def _trainers_here(comm: Any) -> int:

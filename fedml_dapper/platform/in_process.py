@@ -15,6 +15,7 @@ from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
+from fedml_dapper.platform.shown import results_shown, rounds_shown
 from fedml_dapper.platform.tracking import sinks_for
 
 
@@ -37,8 +38,8 @@ class InProcessRunner:
         device: Any,
         dataset: FedMLDataset | Sequence[Any],
         model: nn.Module,
-        client_trainer: DapperClientTrainer,
-        server_aggregator: DapperServerAggregator,
+        client_trainer: DapperClientTrainer | None = None,
+        server_aggregator: DapperServerAggregator | None = None,
         run_dir: Path | str | None = None,
         observers: Sequence[RunObserver] = (),
         resume: bool = False,
@@ -50,8 +51,9 @@ class InProcessRunner:
         self._args, self._device = args, device
         dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
         self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
-        self._trainer, self._aggregator = client_trainer, server_aggregator
-        if type(client_trainer) is not DapperClientTrainer and self.experiment.settings.device_args.workers == "auto":
+        self._trainer = client_trainer or DapperClientTrainer(model, args)
+        self._aggregator = server_aggregator or DapperServerAggregator(model, args)
+        if type(self._trainer) is not DapperClientTrainer and self.experiment.settings.device_args.workers == "auto":
             self.experiment = self.experiment.one_by_one("a trainer of the program's own may remember them")
         self._observers = list(observers)
         self._resume = resume
@@ -59,12 +61,14 @@ class InProcessRunner:
     def run(self) -> None:
         """Run all rounds."""
         self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
-        observers = [*sinks_for(self.experiment.settings, self.run_dir), *self._observers]
+        shown = rounds_shown(self._args, self.experiment, self.run_dir)
+        observers = [*sinks_for(self.experiment.settings, self.run_dir), *shown, *self._observers]
         server = self._aggregator.server
         run_rounds(
             self.experiment, server, self._trainer.clients, self._update, observers, self.run_dir, self._resume
         )  # fmt: skip
         hand_back(self._args, server.state.weights)
+        results_shown(self._args, self.run_dir)
 
     def _update(self, downlink: Downlink) -> Upload:
         trainer, client_id = self._trainer, downlink.client_id

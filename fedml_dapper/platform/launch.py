@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import fedml
 from fedml.arguments import add_args
@@ -19,7 +20,8 @@ from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 
 def run_federation(
-    config_file: Path,
+    config_files: Sequence[Path],
+    sections: Mapping[str, Any],
     experiment: Experiment,
     rank: int = 0,
     run_dir: Path | None = None,
@@ -28,12 +30,12 @@ def run_federation(
 ) -> None:
     """Run this process's part of ``experiment``: all of it, or what ``rank`` does where there are several processes.
 
-    ``run_dir``, ``observers`` and ``resume`` are the server's.
+    ``sections`` are what stands in ``config_files``; ``run_dir``, ``observers`` and ``resume`` are the server's.
     """
     command_line = add_args()
-    command_line.yaml_config_file, command_line.rank = str(config_file), rank
+    command_line.yaml_config_file, command_line.rank = str(config_files[0]), rank
     command_line.role = "server" if rank == 0 else "client"
-    args = start(experiment.settings, command_line)
+    args = start(experiment.settings, sections, command_line)
     attach(args, experiment)
     device, model = experiment.device, experiment.method.problem.backbone
     dataset = fedml_dataset(experiment.division, experiment.num_classes)

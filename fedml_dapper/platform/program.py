@@ -7,7 +7,7 @@ all three have, and the experiment is built when it is first needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedml.arguments import Arguments
 from torch import nn
@@ -17,7 +17,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, ExperimentData, build_experiment, passed_data
 from fedml_dapper.models import check_same_network
-from fedml_dapper.platform.arguments import settings_of
+from fedml_dapper.platform.arguments import settings_of, settings_of_files
 from fedml_dapper.pruning import Tensors
 
 _EXPERIMENT, _PASSED = "dapper_experiment", "dapper_passed"
@@ -85,10 +85,25 @@ def note_data(args: Arguments, dataset: object) -> None:
     passed = _passed(args)
     if _is_ours(dataset) or dataset is passed.dataset:
         return
-    data = passed_data(settings_of(args), dataset)
+    parts, notes = _parts_of_silos(args, dataset)
+    data = passed_data(settings_of(args), parts)
     if _built(args) is not None:
         raise ConfigError("the program passes its data after the experiment was built without them; pass them first")
-    passed.data, passed.dataset = data, dataset
+    passed.data, passed.dataset = replace(data, notes=(*data.notes, *notes)), dataset
+
+
+def _parts_of_silos(args: Arguments, dataset: object) -> tuple[object, tuple[str, ...]]:
+    """``dataset`` with a part for each silo where a loader of FedML's made more, and wrote into ``args`` how many; with
+    what is to be said of that."""
+    if args.training_type != "cross_silo" or not isinstance(dataset, Sequence) or len(dataset) != 8:
+        return dataset, ()
+    made, silos = len(dataset[5]), settings_of_files(args).train_args.client_num_in_total
+    if not (silos < made == args.client_num_in_total):
+        return dataset, ()
+    args.client_num_in_total = silos
+    counts, train, test = ({part: of[part] for part in range(silos)} if of else of for of in dataset[4:7])
+    note = f"the program's loader made data of {made} clients; silos 1 to {silos} have the first, nobody the others"
+    return (*dataset[:4], counts, train, test, dataset[7]), (note,)
 
 
 def keep_data(args: Arguments, data: ExperimentData) -> None:

@@ -24,7 +24,7 @@ HEAVY = {"torch", "fedml", "sklearn", "scipy", "optuna", "matplotlib", "pandas",
 DRAWING = {"matplotlib", "numpy", "PIL"}
 """What a page with pictures needs."""
 [LEDGER] = Path(__file__).parents[2].glob("results/small/cells/office_caltech10-fedavg-76ceaab6d6-seed1/ledger.*")
-NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "log_lines", "options", "server_options"}
+NO_COMMANDS = {"__init__", "complaint", "experiment", "fedml", "options", "server_options"}
 LOADED = """
 import json, sys
 from fedml_dapper.cli import main

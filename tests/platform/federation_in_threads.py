@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fedml.arguments import add_args
 
-from fedml_dapper.config import load_settings
+from fedml_dapper.config import load_with_notes
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger
 from fedml_dapper.platform.arguments import start
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -60,12 +60,12 @@ class Federation:
         trainer: Callable[[Any, Any], DapperClientTrainer] = DapperClientTrainer,
     ) -> None:  # fmt: skip
         """Start a member: of another experiment, with files laid over it, or with a trainer of its own."""
-        settings = load_settings([config or self.config, *above])
+        loaded = load_with_notes([config or self.config, *above])
         command_line = add_args()
         command_line.yaml_config_file, command_line.rank = str(config or self.config), rank
         command_line.role = "client" if rank else "server"
-        args = start(settings, command_line)
-        experiment = build_experiment(settings, rank=rank)
+        args = start(loaded.settings, loaded.sections, command_line)
+        experiment = build_experiment(loaded.settings, rank=rank)
         attach(args, experiment)
         model = experiment.method.problem.backbone
         dataset = fedml_dataset(experiment.division, experiment.num_classes)

@@ -108,16 +108,11 @@ def test_silos_that_run_other_code_are_refused_by_name(
     ("config", "program", "message"),
     [
         (
-            SP + "data_args: {dataset: digits_offline}\n",
-            "",
-            "the experiment names `digits_offline`, and the program pas",
-        ),
-        (
             SP + "data_args: {image_size: 16}\n",
             "",
             "data_args.image_size: belongs to data that data_args.dataset names",
         ),
-        (SP + "model_args: {model: resnet10}\n", "", "`resnet10` takes square colour images"),
+        (SP + "model_args: {model: resnet10, width: 8}\n", "", "model_args.width: belongs to a network that"),
         (
             SP.replace("_total: 4", "_total: 3").replace("round: 4", "round: 3"),
             "",

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "fedml_program.md"
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     file = tmp_path / "my_program.py"
     file.write_text(code)
     return file

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedml_dapper.commands.log_lines import RoundLines, show_log
 from fedml_dapper.commands.options import LogFormat
+from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.federation import RoundRecord
 from fedml_dapper.federation.records import RoundSeconds
 

@@ -6,16 +6,16 @@ import json
 import logging
 import sys
 from datetime import datetime, timezone
+from typing import Literal
 
 import click
 
-from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.federation import RoundRecord, RunObserver
 
 LOGGER = logging.getLogger(__name__)
 
 
-def show_log(who: str, log_format: LogFormat) -> None:
+def show_log(who: str, log_format: Literal["text", "json"]) -> None:
     """Show log lines of this process from now on; FedML's stay below warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine(who) if log_format == "json" else _TextLine(who))
