@@ -13,8 +13,9 @@ its budget. No channel is cut: what is left of the budget stays unused, and ``pr
 
 Where we differ: an early classifier gets to the last stage's features by pooling and 1x1 convolutions, where the public
 code has separable convolutions and attention. Local training is plain, as in the paper's "DepthFL (FedAvg)", without
-FedDyn's regularisation. R is a share of the rounds, 300 of the public code's 1,000. Clients are weighted as
-``aggregation_weights`` says; the original counts them alike.
+FedDyn's regularisation. The public code trains without momentum; here ``train_args.momentum`` says, 0.9 by default. R
+is a share of the rounds, 300 of the public code's 1,000. Clients are weighted as ``aggregation_weights`` says; the
+original counts them alike.
 """
 
 from __future__ import annotations

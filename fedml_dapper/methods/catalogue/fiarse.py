@@ -29,6 +29,10 @@ channels take the place of weights:
   ``dapper_args.pruning.importance: gains`` makes |gain| its importance, and the gain what the term above goes to.
 * What is held whole has no threshold; the original's is then its smallest weight.
 
+The smallest clients of the paper keep 1/64 of the weights, by masks over single weights. Channels of that share are
+another network, so its figures are not to be had here. The public code trains without momentum; here
+``train_args.momentum`` says, 0.9 by default.
+
 The server averages each coordinate over its holders: uniformly in the original, here as ``aggregation_weights`` says.
 FedMP sends sub-models of largest l1 norm, trains them by plain gradients, and counts what nobody held as unchanged.
 BatchNorm: the original uses batch statistics, also in tests; see ``static_batchnorm.py``.

@@ -15,8 +15,9 @@ alike until the budget is met, as ``dapper_args.pruning`` says: within 1 %, of p
 original narrows the residual streams too: ``scope: grouped``.
 
 Where we differ: an early classifier gets to the last stage's features by pooling and 1x1 convolutions, where the public
-code has three convolutions. The divergence is a mean over samples, where the public code's runs over classes too, and
-the teacher gets no gradient from it. Its code leaves gamma at 0 for images; 0.05 is its value for text. The server
+code has three convolutions. The divergence is a mean over samples, where the public code's runs over the C classes too;
+so the same gamma teaches C times more strongly here. The teacher gets no gradient from it. The public commands for
+images leave gamma at 0, so they do not distil; here 0.05 is the default, the code's value for text. The server
 averages BatchNorm's statistics, where the public code normalises by those of the test batch. There is no scaler
 (``scaler.py`` says where one has an effect). Clients are weighted as ``aggregation_weights`` says; the original counts
 them alike.
@@ -41,10 +42,10 @@ from fedml_dapper.pruning import ChannelLayout, PruningPlan, Widths, plan_window
 
 
 class ScaleFLParams(EarlyExitParams):
-    """Settings of ScaleFL; defaults are those of the public code where it distils."""
+    """Settings of ScaleFL; defaults are those of the public code where it distils, which for images it does not."""
 
     gamma: float = Field(default=0.05, ge=0)
-    """Weight of what the deepest classifier teaches the others; 0 is the ablation without."""
+    """Weight of what the deepest classifier teaches the others; 0, as in the public commands for images, is nothing."""
     temperature: float = Field(default=3.0, gt=0)
     """By which both are softened."""
     delay: float = Field(default=0.25, ge=0, le=1)
