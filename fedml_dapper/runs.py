@@ -12,9 +12,10 @@ import rich
 from rich.console import Console
 from torch import nn
 
-from fedml_dapper.config import Settings, check, load_settings
+from fedml_dapper.config import Settings, check, load_with_notes
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import RunSummary, progress_for, result_table, summarise, write_run_report
+from fedml_dapper.evaluation.terminal import say
 from fedml_dapper.federation import (
     LEDGER_NAME,
     build_experiment,
@@ -58,11 +59,14 @@ def run(
         DataError: The data are missing or too small.
     """
     asked = {**(changes or {}), **settings}
-    chosen = load_settings(config, asked)
+    loaded = load_with_notes(config, asked)
+    chosen = loaded.settings
     _in_one_process(chosen, config)
     experiment = build_experiment(chosen)
     folder = open_run_dir(experiment, output, resume)
     console = rich.get_console() if rich.get_console().is_jupyter else Console(stderr=True)
+    for note in loaded.notes if progress else ():
+        say(console, f"note: {note}")
     try:
         run_in_one_process(experiment, folder, [progress_for(console, experiment)] if progress else [], resume)
     except KeyboardInterrupt:
