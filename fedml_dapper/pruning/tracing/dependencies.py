@@ -29,9 +29,22 @@ def plain_layout(
     """
     if not output_layers or not _is_plain(model):
         return None
+    try:
+        found = _found(whole, model, example, output_layers, internal)
+    except Exception:  # noqa: BLE001  # whatever torch-pruning meets between the layers: they are followed instead
+        return None
+    return found if found is not None and _fits(found) else None
+
+
+def _found(
+    whole: ChannelLayout, model: nn.Module, example: Tensor, output_layers: Collection[nn.Module], internal: bool
+) -> ChannelLayout | None:
+    """The groups of the dependency graph; None where they are not of plain layers alone, or lie side by side."""
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    graph = torch_pruning.DependencyGraph().build_dependency(model, example, verbose=False)  # it warns of every scalar
+    graph = torch_pruning.DependencyGraph().build_dependency(
+        model, (example,), verbose=False
+    )  # it warns of every scalar
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = defaultdict(list)
     for traced in graph.get_all_groups(ignored_layers=list(output_layers), root_module_types=[nn.Conv2d, nn.Linear]):
@@ -61,6 +74,16 @@ def _is_plain(model: nn.Module) -> bool:
     ungrouped = all(layer.groups == 1 for layer in layers if isinstance(layer, nn.Conv2d))
     alone = len(set(tensors)) == len(tensors)
     return named and ungrouped and alone and all(isinstance(layer, _PLAIN) for layer in layers)
+
+
+def _fits(layout: ChannelLayout) -> bool:
+    """Whether every group fills its axes. Between the layers the graph takes all but a few operations to leave channels
+    where they are, also those that make more or fewer of them (PixelShuffle, grid_sample)."""
+    return all(
+        layout.groups[axis.group].channels * axis.repeat == spec.shape[axis.dim]
+        for spec in layout.tensors.values()
+        for axis in spec.axes
+    )
 
 
 def _with(

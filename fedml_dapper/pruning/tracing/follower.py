@@ -107,6 +107,13 @@ class Follower:
                 self.hold([self.trace.bound.get((name, dim), no_channels(0))], why)
                 self.trace.bound[name, dim] = no_channels(size)
 
+    def give_up(self, tensors: Iterable[Tensor], why: str) -> None:
+        """Never cut what reaches an operation whose results are not known."""
+        for tensor in tensors:
+            if tensor in self.marks:
+                self.hold([self.marks[tensor].ids], why)
+            self.keep(tensor, why)
+
     def produce(self, weight: Tensor, dim: int) -> Tensor:
         """The ids of a weight's filters: new ones at its first use."""
         name = self.name(weight)

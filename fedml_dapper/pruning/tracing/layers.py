@@ -9,8 +9,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.models.standardised import standardised_conv2d
+from fedml_dapper.pruning.running import first_line
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
 
 _POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
@@ -50,7 +52,11 @@ class Layers(TorchFunctionMode):
             out = func(*args, **kwargs)
         finally:
             self._follower.paused = False
-        rule(out, *args, **kwargs)
+        try:
+            rule(out, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001  # a layer in a form that its rule does not foresee
+            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            self._follower.give_up(given, f"`{func.__name__}` cannot be followed ({first_line(error)})")
         return out
 
     def _convolution(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedml_dapper.pruning.running import first_line
 from fedml_dapper.pruning.tracing.channels import RANGE
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
 
@@ -66,12 +67,18 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         if not self._follower.paused:
-            self._follow(func, args, kwargs or {}, out)
+            tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            try:
+                self._follow(func, args, kwargs or {}, tensors, out)
+            except Exception as error:  # noqa: BLE001  # an operation in a form that its rule does not foresee
+                name = func.overloadpacket.__name__
+                self._follower.give_up(tensors, f"`{name}` cannot be followed ({first_line(error)})")
         return out
 
-    def _follow(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    def _follow(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor], out: Any
+    ) -> None:
         to, packet = self._follower, func.overloadpacket
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         if packet in (aten.mm, aten.bmm):
             self._matrix_product(args[0], args[1], out)
         elif not any(each in to.marks or to.name(each) for each in tensors):
@@ -87,13 +94,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(tensors) == 1 and touched is not None:
                 self._along(tensors[0], touched, out, packet.__name__)
             else:
-                self._unknown(tensors, f"`{packet.__name__}` is not known")
-
-    def _unknown(self, tensors: Iterable[Tensor], why: str) -> None:
-        for tensor in tensors:
-            if tensor in self._follower.marks:
-                self._follower.hold([self._follower.marks[tensor].ids], why)
-            self._follower.keep(tensor, why)
+                to.give_up(tensors, f"`{packet.__name__}` is not known")
 
     def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
         to, dims = self._follower, out.dim()
@@ -128,7 +129,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         marks = [to.seen(part) for part in parts]
         dims = {mark.dim for mark in marks if mark is not None}
         if len(dims) != 1:
-            self._unknown(parts, "parts whose channels lie along different axes are put together")
+            to.give_up(parts, "parts whose channels lie along different axes are put together")
             return
         [dim] = dims
         ids = [
@@ -217,7 +218,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = b
         else:
             found = None
-            self._unknown([left, right], "a matrix product sums over channels")
+            to.give_up([left, right], "a matrix product sums over channels")
         if found is None:
             to.product(no_channels(1), out.numel() * inner)
         else:
