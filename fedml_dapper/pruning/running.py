@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,10 +15,18 @@ _SEED = 17
 
 @contextmanager
 def undisturbed(example: Tensor) -> Iterator[None]:
-    """Without gradients, from the same random numbers every time; torch's global generators are left as they were."""
-    with torch.random.fork_rng([example.device.index] if example.is_cuda else []), torch.no_grad():
-        torch.manual_seed(_SEED)
-        yield
+    """Without gradients, from the same random numbers every time; the global generators of torch, numpy and Python are
+    left as they were."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng([example.device.index] if example.is_cuda else []), torch.no_grad():
+            torch.manual_seed(_SEED)
+            np.random.seed(_SEED)
+            random.seed(_SEED)
+            yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.models.adopt import AdoptedBackbone
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
 from fedml_dapper.profiling import part
+from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 from fedml_dapper.pruning.plan import PruningPlan
 from fedml_dapper.pruning.running import first_line, running, undisturbed
@@ -28,7 +29,13 @@ from fedml_dapper.pruning.slim import KeptIndices, slim_model
 
 TOLERANCE = 1e-4
 """How far outputs may differ, relative to the largest of them."""
+TOLERANCE_IN_TRAINING = 1e-3
+"""The same where norms divide by what two inputs differ by."""
 _SEED = 17
+_BATCH = 2
+"""Inputs at a time while training: norms by the batch's statistics want more than one."""
+_EPSILON = 0.1
+"""Of norms by the batch's statistics: two inputs may differ by so little that a small one would enlarge rounding."""
 _POOL = 65_537
 """So many numbers make up all weights, over and over: a prime, so that no two channels are alike."""
 
@@ -66,48 +73,86 @@ class Fault:
         return f"{self.what} in `{self.layer}`" if self.layer else self.what
 
 
+@dataclass(frozen=True)
+class _Mode:
+    """How a network runs in a trial."""
+
+    training: bool
+    quantile: float
+    """Of whatever it draws (:class:`Draws`)."""
+
+    def __str__(self) -> str:
+        return " while training" if self.training else ""
+
+
+_EVALUATION = _Mode(training=False, quantile=0.97)
+_KEEPING, _DROPPING = _Mode(training=True, quantile=0.97), _Mode(training=True, quantile=0.03)
+"""Training in which dropout and stochastic depth keep all, and in which they drop what they can; what is there by
+chance is there in one of the two."""
+
+
 class Trial:
     """Slim networks against silenced ones, on the same random weights and input, drawn from a generator of their own.
 
-    Random weights, since networks start with zeros in places (last norms of a block, predictors), which would hide
-    what happens before them. On the CPU, whose float32 is whole: on a GPU torch multiplies in TF32, of three digits.
+    In evaluation and in training, as some networks have layers or views in one of the two alone. Random weights, since
+    networks start with zeros in places (last norms of a block, predictors), which would hide what happens before them.
+    On the CPU, whose float32 is whole: on a GPU torch multiplies in TF32, of three digits.
     """
 
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         generator = torch.Generator().manual_seed(_SEED)
         # the user's own module, since a layer of it may be called as a method of ours is, which calls would then find
         module = model.module if isinstance(model, AdoptedBackbone) else model
-        self._dense = _randomised(module, generator).eval().cpu()
+        self._dense = _randomised(module, generator).cpu()
         self._input = example.cpu()
+        self._batch = self._input.expand(_BATCH, *example.shape[1:]) if example.shape[:1] == (1,) else self._input
         if example.is_floating_point():
             self._input = torch.randn(example.shape, generator=generator).to(self._input)
+            self._batch = torch.randn(self._batch.shape, generator=generator).to(self._input)
 
     def fault(self, layout: ChannelLayout, widths: Widths) -> Fault | None:
-        """What is wrong with the network of these widths, of channels chosen at random."""
+        """What is wrong with the network of these widths, of channels chosen at random: whatever goes wrong is."""
         generator = torch.Generator().manual_seed(_SEED)
         kept = {
             name: torch.randperm(layout.groups[name].channels, generator=generator)[:width].sort().values
             for name, width in widths.items()
         }
         plan = PruningPlan(kept)
-        slim = _Run(slim_model(self._dense, layout, plan))
-        silenced, norms = _silenced(self._dense, layout, plan)
         try:
-            slim_outputs = slim.outputs(self._input)
+            slim = _Run(slim_model(self._dense, layout, plan))
+            silenced, norms = _silenced(self._dense, layout, plan)
+        except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
+            return Fault("", f"it cannot be made ({first_line(error)})")
+        dense = _Run(_same_tensors(self._dense), silenced)
+        fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
+        fault = fault or self._compared(slim, dense, norms, layout, plan, _KEEPING)
+        return fault or (self._compared(slim, dense, norms, layout, plan, _DROPPING) if slim.draws else None)
+
+    def _compared(
+        self, slim: _Run, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode
+    ) -> Fault | None:
+        """How the two differ in this mode."""
+        example = self._batch if mode.training else self._input
+        try:
+            slim_outputs = slim.outputs(example, mode)
         except Exception as error:  # noqa: BLE001  # whatever the user's network raises
-            return Fault(slim.failed, f"it fails ({first_line(error)})")
-        dense = _Run(self._dense, silenced)
-        with norms:
-            outputs = dense.outputs(self._input)
-        if len(slim_outputs) == len(outputs) and all(map(_agree, slim_outputs, outputs)):
+            return Fault(slim.failed, f"it fails{mode} ({first_line(error)})")
+        try:
+            with norms:
+                outputs = dense.outputs(example, mode)
+        except Exception as error:  # noqa: BLE001  # as above
+            return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
+        tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
+        if len(slim_outputs) == len(outputs) and all(
+            _agree(ours, theirs, tolerance) for ours, theirs in zip(slim_outputs, outputs, strict=True)
+        ):
             return None
         with slim.watched():
-            slim.outputs(self._input)
+            slim.outputs(example, mode)
         with norms, dense.watched():
-            dense.outputs(self._input)
-        return Fault(
-            _first_difference(slim, dense, layout, KeptIndices(plan)), "its outputs are not the dense network's"
-        )
+            dense.outputs(example, mode)
+        where = _first_difference(slim, dense, layout, KeptIndices(plan), tolerance)
+        return Fault(where, f"its outputs{mode} are not the dense network's")
 
 
 @dataclass
@@ -118,15 +163,21 @@ class _Run:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     failed: str = ""
     seen: dict[str, Tensor] = field(default_factory=dict)
+    draws: int = 0
+    """How often the last run drew a random number."""
 
-    def outputs(self, example: Tensor) -> list[Tensor]:
+    def outputs(self, example: Tensor, mode: _Mode) -> list[Tensor]:
         stack: list[str] = []
-        with undisturbed(example), running(self.model, stack):
+        self.model.train(mode.training)
+        buffers = {name: self.tensors.get(name, buffer) for name, buffer in self.model.named_buffers()}
+        copies = {name: buffer.clone() for name, buffer in buffers.items()}  # as training changes them
+        with undisturbed(example), running(self.model, stack), Draws(mode.quantile) as draws:
             try:
-                output = functional_call(self.model, self.tensors, (example,))
+                output = functional_call(self.model, {**self.tensors, **copies}, (example,))
             except Exception:
                 self.failed = stack[-1] if stack else ""
                 raise
+        self.draws = draws.count
         return [each for each in tree_leaves(output) if isinstance(each, Tensor)]
 
     @contextmanager
@@ -150,24 +201,31 @@ class _Run:
                 hook.remove()
 
 
-def _agree(slim: Tensor, dense: Tensor) -> bool:
+def _same_tensors(model: nn.Module) -> nn.Module:
+    """A copy of all that is no tensor, so that what a network notes while it runs does not stay."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
+def _agree(slim: Tensor, dense: Tensor, tolerance: float) -> bool:
     if slim.shape != dense.shape:
         return False
-    if not slim.is_floating_point():
+    if not (slim.is_floating_point() or slim.is_complex()):
         return True
-    return bool((slim - dense).abs().max() <= TOLERANCE * dense.abs().max()) if slim.numel() else True
+    return bool((slim - dense).abs().max() <= tolerance * dense.abs().max()) if slim.numel() else True
 
 
-def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: KeptIndices) -> str:
+def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: KeptIndices, tolerance: float) -> str:
     """The first layer whose outputs differ, of those that can be compared."""
     for name, output in slim.seen.items():
-        expected = dense.seen[name]
+        expected = dense.seen.get(name)
+        if expected is None:
+            return name
         weight = layout.tensors.get(f"{name}.weight")
         entries = {} if weight is None else kept.of(weight)
         for dim, size in enumerate(output.shape):
             if weight is not None and 0 in entries and expected.shape[dim] == weight.shape[0] != size:
                 expected = expected.index_select(dim, entries[0])
-        if output.shape == expected.shape and not _agree(output, expected):
+        if output.shape == expected.shape and not _agree(output, expected, tolerance):
             return name
     return ""
 
@@ -261,4 +319,5 @@ def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
         if isinstance(layer, _NormBase) and layer.running_mean is not None and layer.running_var is not None:
             layer.running_mean.copy_(0.2 * torch.randn(layer.running_mean.shape, generator=generator))
             layer.running_var.copy_(0.5 + torch.rand(layer.running_var.shape, generator=generator))
+            layer.eps = _EPSILON
     return random

@@ -1,0 +1,86 @@
+"""Random numbers without chance: what networks of different widths draw while they run, made alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import log
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+_SEED = 17
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every number that is drawn is the same quantile of its distribution, so that no shape changes what is drawn.
+
+    Near 1 dropout and stochastic depth keep everything; near 0 they drop what they can. What has no rule here is drawn
+    from a seed that depends only on how much was drawn before.
+    """
+
+    def __init__(self, quantile: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._quantile = quantile
+        self.count = 0
+        """How often something was drawn."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's question to a class; True, the default, loads all of ``torch.compile``, which nothing here uses."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        self.count += 1
+        torch.manual_seed(_SEED + self.count)
+        out = func(*args, **(kwargs or {}))
+        rule = _RULES.get(func.overloadpacket)
+        if rule is not None:
+            values = {argument.name: argument.default_value for argument in func._schema.arguments}
+            values.update(zip(values, args, strict=False))
+            rule(out, self._quantile, {**values, **(kwargs or {})})
+        return out
+
+
+def _uniform(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
+    low, high = values.get("from", 0.0), values.get("to", 1.0)
+    out.fill_(low + quantile * (high - low))
+
+
+def _normal(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
+    mean, std = values.get("mean", 0.0), values.get("std", 1.0)
+    out.copy_(torch.as_tensor(mean + std * NormalDist().inv_cdf(quantile)))
+
+
+def _exponential(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
+    out.fill_(-log(1 - quantile) / values["lambd"])
+
+
+def _bernoulli(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
+    share = values["self"] if values.get("p") is None else values["p"]
+    out.copy_(torch.as_tensor(share > 1 - quantile))
+
+
+def _leaky(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
+    """A rectifier of random slopes, which it leaves in ``noise``; its input may be gone."""
+    low, high = values["lower"], values["upper"]
+    if values["training"]:
+        out.copy_(torch.where(out < 0, out / values["noise"] * (low + quantile * (high - low)), out))
+
+
+_RULES: Mapping[Any, Callable[[Tensor, float, Mapping[str, Any]], None]] = {
+    **dict.fromkeys((aten.rand, aten.rand_like, aten.uniform_), _uniform),
+    **dict.fromkeys((aten.randn, aten.randn_like, aten.normal, aten.normal_), _normal),
+    **dict.fromkeys((aten.bernoulli, aten.bernoulli_), _bernoulli),
+    aten.exponential_: _exponential,
+    **dict.fromkeys((aten.rrelu_with_noise, aten.rrelu_with_noise_), _leaky),
+}
+"""What becomes of an operation's output."""
