@@ -31,7 +31,15 @@ from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.federation.workers.plan import WorkerPlan, plan_workers
 from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
-from fedml_dapper.models import Backbone, build_backbone, describe, is_named, take_over
+from fedml_dapper.models import (
+    Backbone,
+    bare,
+    build_backbone,
+    describe,
+    is_named,
+    layers_out_of_sight,
+    take_over,
+)
 from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Task, build_task
 from fedml_dapper.tasks.contract import described
@@ -228,6 +236,7 @@ def build_experiment(
             *data.notes,
             *passed_notes,
             *division.notes,
+            *layers_out_of_sight(bare(problem.backbone)),
             *(method.problem.layout.notes if method.slims else ()),
             *(() if fleet is None else fleet.notes),
             *(() if workers.note is None else (workers.note,)),

@@ -1,6 +1,7 @@
 """Networks with ``encode`` and ``predict`` that know nothing of methods: built-in backbones, and anybody's modules."""
 
-from fedml_dapper.models.adopt import adopt
+from fedml_dapper.models.admission import layers_out_of_sight
+from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone, ExtendedBackbone, example_image
 from fedml_dapper.models.building import build_backbone
 from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture
@@ -14,11 +15,13 @@ __all__ = [
     "Backbone",
     "ExtendedBackbone",
     "adopt",
+    "bare",
     "build_backbone",
     "check_same_network",
     "describe",
     "example_image",
     "is_named",
+    "layers_out_of_sight",
     "take_over",
     "with_plain_convolutions",
 ]

@@ -6,7 +6,6 @@ is given in a forward pass is z.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +17,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedml_dapper.config import did_you_mean
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.admission import check_network, copied, way_out
 from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.running import first_line, running
 
 Tail: TypeAlias = Callable[[Tensor], Tensor]
 """What a network does with its predictor's output."""
@@ -131,6 +132,11 @@ class AdoptedBackbone(Backbone):
         self.module.set_submodule(target, module, strict)
 
 
+def bare(module: nn.Module) -> nn.Module:
+    """The user's own module, where ``module`` is a backbone around one; else itself."""
+    return module.module if isinstance(module, AdoptedBackbone) else module
+
+
 def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, label: str = "") -> AdoptedBackbone:
     """``module``, the same object, as a backbone, tried out on inputs like ``example`` (a batch of one, on the CPU).
 
@@ -141,14 +147,17 @@ def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, l
     label = label or f"the network {type(module).__name__}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _run(module.eval(), example, label)  # which draws their tensors, so not below
+    check_network(module, label)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         inputs = _inputs_like(example)
-        probe = _copied(module, label)
-        trained, _ = _run(_copied(module, label).train(), inputs, label)
+        probe = _probe(module, label)
+        trained, _ = _run(_probe(module, label).train(), inputs, label)
         outputs, calls = _run(probe.eval(), inputs, label)
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
+        with torch.random.fork_rng(devices=[]):
+            _run(probe, inputs[:1], label)  # the last batch may hold one
         name = _found(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
     return AdoptedBackbone(module, calls, name, tail)
@@ -159,16 +168,13 @@ def _inputs_like(example: Tensor) -> Tensor:
     return inputs + torch.randn_like(inputs) if inputs.is_floating_point() else inputs
 
 
-def _copied(module: nn.Module, label: str) -> nn.Module:
+def _probe(module: nn.Module, label: str) -> nn.Module:
     """A copy whose linear layers all get gradients, so that what depends on them can be told."""
-    try:
-        copied = copy.deepcopy(module)
-    except Exception as error:  # whatever the user's objects raise
-        raise ConfigError(f"{label} cannot be copied: {_reason(error)}") from error
-    for layer in copied.modules():
+    probe = copied(module, label)
+    for layer in probe.modules():
         if isinstance(layer, nn.Linear):
             layer.requires_grad_(True)
-    return copied
+    return probe
 
 
 def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[str]]:
@@ -178,13 +184,15 @@ def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[st
         layer.register_forward_pre_hook(lambda _layer, _args, name=name: calls.setdefault(name))
         for name, layer in module.named_modules()
     ]
-    doing = "be trained" if module.training else "run"
+    doing, stack = "be trained" if module.training else "run", list[str]()
     try:
-        outputs: Any = module(inputs)
+        with running(module, stack):
+            outputs: Any = module(inputs)
     except Exception as error:  # whatever the user's network raises
         raise ConfigError(
             f"{label} cannot {doing} on inputs of shape {_shape(inputs)}"
-            f" {str(inputs.dtype).removeprefix('torch.')}: {_reason(error)}"
+            f" {str(inputs.dtype).removeprefix('torch.')}: {first_line(error)}"
+            f"{f' in `{stack[-1]}`' if stack and stack[-1] else ''}"
         ) from error
     finally:
         for hook in hooks:
@@ -192,12 +200,15 @@ def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[st
     if not isinstance(outputs, Tensor):
         when = "in training" if module.training else "in evaluation"
         raise ConfigError(
-            f"{label} returns {type(outputs).__name__} {when}, expected one tensor with a row an input; leave auxiliary"
-            " outputs out"
+            f"{label} returns {type(outputs).__name__} {when}, expected one tensor with a row an input;"
+            f" {way_out(outputs)}"
         )
     if outputs.dim() == 0 or len(outputs) != len(inputs):
+        alone = len(inputs) == 1
         raise ConfigError(
-            f"{label} gives {tuple(outputs.shape)} for {len(inputs)} inputs, expected one tensor with a row an input"
+            f"{label} gives {tuple(outputs.shape)} for {'an input alone' if alone else f'{len(inputs)} inputs'},"
+            " expected one tensor with a row an input; "
+            + ("let `squeeze` name the axes that it takes, not that of the batch" if alone else "keep the batch's axis")
         )
     return outputs, list(calls)
 
@@ -273,9 +284,3 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 def _shape(tensor: Tensor) -> str:
     return f"({', '.join(['B', *map(str, tensor.shape[1:])])})"
-
-
-def _reason(error: Exception) -> str:
-    """Its first line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

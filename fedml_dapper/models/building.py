@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.models.admission import check_network
 from fedml_dapper.models.adopt import adopt
 from fedml_dapper.models.backbone import Backbone, example_image
 from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture, Factory
@@ -78,6 +79,7 @@ def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Tensor) -
     label = f"model_args.model: `{args.model}`"
     module = _made(factory, args, num_classes, label)
     if isinstance(module, Backbone):
+        check_network(module, label)
         backbone: Backbone = module
         if args.predictor is not None:
             raise ConfigError(f"model_args.predictor: {label} is a Backbone, which names its own; leave it out")

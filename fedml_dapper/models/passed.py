@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 
 from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs, digest_of
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models.adopt import AdoptedBackbone, adopt
+from fedml_dapper.models.admission import check_network, copied
+from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.building import build_backbone
 
@@ -45,8 +45,11 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
 
 def _adopted(module: nn.Module, example: Tensor, predictor: str | None) -> Backbone:
     label = f"the network that the program passes ({_class_of(module).__name__})"
-    copied = copy.deepcopy(module).cpu()
-    return copied if isinstance(copied, Backbone) else adopt(copied, example, predictor, label=label)
+    ours = copied(module, label).cpu()
+    if not isinstance(ours, Backbone):
+        return adopt(ours, example, predictor, label=label)
+    check_network(ours, label)
+    return ours
 
 
 def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
@@ -72,19 +75,15 @@ def describe(module: nn.Module) -> str:
     Counted are the source of its class, of its layers' classes as far as they are not torch's, and all tensors' names
     and shapes.
     """
-    kinds = {type(layer) for layer in _bare(module).modules() if not type(layer).__module__.startswith("torch.")}
+    kinds = {type(layer) for layer in bare(module).modules() if not type(layer).__module__.startswith("torch.")}
     sources = "\n".join(sorted(_source_of(kind) for kind in kinds))
     tensors = "\n".join(f"{name} {shape}" for name, shape in _shapes(module).items())
     name = _class_of(module).__qualname__
     return f"{name} (source {digest_of(sources.encode())}, tensors {digest_of(tensors.encode())})"
 
 
-def _bare(module: nn.Module) -> nn.Module:
-    return module.module if isinstance(module, AdoptedBackbone) else module
-
-
 def _class_of(module: nn.Module) -> type[nn.Module]:
-    return type(_bare(module))
+    return type(bare(module))
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

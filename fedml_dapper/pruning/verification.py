@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models.adopt import AdoptedBackbone
+from fedml_dapper.models.adopt import bare
+from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 from fedml_dapper.pruning.plan import PruningPlan
-from fedml_dapper.pruning.running import first_line, running, undisturbed
 from fedml_dapper.pruning.slim import KeptIndices, slim_model
 
 TOLERANCE = 1e-4
@@ -102,8 +102,7 @@ class Trial:
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         generator = torch.Generator().manual_seed(_SEED)
         # the user's own module, since a layer of it may be called as a method of ours is, which calls would then find
-        module = model.module if isinstance(model, AdoptedBackbone) else model
-        self._dense = _randomised(module, generator).cpu()
+        self._dense = _randomised(bare(model), generator).cpu()
         self._input = example.cpu()
         self._batch = self._input.expand(_BATCH, *example.shape[1:]) if example.shape[:1] == (1,) else self._input
         if example.is_floating_point():

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedml_dapper.pruning.running import first_line
+from fedml_dapper.models.running import first_line
 from fedml_dapper.pruning.tracing.channels import RANGE
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
 

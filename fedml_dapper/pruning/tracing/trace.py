@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
-from fedml_dapper.pruning.running import first_line, running, undisturbed
 from fedml_dapper.pruning.tracing.dependencies import plain_layout
 from fedml_dapper.pruning.tracing.follower import Follower, Trace
 from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph

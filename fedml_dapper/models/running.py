@@ -51,5 +51,5 @@ def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """What an exception is and says, in one line."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

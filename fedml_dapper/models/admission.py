@@ -1,0 +1,96 @@
+"""What a network must have to be trained, sent and saved: each fault in one line, with its layer and the way out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.models.running import first_line
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+_TORCHS_OWN = frozenset(vars(nn.Module()))
+"""Attributes by which a module keeps what it has registered."""
+
+
+def check_network(module: nn.Module, label: str) -> None:
+    """Raises :class:`ConfigError` where ``module``, which errors call ``label``, cannot be watched while it runs, or
+    has a state that cannot be averaged and sent."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            where = f"`{name}` in it is" if name else "it is"
+            raise ConfigError(
+                f"{label} cannot be taken apart: {where} scripted or traced by torch.jit; give the module that it was"
+                " made from"
+            )
+    for name, entry in module.state_dict(keep_vars=True).items():
+        if not isinstance(entry, Tensor) or entry.is_quantized:
+            kind = "quantised" if isinstance(entry, Tensor) else f"{type(entry).__name__}, no tensor"
+            raise ConfigError(
+                f"{label} has a state that cannot be averaged: `{name}` is {kind}; give the network before it was"
+                " quantised, and leave all but tensors out of its state dict"
+            )
+        if entry.is_complex():
+            buffer = "" if isinstance(entry, nn.Parameter) else ", or register it with persistent=False"
+            raise ConfigError(
+                f"{label} has complex numbers in `{name}`, which are not averaged; keep torch.view_as_real of them"
+                f" there, and use torch.view_as_complex of that in forward{buffer}"
+            )
+
+
+def copied(module: ModuleT, label: str) -> ModuleT:
+    """A deep copy of ``module``; raises :class:`ConfigError` where there can be none."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # whatever the user's objects raise
+        raise ConfigError(f"{label} cannot be copied: {first_line(error)}") from error
+
+
+def way_out(outputs: object) -> str:
+    """How a network that returns ``outputs`` comes to return a tensor."""
+    names = [str(name) for name in outputs] if isinstance(outputs, Mapping) else []
+    if hasattr(outputs, "logits"):
+        wanted = "`.logits` of that"
+    elif names:
+        wanted = f"its entry `{'logits' if 'logits' in names else names[0]}`"
+    elif isinstance(outputs, tuple | list) and outputs:
+        wanted = "one of them, as [0]"
+    else:
+        return "leave auxiliary outputs out"
+    return f"leave auxiliary outputs out: put a module around it whose forward returns {wanted}"
+
+
+def layers_out_of_sight(network: nn.Module) -> list[str]:
+    """A line for each attribute in which a plain list, tuple, set or dict holds layers or parameters that torch does
+    not know of, as it knows of those in ``nn.ModuleList`` and its like."""
+    known = {id(each) for each in (*network.modules(), *network.parameters())}
+    lines = []
+    for name, module in network.named_modules():
+        for attribute, value in vars(module).items():
+            if attribute in _TORCHS_OWN or not isinstance(value, list | tuple | set | dict):
+                continue
+            found = [each for each in _held(value, set()) if id(each) not in known]
+            if found:
+                kind, like = type(value).__name__, "Dict" if isinstance(value, dict) else "List"
+                what = "Parameter" if all(isinstance(each, nn.Parameter) for each in found) else "Module"
+                where = f"{name}.{attribute}" if name else attribute
+                lines.append(
+                    f"`{where}` is a plain {kind}: what it holds is neither trained, cut, sent nor saved; make it an"
+                    f" nn.{what}{like}"
+                )
+    return lines
+
+
+def _held(value: Any, seen: set[int]) -> Iterator[nn.Module | nn.Parameter]:
+    """Parameters, and layers that have some, in a container or in those that lie in it."""
+    if isinstance(value, nn.Parameter) or (isinstance(value, nn.Module) and next(value.parameters(), None) is not None):
+        yield value
+    elif isinstance(value, list | tuple | set | dict) and id(value) not in seen:
+        seen.add(id(value))
+        inside: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        for each in inside:
+            yield from _held(each, seen)

@@ -1,0 +1,179 @@
+"""Networks that cannot be trained, sent or saved are one line; layers that nobody sees are a note."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedml_dapper.config import ModelArgs, Settings
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import build_experiment
+from fedml_dapper.models import adopt, example_image, layers_out_of_sight, take_over
+
+EXAMPLE = example_image(8)
+
+
+class Net(nn.Module):
+    """Convolution, pooling, head, and what the user makes of the logits."""
+
+    def __init__(self, end: Callable[[Tensor], Any] = lambda logits: logits) -> None:
+        super().__init__()
+        self.conv, self.fc, self.end = nn.Conv2d(3, 6, 3), nn.Linear(6, 4), end
+
+    def forward(self, images: Tensor) -> Any:
+        return self.end(self.fc(F.relu(self.conv(images)).mean((2, 3))))
+
+
+class Filtered(Net):
+    """Frequencies are weighed by complex numbers."""
+
+    def __init__(self, weights: nn.Module) -> None:
+        super().__init__()
+        self.frequencies = weights
+
+    def forward(self, images: Tensor) -> Any:
+        return super().forward(torch.fft.irfft2(torch.fft.rfft2(images) * self.frequencies.w, s=images.shape[2:]))
+
+
+def weights(*, buffer: bool = False, persistent: bool = True) -> nn.Module:
+    layer, values = nn.Module(), torch.ones(8, 5, dtype=torch.complex64)
+    if buffer:
+        layer.register_buffer("w", values, persistent)
+    else:
+        layer.w = nn.Parameter(values)
+    return layer
+
+
+class Remembering(Net):
+    """Puts a word into its state dict."""
+
+    def get_extra_state(self) -> str:
+        return "how it was made"
+
+    def set_extra_state(self, state: str) -> None:
+        assert state
+
+
+@dataclass
+class Output:
+    """As Hugging Face's models return."""
+
+    logits: Tensor
+
+
+class Scripted(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.jit.script(nn.Conv2d(3, 6, 3))
+
+
+def old_weight_norm() -> nn.Module:
+    network = Net()
+    network.conv = nn.utils.weight_norm(network.conv)
+    return network
+
+
+def half() -> nn.Module:
+    network = Net()
+    network.fc.half()
+    return network
+
+
+def squeezed() -> nn.Module:
+    return Net(lambda logits: logits.squeeze())
+
+
+REFUSED: Mapping[str, tuple[Callable[[], nn.Module], str]] = {
+    "complex parameters": (lambda: Filtered(weights()), r"complex numbers in `frequencies.w`.*torch.view_as_real"),
+    "complex buffers": (lambda: Filtered(weights(buffer=True)), r"`frequencies.w`.*or register it with persistent=Fa"),
+    "a scripted layer": (Scripted, r"`conv` in it is scripted or traced by torch.jit; give the module that it was"),
+    "a scripted network": (lambda: torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(192, 4))), "it is scripted"),
+    "a traced network": (lambda: torch.jit.trace(Net(), EXAMPLE), "it is scripted or traced"),
+    "a quantised network": (
+        lambda: torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}), r"`fc\..*give the network before it was"
+    ),
+    "a state that is no tensor": (Remembering, "`_extra_state` is str, no tensor"),
+    "Hugging Face's output": (lambda: Net(Output), r"returns Output in training.*forward returns `.logits` of that"),
+    "a dict": (lambda: Net(lambda x: {"out": x, "aux": x}), "returns dict .*forward returns its entry `out`"),
+    "a dict with logits": (lambda: Net(lambda x: OrderedDict(loss=None, logits=x)), "its entry `logits`"),
+    "a tuple": (lambda: Net(lambda x: (x, x)), r"returns tuple .*forward returns one of them, as \[0\]"),
+    "a list": (lambda: Net(lambda x: [x]), r"returns list .*as \[0\]"),
+    "nothing": (lambda: Net(lambda _: None), "returns NoneType in training, expected one tensor with a row an input"),
+    "squeezed outputs": (squeezed, r"gives \(4,\) for an input alone, .*`squeeze` name the axes"),
+    "means over the batch": (lambda: Net(lambda x: x.mean(0)), r"gives \(4,\) for an input alone"),
+    "rows of all inputs": (lambda: Net(torch.flatten), r"gives \(16,\) for 4 inputs, .*keep the batch's axis"),
+    "a weight of another dtype": (half, r"cannot be trained on inputs .* in `fc`"),
+    "what cannot be copied": (old_weight_norm, "cannot be copied: RuntimeError: Only Tensors created explicitly"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_used_is_one_line_with_the_layer_and_the_way_out(kind: str) -> None:
+    make, message = REFUSED[kind]
+    for use in (lambda: adopt(make(), EXAMPLE), lambda: take_over(make(), ModelArgs(), 4, 1, EXAMPLE)):
+        with pytest.raises(ConfigError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+
+
+def test_complex_numbers_that_are_not_sent_are_nobody_s_business() -> None:
+    assert adopt(Filtered(weights(buffer=True, persistent=False)), EXAMPLE).predictor_name == "fc"
+
+
+class Listed(Net):
+    """Holds layers in all that Python has, and some where torch sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = [nn.Linear(4, 4), nn.ReLU()]
+        self.by_name = {"deep": [(nn.Linear(4, 4),)]}
+        self.scales = [nn.Parameter(torch.ones(4))]
+        self.seen, self.plain = nn.ModuleList([nn.Linear(4, 4)]), [1, "two", None]
+        self.order = [self.conv, self.fc, nn.ReLU()]
+        self.inner = nn.Module()
+        self.inner.pair = (nn.Linear(4, 4), nn.Linear(4, 4))
+        self.plain.append(self.plain)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Any:
+        logits = self.seen[0](super().forward(images))
+        for layer in (*self.more, *self.by_name["deep"][0], *self.inner.pair):  # type: ignore[misc]
+            logits = layer(logits)
+        return logits * self.scales[0]
+
+
+def test_layers_in_a_plain_list_are_named() -> None:
+    said = ": what it holds is neither trained, cut, sent nor saved; make it an "
+    assert [line.split(said) for line in layers_out_of_sight(Listed())] == [
+        ["`more` is a plain list", "nn.ModuleList"],
+        ["`by_name` is a plain dict", "nn.ModuleDict"],
+        ["`scales` is a plain list", "nn.ParameterList"],
+        ["`inner.pair` is a plain tuple", "nn.ModuleList"],
+    ]
+    assert not layers_out_of_sight(Net())
+
+
+def test_a_run_says_so(tmp_path: Path, tiny_settings: Callable[..., Settings]) -> None:
+    code = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.more = [nn.Linear(8, 8)]
+        self.body, self.fc = nn.Linear(768, 8), nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.more[0](self.body(x.flatten(1)).relu()))
+"""
+    (tmp_path / "net.py").write_text(code)
+    settings = tiny_settings(f"model={tmp_path / 'net.py'}:Net", "image_size=16", "width=null", "method=fedavg")
+    assert [note for note in build_experiment(settings).notes if note.startswith("`more` is a plain list")]
