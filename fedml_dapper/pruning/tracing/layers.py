@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -17,6 +18,10 @@ from fedml_dapper.pruning.tracing.follower import Follower, no_channels
 
 _POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
 """Poolings whose operations depend on how memory is laid out, and over how many last axes they go."""
+_RECURRENT = (
+    torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell,
+    torch.rnn_relu_cell,
+)  # fmt: skip
 
 
 class Layers(TorchFunctionMode):
@@ -36,6 +41,8 @@ class Layers(TorchFunctionMode):
             F.group_norm: self._group_norm,
             F.prelu: self._prelu,
             F.embedding: self._embedding,
+            F.bilinear: self._bilinear,
+            **dict.fromkeys(_RECURRENT, self._recurrent),
             F.multi_head_attention_forward: self._attention,
             F.scaled_dot_product_attention: self._dot_product,
         }
@@ -186,6 +193,25 @@ class Layers(TorchFunctionMode):
     def _embedding(self, out: Tensor, input: Tensor, weight: Tensor, *_: object, **__: object) -> None:
         self._follower.bind(weight, 0, no_channels(weight.shape[0]))
         self._follower.mark(out, out.dim() - 1, self._follower.produce(weight, 1))
+
+    def _bilinear(
+        self, out: Tensor, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> None:
+        self._follower.count(weight, out.numel() // weight.shape[0])
+        given = [each for each in (input1, input2, weight, bias) if each is not None]
+        self._follower.give_up(given, "a bilinear layer multiplies its inputs")
+
+    def _recurrent(self, out: object, input: Tensor, *more: object, **named: object) -> None:
+        """LSTM, GRU and RNN, as wholes and as cells, whatever they are called with besides: states, weights and, of
+        packed sequences, how many of these go on. Each matrix is multiplied once a position, also those of gates, of
+        the other direction and of projections."""
+        to = self._follower
+        states, others = more[0], (more[1:], named)
+        for weight in tree_leaves(others):
+            if isinstance(weight, Tensor) and weight.dim() == 2:
+                to.count(weight, input.numel() // input.shape[-1])
+        given = [each for each in tree_leaves((input, states, others)) if isinstance(each, Tensor)]
+        to.give_up(given, "a recurrent layer keeps its inputs")
 
     def _attention(
         self, out: tuple[Tensor, Tensor | None], query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int,

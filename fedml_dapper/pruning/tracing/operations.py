@@ -48,6 +48,11 @@ _ON_LAST_AXES = {
     **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
 }
 """Operations that work on so many of the last axes."""
+_OTHER_PRODUCTS = {
+    **dict.fromkeys((aten.mv, aten.dot), 0),
+    **dict.fromkeys((aten.addmm, aten.addmm_, aten.addmv, aten.addbmm, aten.baddbmm), 1),
+}
+"""Products of matrices and vectors, most of them added to something, and which argument is the left factor."""
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -81,6 +86,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         to, packet = self._follower, func.overloadpacket
         if packet in (aten.mm, aten.bmm):
             self._matrix_product(args[0], args[1], out)
+        elif packet in _OTHER_PRODUCTS:
+            left = args[_OTHER_PRODUCTS[packet]]
+            summands = left.shape[-1] * (len(left) if packet is aten.addbmm else 1)
+            to.product(no_channels(1), out.numel() * summands)
+            to.give_up(tensors, f"`{packet.__name__}` sums over channels")
         elif not any(each in to.marks or to.name(each) for each in tensors):
             return
         elif torch.Tag.pointwise in func.tags or packet in _SAME_FORM:
