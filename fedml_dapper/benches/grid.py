@@ -141,6 +141,9 @@ def folder_name(settings: Settings) -> str:
     named, args = sources(settings), settings.dapper_args
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
     params = args.params if "dapper_args.method" in named else args.params.get(args.method, {})
+    if args.pruning.scope == "auto":  # what it comes to is what was the default before there was a choice
+        values["dapper_args"]["pruning"].pop("scope")
+        values["dapper_args"] = {key: value for key, value in values["dapper_args"].items() if value != {}}
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
     if settings.data_args.dataset == FOLDER and settings.data_args.data_cache_dir is not None:
         values["data_args"]["data_cache_dir"] = settings.data_args.data_cache_dir.name  # it says which pictures

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 @click.option("--method", default="dapperfl", show_default=True, help="As dapper_args.method has it.")
 @click.option("--batch", type=click.IntRange(min=2), default=64, show_default=True, help="Batch size.")
 @click.option("--epochs", type=click.IntRange(min=1), default=5, show_default=True, help="Local epochs of a round.")
-@click.option("--scope", type=click.Choice(["internal", "grouped"]), default="internal", show_default=True)
+@click.option(
+    "--scope",
+    type=click.Choice(["auto", "internal", "grouped"]),
+    help="As dapper_args.pruning.scope has it; when absent internal for built-in networks, auto for others.",
+)
 @click.option(
     "--ratio-of", type=click.Choice(["parameters", "flops", "channels"]), default="parameters", show_default=True
 )
@@ -45,8 +49,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def footprint(
     context: click.Context, configs: Sequence[Path], overrides: Sequence[str], model: str | None, input_size: int,
-    width: int | None, norm: str | None, classes: int, method: str, batch: int, epochs: int, scope: str, ratio_of: str,
-    round_to: int, ratios: str, as_json: bool,
+    width: int | None, norm: str | None, classes: int, method: str, batch: int, epochs: int, scope: str | None,
+    ratio_of: str, round_to: int, ratios: str, as_json: bool,
 ) -> None:  # fmt: skip
     """What each capability level trains and sends: parameters, MACs, bytes each way, memory, a whole round's MACs.
 
@@ -54,6 +58,7 @@ def footprint(
     saves for a batch.
     """
     from fedml_dapper.evaluation.fleet_tables import LevelNeeds, level_needs, needs_table
+    from fedml_dapper.models import BACKBONES
 
     if configs:
         _check_alone(context)
@@ -64,6 +69,7 @@ def footprint(
         )
     else:
         levels = check(LevelArgs, {"ratios": ratios.split(",")}, where="--ratios")
+        scope = scope or ("internal" if model in BACKBONES else "auto")  # as settings have it
         built = _of_images(
             check(ModelArgs, {"model": model, "width": width, "norm": norm}, where="options"),
             classes, input_size, method,
@@ -125,4 +131,12 @@ def _title(built: Method[Any], model: str, width: int | None, inputs: str) -> st
     chosen = width or (BACKBONES[model].width if model in BACKBONES else None)
     shape = ", ".join((model, *([f"width {chosen}"] if chosen else []), inputs))
     work = f"{built.name}, {training.epochs} epochs in batches of {training.batch_size}"
-    return f"{shape}, {pruning.scope} scope, ratio of {pruning.ratio_of}; {work}"
+    return f"{shape}, scope {_scope_in_words(built)}, ratio of {pruning.ratio_of}; {work}"
+
+
+def _scope_in_words(built: Method[Any]) -> str:
+    """The scope that was asked for or, where the network's channels decided, the one they are cut in, and why."""
+    scoped = built.problem.scoped
+    if scoped is None:
+        return built.problem.pruning.scope
+    return f"{scoped.scope} ({scoped.why})" if scoped.why else scoped.scope

@@ -41,9 +41,10 @@ class LevelArgs(Section):
 class PruningArgs(Section):
     """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of."""
 
-    scope: Literal["internal", "grouped", "official_mask"] = "internal"
-    """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``official_mask``:
-    the public code's masks, which set weights to zero and remove nothing."""
+    scope: Literal["auto", "internal", "grouped", "official_mask"] = "internal"
+    """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``auto``: internal
+    where that meets all ratios, else grouped, which is the default of networks that are not built in;
+    ``official_mask``: the public code's masks, which set weights to zero and remove nothing."""
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
     """What a level's ratio is a share of; ``flops`` are multiply-accumulates."""
     importance: Importance = "filters"

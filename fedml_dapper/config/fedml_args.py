@@ -137,6 +137,10 @@ class DataArgs(Section):
             yield "`clients` gives a level to some clients only; give one to all of them or to none"
 
 
+BUILT_IN = ("alexnet", "lenet5", "lenet5_one_fc", "lenet5_three_fc", "resnet10", "resnet18", "unet_small")
+"""Values of ``model_args.model`` that name a built-in backbone."""
+
+
 class ModelArgs(Section):
     """``model_args``: the network (docs/own_model.md)."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import yaml
+from pydantic import model_validator
 
 from fedml_dapper.config.comm_args import CommArgs
 from fedml_dapper.config.dapper_args import DapperArgs, LevelArgs
 from fedml_dapper.config.fedml_args import (
+    BUILT_IN,
     CommonArgs,
     DataArgs,
     DeviceArgs,
@@ -38,6 +40,16 @@ class Settings(Section):
     client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
     silo_args: SiloArgs = SiloArgs()
     dapper_args: DapperArgs = DapperArgs()
+
+    @model_validator(mode="after")
+    def _scope_of_own_networks(self) -> Settings:
+        """Where nobody says in which scope a network is cut that is not built in, its own channels decide."""
+        pruning = self.dapper_args.pruning
+        if self.model_args.model not in BUILT_IN and "scope" not in pruning.model_fields_set:
+            chosen = pruning.model_copy(update={"scope": "auto"})
+            args = self.dapper_args.model_copy(update={"pruning": chosen})
+            self.__dict__["dapper_args"] = args  # past pydantic, as settings are frozen
+        return self
 
     @rule
     def _backend_is_of_this_kind(self) -> Iterator[str]:

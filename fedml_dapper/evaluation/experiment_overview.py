@@ -25,6 +25,9 @@ def experiment_tables(experiment: Experiment) -> Group:
     settings = experiment.settings
     footprints = level_footprints(experiment.method, settings.dapper_args.levels)
     levels = footprint_table(footprints, f"Levels: {_model_name(settings)} under {experiment.method.name}")
+    scoped = experiment.method.problem.scoped
+    if scoped is not None and scoped.why:
+        levels.caption = f"cut in scope {scoped.scope}: {scoped.why}"
     if experiment.silos_have_own_data:
         return Group(
             f"Up to {settings.train_args.client_num_in_total} silos say what they hold when they join.", levels

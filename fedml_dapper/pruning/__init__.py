@@ -22,6 +22,7 @@ from fedml_dapper.pruning.private import PrivateMean, clipped, disturbed
 from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, Together, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
+from fedml_dapper.pruning.scope import Scoped
 from fedml_dapper.pruning.screening import ScreenedMean, Verdict
 from fedml_dapper.pruning.slim import carry_optimizer_state, slim_layout, slim_model, slim_tensors, write_back
 from fedml_dapper.pruning.tracing import trace_layout
@@ -48,6 +49,7 @@ __all__ = [
     "RecoveringMean",
     "Recovery",
     "RobustMean",
+    "Scoped",
     "ScreenedMean",
     "TensorSpec",
     "Tensors",

@@ -17,6 +17,12 @@ RatioOf = Literal["parameters", "flops", "channels"]
 TOLERANCE = 0.01
 """How far a slim model may miss its budget, as a share of the dense model."""
 Count = Callable[[Widths], int]
+
+
+class OutOfReachError(ConfigError):
+    """No widths of this layout are as small as a ratio asks for."""
+
+
 _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
     "parameters": count_parameters,
     "flops": count_macs,
@@ -40,9 +46,9 @@ def solve_widths(
     if ratio == 0:
         return {}
     if not layout.groups:
-        raise ConfigError(
-            f"{setting}: ratio {ratio:g} cannot be met: no channel of this network can be cut"
-            f"{''.join(f'; {note}' for note in layout.notes)}"
+        raise OutOfReachError(
+            f"{setting}: ratio {ratio:g} cannot be met: no channel of this network can be cut in this scope"
+            f"{_whole(layout)}"
         )
     if ratio_of == "channels":
         return _uniform_widths(layout, ratio, round_to)
@@ -63,12 +69,28 @@ def solve_widths(
         return best
     smallest = count(_uniform_widths(layout, 1.0, round_to)) / dense
     if smallest > 1 - ratio:
-        raise ConfigError(
+        raise OutOfReachError(
             f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of}; the smallest share of"
             f" this scope is {100 * smallest:.1f} %, a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
             " Choose a smaller ratio, another pruning.scope (`fedml-dapper settings scope`), ratio_of or width"
+            f"{_whole(layout)}"
         )
     return max((widths for widths in candidates if count(widths) <= target), key=count)
+
+
+def largest_ratio(layout: ChannelLayout, ratio_of: RatioOf, round_to: int = 1) -> float:
+    """The largest ratio that :func:`solve_widths` can meet, rounded down to three digits; of channels any below 1."""
+    if not layout.groups:
+        return 0.0
+    if ratio_of == "channels":
+        return 0.999
+    count = partial(_COUNTERS[ratio_of], layout)
+    return floor(1000 * (1 - count(_uniform_widths(layout, 1.0, round_to)) / count({}))) / 1000
+
+
+def _whole(layout: ChannelLayout) -> str:
+    """What stays whole, for the end of a sentence."""
+    return "".join(f"; {note}" for note in layout.notes)
 
 
 def _neighbours(

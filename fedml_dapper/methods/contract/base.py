@@ -81,7 +81,7 @@ class Method(Generic[P]):
     """What to do where a task or model lacks what the method needs."""
 
     def __init__(self, params: P, problem: Problem) -> None:
-        if self.slims and problem.pruning.scope not in self.scopes:
+        if self.slims and problem.pruning.scope not in ("auto", *self.scopes):
             raise ConfigError(
                 f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
                 f" choose {' or '.join(self.scopes)}"

@@ -12,7 +12,7 @@ from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.contract.at_home import tensors_at_home
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import ChannelLayout, NoiseShare, Widths, solve_widths, trace_layout, verify_layout
+from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Widths, trace_layout, verify_layout
 from fedml_dapper.tasks import Classification, Task
 
 
@@ -59,8 +59,14 @@ class Problem:
     @cached_property
     def layout(self) -> ChannelLayout:
         """The tensors of the backbone and its prunable channels, traced once."""
-        layout = trace_layout(self.backbone, self.example, self.pruning.scope if self.slims else None)
+        scoped = self.scoped
+        layout = trace_layout(self.backbone, self.example, None) if scoped is None else scoped.layout
         return replace(layout, uplink=self.uplink, importance=self.pruning.importance)
+
+    @cached_property
+    def scoped(self) -> Scoped | None:
+        """In which scope the backbone is cut, and why; None where it is not."""
+        return Scoped.of(self.backbone, self.example, self.pruning, self.ratios) if self.slims else None
 
     @cached_property
     def kept_at_home(self) -> frozenset[str]:
@@ -73,9 +79,11 @@ class Problem:
         Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
         """
         if ratio not in self._solved:
-            pruning, removes = self.pruning, self.slims and self.pruning.scope != "official_mask"
+            scoped, whole = self.scoped, dict[str, int]()
             self._solved[ratio] = (
-                solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting) if removes else {}
+                whole
+                if scoped is None or scoped.scope == "official_mask"
+                else scoped.widths(ratio, self.pruning, setting, self.backbone, self.example)
             )
         return self._solved[ratio]
 

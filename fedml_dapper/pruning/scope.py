@@ -1,0 +1,62 @@
+"""Which of a network's channels may go: a scope that is named, or the one that meets the ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedml_dapper.config import PruningArgs
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.pruning.budget import OutOfReachError, largest_ratio, solve_widths
+from fedml_dapper.pruning.layout import ChannelLayout, Scope, Widths
+from fedml_dapper.pruning.tracing import trace_layout
+
+_LEFT_WHOLE: dict[Scope, str] = {
+    "internal": "it leaves whole what is added to another layer's channels or read by the last layer",
+    "grouped": "it leaves whole only what the network puts out and what cannot be followed",
+}
+_OTHER: dict[Scope, Scope] = {"internal": "grouped", "grouped": "internal"}
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """The layout of a network in the scope in which it is cut."""
+
+    layout: ChannelLayout
+    scope: Scope
+    why: str = ""
+    """Why this scope, where nobody named one."""
+
+    @classmethod
+    def of(cls, model: nn.Module, example: Tensor, pruning: PruningArgs, ratios: Iterable[float]) -> Scoped:
+        """In the scope that ``pruning`` names; where that is ``auto``, internal if it meets all ``ratios``, and else
+        grouped."""
+        if pruning.scope != "auto":
+            return cls(trace_layout(model, example, pruning.scope), pruning.scope)
+        internal = trace_layout(model, example, "internal")
+        for ratio in ratios:
+            try:
+                solve_widths(internal, ratio, pruning.ratio_of, pruning.round_to)
+            except OutOfReachError:
+                reach = largest_ratio(internal, pruning.ratio_of, pruning.round_to)
+                why = f"internal reaches a ratio of {reach:g}" if reach else "internal cuts none of its channels"
+                return cls(trace_layout(model, example, "grouped"), "grouped", why)
+        return cls(internal, "internal", "it meets all ratios")
+
+    def widths(self, ratio: float, pruning: PruningArgs, setting: str, model: nn.Module, example: Tensor) -> Widths:
+        """Channels that each group keeps at ``ratio``, which stands under ``setting``.
+
+        Raises :class:`ConfigError` where it is out of reach: with what stays whole, and what the other scope reaches.
+        """
+        try:
+            return solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)
+        except OutOfReachError as error:
+            other = _OTHER[self.scope]
+            reach = largest_ratio(trace_layout(model, example, other), pruning.ratio_of, pruning.round_to)
+            reaches = f"reaches a ratio of {reach:g}" if reach else "cuts no channel either"
+            raise ConfigError(
+                f"{error}; the scope is {self.scope}: {_LEFT_WHOLE[self.scope]}; dapper_args.pruning.scope {other}"
+                f" {reaches}"
+            ) from error
