@@ -7,6 +7,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from fedml_dapper.pruning.attention import SlimAttention
+from fedml_dapper.pruning.filled import FilledLinear
 
 
 def match_attributes(module: nn.Module) -> None:
@@ -17,6 +18,8 @@ def match_attributes(module: nn.Module) -> None:
     match module:
         case _ConvNd():
             _match_convolution(module)
+        case FilledLinear():
+            pass  # its sizes are those of the activations around it
         case nn.Linear():
             module.out_features, module.in_features = module.weight.shape
         case _NormBase():

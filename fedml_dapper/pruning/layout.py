@@ -67,6 +67,8 @@ class Axis:
     group: str
     repeat: int = 1
     entries: Entries | None = None
+    filled: bool = False
+    """Whether activations keep their full width there, with zeros for what is cut (:class:`FilledLinear`)."""
 
     def channels(self, size: int) -> int:
         """How many channels lie along the axis, which has ``size`` entries."""

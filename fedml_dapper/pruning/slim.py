@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.profiling import part
+from fedml_dapper.pruning.filled import FilledLinear
 from fedml_dapper.pruning.layer_sizes import match_attributes
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, TensorSpec
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
@@ -115,8 +116,20 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
         )
         for name, tensor in own:
             setattr(module, name, cut(tensor, prefix + name))
+        if isinstance(module, nn.Linear):
+            filled = _filled(layout.tensors.get(f"{prefix}weight"), kept)
+            if filled:
+                FilledLinear.take_over(module, filled)
         match_attributes(module)
     return slim
+
+
+def _filled(weight: TensorSpec | None, kept: KeptIndices) -> dict[int, Tensor]:
+    """The kept entries of those axes of a weight along which activations keep their full width."""
+    if weight is None:
+        return {}
+    dims = {axis.dim for axis in weight.axes if axis.filled}
+    return {dim: entries for dim, entries in kept.of(weight).items() if dim in dims}
 
 
 @part("pruning")

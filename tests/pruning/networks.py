@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.resnet import BasicBlock
 
+from .attention_networks import ATTENTION
+
 CLASSES = 10
 IMAGE = torch.zeros(1, 3, 32, 32)
 
@@ -253,6 +255,7 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "up_and_down": UpAndDown,
     "one_dimensional": one_dimensional,
     "three_dimensional": three_dimensional,
+    **ATTENTION,
 }
 EXAMPLES: Mapping[str, Tensor] = {
     "transformer": torch.zeros(1, 12, dtype=torch.int64),

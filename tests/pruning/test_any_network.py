@@ -39,8 +39,9 @@ LEFT_WHOLE = {
     ("vision_transformer", "grouped"): ["conv_proj"],
     ("hard_coded", "internal"): ["conv2"],
     ("hard_coded", "grouped"): ["conv2"],
-    ("own_attention", "internal"): ["qkv"],
-    ("own_attention", "grouped"): ["qkv", "patches"],
+    ("own_attention", "grouped"): ["patches"],
+    ("unbound", "grouped"): ["patches"],
+    ("windows", "grouped"): ["patches"],
     ("gated", "internal"): ["between"],
     ("gated", "grouped"): ["between"],
 }

@@ -13,6 +13,7 @@ NONE = -1
 
 
 RANGE = "a fixed range of channels is taken"
+SPREAD = "a view spreads the channels over several axes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Channels:
         self.held: list[Hold] = []
         self._added: list[Tensor] = []
         self._parts: list[tuple[Sequence[Tensor], str]] = []
+        self._attended: list[Tensor] = []
 
     def __len__(self) -> int:
         return len(self._parent)
@@ -72,6 +74,18 @@ class Channels:
     def split(self, parts: Sequence[Tensor], layer: str) -> None:
         """Parts of equal size are told apart by their place, so they have to lose the same channels."""
         self._parts.append((parts, layer))
+
+    def attend(self, ids: Tensor) -> None:
+        """Note that these are heads of attention."""
+        self._attended.append(ids[ids >= 0])
+
+    @property
+    def attended(self) -> Tensor:
+        """Whether each channel is one of a head of attention: bool by root."""
+        attended = torch.zeros(len(self), dtype=torch.bool)
+        for ids in self._attended:
+            attended[self.roots(ids)] = True
+        return attended
 
     def settle(self) -> None:
         """Hold the channels of parts that do not turn out alike; once, when all is joined."""

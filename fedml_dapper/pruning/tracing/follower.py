@@ -52,9 +52,14 @@ class Trace:
 
 
 class Follower:
-    """The trace so far, and what both views of the pass do to it."""
+    """The trace so far, and what both views of the pass do to it.
 
-    def __init__(self, model: nn.Module, batch: int) -> None:
+    ``by_heads``: where a view spreads channels over several axes, as of heads and of what each holds, those of a head
+    are kept or dropped together, and followed on. Otherwise they are held.
+    """
+
+    def __init__(self, model: nn.Module, batch: int, *, by_heads: bool = False) -> None:
+        self.by_heads = by_heads
         self.trace = Trace()
         self.channels = self.trace.channels
         self.marks = cast("MutableMapping[Tensor, Mark]", WeakTensorKeyDictionary())

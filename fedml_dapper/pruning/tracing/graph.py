@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,6 +22,8 @@ class FoundGroup:
     group: ChannelGroup
     roots: Tensor
     places: frozenset[tuple[str, int]]
+    filled: bool = False
+    """Whether activations keep their full width, with zeros for what is cut."""
 
 
 class Graph:
@@ -51,7 +53,28 @@ class Graph:
 
     def groups(self, internal: bool) -> list[FoundGroup]:
         """The groups that may be cut, in the order of the layers that they are named after."""
-        allowed = self._free & self._inner if internal else self._free
+        return self._together(self._free & self._inner if internal else self._free)
+
+    def heads(self, internal: bool, linear: Collection[str]) -> list[FoundGroup]:
+        """Heads of attention between the ``linear`` layers that make and read them, of a trace ``by_heads``.
+
+        Whatever lies between these layers has its full width, so that nothing there forbids a cut, or is cut itself.
+        """
+        allowed = self._trace.channels.attended & ~self._out
+        found = []
+        for group in self._together(allowed & self._inner if internal else allowed):
+            places = frozenset(place for place in group.places if self._is_filled(place, group, linear))
+            if all((name, 0) in places for name in group.group.producers):
+                found.append(replace(group, places=places, filled=True))
+        return found
+
+    def _is_filled(self, place: tuple[str, int], group: FoundGroup, linear: Collection[str]) -> bool:
+        """Whether an axis of a linear layer's tensor is the group's alone."""
+        layer, _, kind = place[0].rpartition(".")
+        return layer in linear and kind in ("weight", "bias") and bool(torch.isin(self.bound[place], group.roots).all())
+
+    def _together(self, allowed: Tensor) -> list[FoundGroup]:
+        """Those channels that lie in the same tensors, as groups."""
         alike = torch.zeros(len(allowed), dtype=torch.int64)  # equal for roots that as often lie at the same places
         numbers = torch.Generator().manual_seed(len(allowed))
         for roots in self.bound.values():
@@ -79,8 +102,8 @@ class Graph:
         index = entries[channels[entries].sort(stable=True).indices].view(len(found.roots), -1)
         repeat = index.shape[1]
         if len(entries) == len(roots) and torch.equal(index.flatten(), entries):
-            return Axis(dim, found.group.name, repeat)
-        return Axis(dim, found.group.name, repeat, Entries(index))
+            return Axis(dim, found.group.name, repeat, filled=found.filled)
+        return Axis(dim, found.group.name, repeat, Entries(index), found.filled)
 
     def products(self) -> dict[str, TensorSpec]:
         """The products of activations, not cut yet."""
@@ -94,15 +117,16 @@ class Graph:
         roots = (self._trace.channels.roots(product.ids) for product in self._trace.products)
         return dict(zip(self.products(), roots, strict=True))
 
-    def notes(self, internal: bool) -> list[str]:
-        """Which layers keep channels that the scope would let them lose, and why."""
+    def notes(self, internal: bool, cut: Collection[str]) -> list[str]:
+        """Which layers keep channels that the scope would let them lose, and why; but for those whose weights are
+        ``cut`` all the same."""
         wanted = ~self._out & self._inner if internal else ~self._out
         filters = {
             name: roots for name, dim in self._trace.producers
             if len(roots := torch.unique(self.bound[name, dim])) > 1
         }  # fmt: skip
         layers, places = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
-        for name in sorted(filters, key=self._order.__getitem__):
+        for name in sorted(filters.keys() - set(cut), key=self._order.__getitem__):
             roots = filters[name]
             held = roots[(roots >= 0) & wanted[roots.clamp(min=0)] & ~self._free[roots.clamp(min=0)]]
             for hold in self._trace.channels.held:

@@ -266,6 +266,7 @@ class Layers(TorchFunctionMode):
             for mark in marks[1:]:
                 if mark is not None:
                     to.join(first.ids, mark.ids, "heads of attention are fixed")
+            to.channels.attend(first.ids)
             to.product(first.ids, macs)
             to.mark(out, first.dim, first.ids)
             return

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.models.running import first_line
-from fedml_dapper.pruning.tracing.channels import RANGE
+from fedml_dapper.pruning.tracing.channels import RANGE, SPREAD
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
 
 aten = torch.ops.aten
@@ -168,11 +168,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 dim for dim, size in enumerate(places.shape)
                 if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
             ]  # fmt: skip
+            if to.by_heads and places.numel() and len(varying) > 1:
+                to.mark(result, varying[-2], self._heads(places, varying))
+                continue
             if not places.numel() or len(varying) != 1:
-                to.hold(
-                    [mark.ids],
-                    "a view spreads the channels over several axes" if varying else "a single channel is taken",
-                )
+                to.hold([mark.ids], SPREAD if varying else "a single channel is taken")
                 continue
             [dim] = varying
             ids = places[tuple(slice(None) if each == dim else 0 for each in range(places.dim()))]
@@ -182,6 +182,16 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to.channels.split(parts, to.layer)
         elif any(not bool(torch.isin(roots, each).all()) for each in parts):
             to.hold([mark.ids], RANGE)
+
+    def _heads(self, places: Tensor, varying: Sequence[int]) -> Tensor:
+        """The channels that lie along the last but one of the ``varying`` axes, those along the others joined.
+
+        Views of attention end in heads and what each holds; before them may stand which of queries, keys and values.
+        """
+        whole = tuple(slice(None) if dim in varying else 0 for dim in range(places.dim()))
+        heads = places[whole].movedim(len(varying) - 2, 0).flatten(1)
+        self._follower.join(heads[:, :1].expand_as(heads).flatten(), heads.flatten(), SPREAD)
+        return heads[:, 0]
 
     def _touched(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -221,6 +231,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         both = a is not None and b is not None and a.dim == b.dim < rows
         if a is not None and b is not None and both:
             to.join(a.ids, b.ids, "a matrix product uses a weight")
+            to.channels.attend(a.ids)
             found = a
         elif a is not None and a.dim == rows and b is None:
             found = a

@@ -15,6 +15,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
+from fedml_dapper.pruning.tracing.channels import SPREAD
 from fedml_dapper.pruning.tracing.dependencies import plain_layout
 from fedml_dapper.pruning.tracing.follower import Follower, Trace
 from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph
@@ -71,14 +72,23 @@ def trace_layout(
         plain = plain_layout(whole, probe, example, last, internal)
     if plain is not None and trial.fault(plain, _a_third_less(plain, plain.groups)) is None:
         return plain
-    layout = _cut(whole, graph.groups(internal), graph, _aliases(model))
-    return _tried(layout, trial, graph.notes(internal))
+    found = [(graph, each) for each in graph.groups(internal)]
+    if any(hold.why == SPREAD for hold in trace.channels.held):
+        with undisturbed(example):
+            by_heads = Graph(follow(probe, example, by_heads=True), list(model.state_dict()), output_layer)
+        linear = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
+        known = {each.group.name for _, each in found}
+        found += [(by_heads, each) for each in by_heads.heads(internal, linear) if each.group.name not in known]
+        found.sort(key=lambda placed: list(tensors).index(placed[1].group.producers[0]))
+    layout = _cut(whole, found, graph, _aliases(model))
+    heads = [producer for _, each in found if each.filled for producer in each.group.producers]
+    return _tried(layout, trial, graph.notes(internal, heads))
 
 
 @torch.no_grad()
-def follow(model: nn.Module, example: Tensor) -> Trace:
-    """Run ``model`` on ``example`` and follow its channels."""
-    follower = Follower(model, len(example) if example.dim() else 1)
+def follow(model: nn.Module, example: Tensor, *, by_heads: bool = False) -> Trace:
+    """Run ``model`` on ``example`` and follow its channels, through views of heads too where ``by_heads``."""
+    follower = Follower(model, len(example) if example.dim() else 1, by_heads=by_heads)
     with running(model, follower.stack), Layers(follower), Operations(follower):
         output = model(example)
     follower.channels.settle()
@@ -94,21 +104,23 @@ def _aliases(model: nn.Module) -> Mapping[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
 
 
-def _cut(whole: ChannelLayout, groups: Sequence[FoundGroup], graph: Graph, aliases: Mapping[str, str]) -> ChannelLayout:
-    """A layout whose tensors and products say where the groups lie."""
+def _cut(
+    whole: ChannelLayout, groups: Sequence[tuple[Graph, FoundGroup]], graph: Graph, aliases: Mapping[str, str]
+) -> ChannelLayout:
+    """A layout whose tensors and products say where the groups lie, each with the graph that it was found in."""
     axes: dict[str, list[Axis]] = defaultdict(list)
-    for found in groups:
+    for found_in, found in groups:
         for name, dim in found.places:
-            axes[name] += filter(None, [graph.axis(found, dim, graph.bound[name, dim])])
+            axes[name] += filter(None, [found_in.axis(found, dim, found_in.bound[name, dim])])
     for name, roots in graph.product_roots().items():
-        axes[name] += filter(None, (graph.axis(found, 0, roots) for found in groups))
+        axes[name] += filter(None, (graph.axis(found, 0, roots) for _, found in groups if not found.filled))
 
     def placed(spec: TensorSpec, name: str) -> TensorSpec:
         return replace(spec, axes=tuple(sorted(axes.get(name, ()), key=_position)))
 
     return replace(
         whole,
-        groups={found.group.name: found.group for found in groups},
+        groups={found.group.name: found.group for _, found in groups},
         tensors={name: placed(spec, aliases[name]) for name, spec in whole.tensors.items()},
         products={name: placed(spec, name) for name, spec in whole.products.items()},
     )
