@@ -54,7 +54,7 @@ def verify_layout(
         if widths in tried:
             continue
         tried.append(widths)
-        fault = trial.fault(layout, widths)
+        fault = trial.fault(layout, widths, training=False)  # groups were tried in training when they were found
         if fault is not None:
             raise ConfigError(
                 f"model: pruned by ratio {ratio:g} {fault}; leave that layer's channels whole, or write the network"
@@ -102,15 +102,21 @@ class Trial:
     def __init__(self, model: nn.Module, example: Tensor) -> None:
         generator = torch.Generator().manual_seed(_SEED)
         # the user's own module, since a layer of it may be called as a method of ours is, which calls would then find
-        self._dense = _randomised(bare(model), generator).cpu()
+        module = bare(model)
+        self._is_own = module is not model
+        """Whether it is a module of the user's, which may note something for its next run."""
+        self._dense = _randomised(module, generator).cpu()
         self._input = example.cpu()
         self._batch = self._input.expand(_BATCH, *example.shape[1:]) if example.shape[:1] == (1,) else self._input
         if example.is_floating_point():
             self._input = torch.randn(example.shape, generator=generator).to(self._input)
             self._batch = torch.randn(self._batch.shape, generator=generator).to(self._input)
 
-    def fault(self, layout: ChannelLayout, widths: Widths) -> Fault | None:
-        """What is wrong with the network of these widths, of channels chosen at random: whatever goes wrong is."""
+    def fault(self, layout: ChannelLayout, widths: Widths, training: bool = True) -> Fault | None:
+        """What is wrong with the network of these widths, of channels chosen at random: whatever goes wrong is.
+
+        It runs in evaluation and, with ``training``, in training too.
+        """
         generator = torch.Generator().manual_seed(_SEED)
         kept = {
             name: torch.randperm(layout.groups[name].channels, generator=generator)[:width].sort().values
@@ -122,10 +128,13 @@ class Trial:
             silenced, norms = _silenced(self._dense, layout, plan)
         except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
             return Fault("", f"it cannot be made ({first_line(error)})")
-        dense = _Run(_same_tensors(self._dense), silenced)
+        dense = _Run(_same_tensors(self._dense) if self._is_own else self._dense, silenced)
         fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
-        fault = fault or self._compared(slim, dense, norms, layout, plan, _KEEPING)
-        return fault or (self._compared(slim, dense, norms, layout, plan, _DROPPING) if slim.draws else None)
+        if fault is None and training:
+            fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
+            if fault is None and slim.draws:
+                fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
+        return fault
 
     def _compared(
         self, slim: _Run, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode
