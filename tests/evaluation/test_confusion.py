@@ -12,6 +12,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.confusion import Mistake, confusion, confusion_matrix, mistakes
 from fedml_dapper.evaluation.last_model import look_at_last_model
+from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
 from fedml_dapper.federation.testing import evaluate
 
@@ -39,7 +40,7 @@ def test_the_last_model_of_a_run_is_looked_at(tiny_settings: Callable[..., Setti
     experiment = build_experiment(tiny_settings("comm_round=1", "epochs=1"))
     server, _ = simulate(experiment, run_dir=tmp_path / "run")
     run, _ = read_ledger(tmp_path / "run" / "ledger.jsonl")
-    looked = look_at_last_model(run, tmp_path / "run")
+    looked = look_at_last_model(run, tmp_path / "run", Omissions())
     model = experiment.method.global_model(server.state)
     for test in experiment.tests:
         counts = torch.tensor(looked.confusions[test.domain])
