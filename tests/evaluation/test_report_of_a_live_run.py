@@ -23,7 +23,7 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_reports_in_a_loop_let_the_run_end_well(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     overrides = [word for each in SMALL for word in ("--set", each)]
