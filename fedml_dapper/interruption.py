@@ -37,11 +37,13 @@ def ending_in_order(program: str) -> Iterator[None]:
     one after which the process is still there :data:`PATIENCE_S` later: because a library swallowed it, or a thread
     hangs. One that comes during an import ends the process on the spot: an import leaves nothing behind to tidy up,
     and compiled modules make an error of their own, or an abort, of what is raised in them. For the main thread.
+
+    A process that is forked in the block, as by ``multiprocessing.Pool``, ends by such a signal as the system ends it.
     """
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
     signal.signal(signal.SIGALRM, _leave_as(program))
-    _answer_with(_interrupt)
+    _answer_with(_interrupting(os.getpid()))
     try:
         with undisguised():
             yield
@@ -72,7 +74,7 @@ def undisguised() -> Iterator[None]:
 def take_time() -> None:
     """An interruption has been dealt with, and what follows may take long; the next one counts as the first."""
     signal.alarm(0)
-    _answer_with(_interrupt)
+    _answer_with(_interrupting(os.getpid()))
 
 
 def hurry() -> None:
@@ -96,11 +98,17 @@ def _is_pending() -> bool:
     return any(signal.getsignal(number) is disregard for number in _SIGNALS)
 
 
-def _interrupt(_signal: int, frame: FrameType | None) -> None:
-    if _importing(frame):
-        signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
-    hurry()
-    raise Interruption
+def _interrupting(process: int) -> Callable[[int, FrameType | None], None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if _importing(frame):
+            signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
+        hurry()
+        raise Interruption
+
+    return interrupt
 
 
 def _importing(frame: FrameType | None) -> bool:

@@ -57,6 +57,12 @@ SWALLOWED = """
         except BaseException:
             pass
 """
+A_POOL = """
+    import multiprocessing
+    ready()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(abs, [-1, 2]))
+"""
 A_THREAD_HANGS = """
     threading.Thread(target=time.sleep, args=(600,)).start()
     ready()
@@ -193,6 +199,12 @@ def test_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 1
     assert "ValueError: its own" in stderr
+
+
+def test_and_processes_of_a_pool_end_without_a_word(tmp_path: Path) -> None:
+    process = started(A_POOL, tmp_path)
+    stdout, stderr = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, stdout, stderr) == (0, "[1, 2]\n", "")
 
 
 @pytest.mark.parametrize(
