@@ -115,8 +115,8 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
     """
     if packed.find(path) is None:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
-    *lines, _unfinished = packed.content(path).decode("utf-8").split("\n")
-    run = _run_of(lines[0] if lines else "", path)
+    *lines, _unfinished = packed.content(path).split(b"\n")
+    run = _run_of(lines[0] if lines else b"", path)
     rounds = []
     for number, line in enumerate(lines[1:], start=2):
         try:
@@ -139,7 +139,7 @@ def _check_consistent(run: RunRecord, rounds: Sequence[RoundRecord], path: Path)
             raise DataError(f"{place} has a client of level {min(strange)}, which the run lacks; was the file edited?")
 
 
-def _run_of(line: str | bytes, path: Path) -> RunRecord:
+def _run_of(line: bytes, path: Path) -> RunRecord:
     try:
         return RunRecord.model_validate_json(line)
     except ValidationError as error:

@@ -80,6 +80,26 @@ def test_torn_ledgers_keep_their_rounds_and_damaged_ones_are_refused_by_line(
         read_ledger(tmp_path / "none.jsonl")
 
 
+@pytest.mark.parametrize(("torn", "line"), [("utf-16", 1), ("latin-1", 2)])
+def test_a_ledger_in_another_encoding_is_refused_by_line(
+    torn: str, line: int, tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    run = build_experiment(tiny_settings()).record().model_dump_json()
+    path.write_bytes(f'{run}\n{{"record":"é"}}\n'.encode(torn))
+    with pytest.raises(DataError, match=f"line {line}"):
+        read_ledger(path)
+
+
+def test_a_ledger_torn_in_the_middle_of_a_letter_keeps_its_rounds(
+    tiny_settings: SettingsFactory, tmp_path: Path
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    run = build_experiment(tiny_settings()).record()
+    path.write_bytes(f'{run.model_dump_json()}\n{{"record":"é'.encode()[:-1])
+    assert read_ledger(path) == (run, [])
+
+
 class _Interrupt(RunObserver):
     finished = False
 
