@@ -89,10 +89,18 @@ def _inputs_in_memory(source: object) -> Tensor | None:
     """All inputs of a data set that is tensors, or a part of one."""
     if isinstance(source, Subset):
         whole = _inputs_in_memory(source.dataset)
-        return None if whole is None else whole[torch.as_tensor(source.indices)]
+        return None if whole is None else _part(whole, source)
     if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # what is derived may give others
         return None
     return source.tensors[0] if len(source.tensors) == 2 else None
+
+
+def _part(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
+    """The rows of ``whole`` that ``subset`` takes; None where it names others: fetched, they tell which."""
+    try:
+        return whole[torch.as_tensor(subset.indices)]
+    except IndexError:
+        return None
 
 
 def _items(name: str, source: object) -> Items:
@@ -113,7 +121,7 @@ def _items(name: str, source: object) -> Items:
     if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
         return items
     labels = _stated_labels(held, length)
-    if labels is None or labels[0] != target[0]:
+    if labels is None or len(labels) != length or labels[0] != target[0]:
         labels = _labels_of(items.sources[0], length)
     lowest = int(labels.min())
     if lowest < 0:
@@ -136,14 +144,21 @@ def _labels_of(source: Source, length: int) -> Tensor:
                 f"{source.name}: item {index} has the target {item[1]!s:.40} ({type(item[1]).__name__}), and item 0"
                 " a class; a class is one whole number from 0 on"
             ) from error
-    return torch.tensor(labels)
+    try:
+        return torch.tensor(labels)
+    except (ValueError, RuntimeError) as error:  # beyond what int64 holds
+        index = max(range(length), key=lambda place: abs(labels[place]))
+        raise DataError(
+            f"{source.name}: item {index} has the target {labels[index]!s:.40}, which no class is; number the classes"
+            " from 0 on"
+        ) from error
 
 
 def _stated_labels(source: object, length: int) -> Tensor | None:
     """All labels without fetching an item, where the data set has them in one of the usual places."""
     if isinstance(source, Subset):
         whole = _stated_labels(source.dataset, -1)
-        return None if whole is None else whole[torch.as_tensor(source.indices)]
+        return None if whole is None else _part(whole, source)
     if isinstance(source, TensorDataset):
         return source.tensors[1].to(torch.int64) if len(source.tensors) == 2 else None
     stated = next(
@@ -153,7 +168,7 @@ def _stated_labels(source: object, length: int) -> Tensor | None:
         return None
     try:
         labels = torch.as_tensor(stated)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # words, lists of lists, beyond what int64 holds
         return None
     fits = labels.dim() == 1 and length in (-1, len(labels)) and not labels.is_floating_point()
     return labels.to(torch.int64) if fits else None

@@ -211,3 +211,50 @@ def test_a_programs_tuple_is_held_to_the_same(
     passed = (4, 4, loader, loader, {0: 4}, {0: loader}, {0: loader}, classes)
     with pytest.raises(DapperError, match=message):
         build_experiment(stranger.settings, data=passed_data(stranger.settings, passed))
+
+
+LISTED = """
+class Listed(Dataset):
+    def __init__(self, x, y): self.x, self.y = x, y.tolist(){more}
+    def __len__(self): return len(self.x)
+    def __getitem__(self, i): return self.x[i], self.y[i]
+TensorDataset = Listed
+"""
+
+
+def test_a_class_beyond_64_bits_is_named(tmp_path: Path) -> None:
+    beyond = LISTED.format(more="; self.y[5] = 2**70")
+    line = brought(tmp_path, beyond + load_of()).complaint()
+    assert line.startswith(
+        "fedml-dapper: my_data, domain a, train: item 5 has the target 1180591620717411303424, which"
+    )
+
+
+def test_stated_targets_beyond_64_bits_are_left_for_those_of_the_items(tmp_path: Path) -> None:
+    beyond = LISTED.format(more="; self.targets = [2**70] * len(y)")
+    assert brought(tmp_path, beyond + load_of()).suite.num_classes == 4
+
+
+SUBSET = """
+from torch.utils.data import Subset
+def load():
+    x, y = torch.randn(24, 3, 8, 8), torch.arange(24) % 4
+    whole = TensorDataset(x, y)
+    part = Subset(whole, {indices})
+    return {{"a": (part, whole)}}
+"""
+
+
+def test_a_subset_that_leads_beyond_its_data_set_names_the_item(tmp_path: Path) -> None:
+    line = brought(tmp_path, SUBSET.format(indices="range(20, 30)")).complaint()
+    assert line.startswith("fedml-dapper: my_data, domain a, train: item 4 cannot be had: IndexError: ")
+
+
+@pytest.mark.parametrize(
+    ("indices", "labels"),
+    [("range(-2, 0)", [2, 3]), ("np.array([3, 5])", [3, 1]), ("np.array([False, True, False])", [0, 1, 0])],
+)
+def test_labels_of_a_subset_are_those_of_its_items(tmp_path: Path, indices: str, labels: list[int]) -> None:
+    found = brought(tmp_path, SUBSET.format(indices=indices)).suite.domains[0].train.labels
+    assert found is not None
+    assert found.tolist() == labels
