@@ -11,7 +11,14 @@ _LONGEST_WORD, _SHOWN = 400, 100
 def complaint(program: str, text: str) -> str:
     """The one line by which ``program`` ends."""
     shown = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_SHOWN]}...", text)
-    return f"{program}: {shown}"
+    return f"{program}: {on_one_line(shown)}"
+
+
+def on_one_line(text: str) -> str:
+    """A stranger's words, with escapes such as ``\\n`` for what breaks lines or steers a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
 
 
 class DapperError(Exception):

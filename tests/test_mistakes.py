@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedml_dapper.cli import main
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.config.section import MAX_MISTAKES, Judged
 from fedml_dapper.errors import ConfigError
@@ -120,3 +122,12 @@ def test_an_empty_section_laid_over_another_changes_nothing(tmp_path: Path) -> N
     assert settings.train_args.comm_round == 3
     assert settings.dapper_args.levels.ratios == (0.5,)
     assert settings.dapper_args.fleet is None  # which may be absent
+
+
+def test_a_quoted_name_neither_breaks_the_line_nor_steers_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(r'model_args: {weights: "a\nfedml-dapper: b\x1b[31m\u2028c.pt"}')
+    result = CliRunner().invoke(main, ["run", "-c", str(file)], prog_name="fedml-dapper")
+    assert result.exit_code == 2
+    [line] = result.stderr.splitlines()
+    assert r"model_args.weights: no file a\nfedml-dapper: b\x1b[31m\u2028c.pt; looked in" in line

@@ -10,6 +10,7 @@ from typing import Literal
 
 import click
 
+from fedml_dapper.errors import on_one_line
 from fedml_dapper.federation import RoundRecord, RunObserver
 
 LOGGER = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class _TextLine(logging.Formatter):
         super().__init__(f"%(asctime)s %(levelname)s {who}: %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # as logging calls it
-        record.message = _on_one_line(record.message)
+        record.message = on_one_line(record.message)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
@@ -70,10 +71,3 @@ class _JsonLine(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line)
-
-
-def _on_one_line(text: str) -> str:
-    """A stranger's words in ``text`` must not look like lines of the log's own."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
-    )

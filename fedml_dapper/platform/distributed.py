@@ -88,7 +88,7 @@ class DistributedRunner:
             if comm is None:
                 raise
             interrupted = isinstance(error, KeyboardInterrupt)
-            sys.stderr.write(f"{complaint(f'rank {self._args.rank}', _told(error))}\n")
+            sys.stderr.write(f"{_last_words(f'rank {self._args.rank}', error)}\n")
             sys.stderr.flush()
             time.sleep(SERVER_FIRST_SECONDS if interrupted and self._args.rank else FORWARDING_SECONDS)
             comm.Abort(INTERRUPTED if interrupted else 1)
@@ -150,10 +150,10 @@ class DistributedRunner:
         return self.experiment.settings.train_args.client_num_in_total
 
 
-def _told(error: BaseException) -> str:
+def _last_words(who: str, error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
-        return GOING_ON
-    return str(error) if isinstance(error, DapperError) else traceback.format_exc()
+        return complaint(who, GOING_ON)
+    return complaint(who, str(error)) if isinstance(error, DapperError) else f"{who}: {traceback.format_exc()}"
 
 
 def _trainers_here(comm: Any) -> int:
