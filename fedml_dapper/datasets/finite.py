@@ -19,4 +19,7 @@ def say_not_finite(name: str, indices: list[int], of: int) -> str:
     """A line for whoever looks for them."""
     named = ", ".join(map(str, indices[:_MOST_NAMED])) + (", ..." if len(indices) > _MOST_NAMED else "")
     items = f"item {named} is" if len(indices) == 1 else f"{len(indices)} of {of} items ({named}) are"
-    return f"{name}: {items} not finite (NaN or infinity), which makes the model so as well"
+    return (
+        f"{name}: {items} not finite (NaN or infinity); a model that trains on such inputs becomes so as well, and what"
+        " it predicts for them means nothing"
+    )
