@@ -142,7 +142,7 @@ def test_an_interrupt_between_checkpoints_costs_no_finished_round(
         (["dataset=office_caltech10", "data_cache_dir=nowhere"], "nowhere"),
         (["client_num_in_total=3", "client_num_per_round=3"], "domain"),
         (["ratios=[0.99]"], "smallest share of this scope"),
-        (["client_share=0.0015"], "a client with one sample"),
+        (["client_share=0.0015"], "gets one training sample"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

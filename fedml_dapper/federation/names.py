@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from fedml_dapper.config import LIBRARIES, Settings, counted
 from fedml_dapper.datasets import SUITES
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods import METHODS
+from fedml_dapper.methods import METHODS, Method
 from fedml_dapper.models import MODELS
 from fedml_dapper.pruning import LEVEL_RULES
 from fedml_dapper.tasks import TASKS
@@ -31,9 +33,11 @@ def check_names(settings: Settings, passes_model: bool, passes_data: bool) -> No
 def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterator[Callable[[], object]]:
     args, data, network = settings.dapper_args, settings.data_args.dataset, settings.model_args.model
     yield lambda: METHODS.find(args.method)
+    chosen = _method(args.method)
     for name, values in args.params.items():
-        if name in METHODS:
-            yield lambda name=name, values=values: METHODS[name].check_params(values)  # type: ignore[misc]  # bound now
+        method = chosen if chosen is not None and chosen.name == name else _method(name) if name in METHODS else None
+        if method is not None:
+            yield partial(method.check_params, values)
     yield lambda: TASKS.find(settings.train_args.task)
     if data is not None and not passes_data:
         yield lambda: SUITES.find(data)
@@ -42,3 +46,11 @@ def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterato
     rule = args.levels.assignment
     if isinstance(rule, str):
         yield lambda: LEVEL_RULES.find(rule)
+
+
+def _method(name: str) -> type[Method[Any]] | None:
+    """The method of that name, which may be somebody's own under the name of one that is built in."""
+    try:
+        return METHODS.find(name)
+    except ConfigError:
+        return None
