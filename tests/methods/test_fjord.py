@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedml_dapper.config import Settings
+from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, Server, build_experiment
 from fedml_dapper.methods import ClientContext
@@ -19,6 +20,7 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.seeding import Stream, numpy_generator
 
 SettingsFactory = Callable[..., Settings]
+SHAPES = Path(__file__).parents[2] / "examples" / "segmentation" / "shapes.yaml"
 FEW = (
     "method=fjord", "client_num_in_total=4", "client_num_per_round=4", "client_share=0.1", "scope=grouped",
     "batch_size=4",
@@ -140,7 +142,7 @@ def test_no_width_is_larger_than_the_client_s_own(tiny_settings: SettingsFactory
     assert len(narrower.network().get_submodule(wider).weight) == 4 * own[wider]
 
 
-def test_distillation_needs_classes(tiny_settings: SettingsFactory) -> None:
-    masks = ("task=segmentation", "model=unet_small")
+def test_distillation_needs_classes() -> None:
+    masks = load_settings([SHAPES], ["method=fjord", "client_share=0.1", KD])
     with pytest.raises(ConfigError, match=r"`fjord` needs one class a sample.*switch distillation off"):
-        build_experiment(tiny_settings(*FEW, KD, *masks))
+        build_experiment(masks)
