@@ -11,7 +11,6 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from fedml_dapper.evaluation.style import names_as_text
 from fedml_dapper.evaluation.theme import themed
@@ -30,7 +29,6 @@ def inline_svg(figure: Figure) -> Markup:
     buffer = BytesIO()
     for background in (figure.patch, *(axes.patch for axes in figure.axes)):
         background.set_facecolor("none")
-    _take_literally(figure)
     # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}), names_as_text(figure):
         # Figure.savefig would draw it twice.
@@ -51,15 +49,6 @@ def inline_svg(figure: Figure) -> Markup:
         "fill": themed("#000000"), "stroke-linejoin": "round",
     }  # fmt: skip
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # the serialiser escapes
-
-
-def _take_literally(figure: Figure) -> None:
-    """Names of classes and domains are the user's, whose dollar signs begin no formula; those of log scales do."""
-    axis_of = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    formulas = {id(text) for axis in axis_of if axis.get_scale() == "log" for text in axis.findobj(Text)}
-    for text in figure.findobj(Text):
-        if id(text) not in formulas:
-            text.set_parse_math(False)
 
 
 class _Names:
