@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.formats import Runtime
-from fedml_dapper.export.formats.contract import first_line
 from fedml_dapper.export.inputs import as_files_take, spread
 from fedml_dapper.export.subjects import CPU
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.federation.testing import evaluate
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.running import first_line
 from fedml_dapper.seeding import Stream, torch_generator
 from fedml_dapper.tasks import Task
 

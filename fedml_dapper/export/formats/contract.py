@@ -18,6 +18,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.deployed import Deployed
 from fedml_dapper.federation.model_file import ModelOrigin
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.running import first_line
 
 Runtime = Callable[[Tensor], Tensor]
 """A model out of a file: inputs (N, ...) on the CPU to its outputs (N, ...)."""
@@ -91,9 +92,3 @@ class Format(ABC):
     @abstractmethod
     def read(self, path: Path) -> Runtime:
         """The model in ``path``; raises :class:`~fedml_dapper.errors.DataError` where it is damaged."""
-
-
-def first_line(error: Exception) -> str:
-    """Of what an error says, with its kind."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime, first_line
+from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.models.running import first_line
 
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
