@@ -15,7 +15,7 @@ from rich.syntax import Syntax
 from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.config import Loaded, SecureGrpcConfig, Settings, load_with_notes
 from fedml_dapper.credentials import read_credentials
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
     device_table,
     experiment_tables,
@@ -25,6 +25,7 @@ from fedml_dapper.evaluation import (
     summarise,
 )
 from fedml_dapper.evaluation.divergence import divergence_over
+from fedml_dapper.evaluation.last_report import report_of_finished
 from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.terminal import say, say_place
@@ -158,7 +159,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)
     summary = summarise(record, rounds)
-    report = _report(run_dir, console)
+    report = report_of_finished(run_dir, console)
     if as_json:
         document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": report and str(report)}
         sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
@@ -179,18 +180,6 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
         say(console, f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}")
         _leave(run_dir, console)
-
-
-def _report(run_dir: Path, console: Console) -> Path | None:
-    """Where the report is; None where it could not be written, which is said and takes nothing from the run."""
-    from fedml_dapper.evaluation import write_run_report  # draws, which nobody waits for before the first step
-
-    try:
-        return write_run_report(run_dir)
-    except Exception as error:  # noqa: BLE001  # the run is over and saved, whatever becomes of a page about it
-        reason = str(error) if isinstance(error, DapperError) else f"{type(error).__name__}: {error}"
-        say(console, f"The report was not written: {reason}; `fedml-dapper report {run_dir}` writes it.")
-        return None
 
 
 def _leave(run_dir: Path, console: Console) -> NoReturn:

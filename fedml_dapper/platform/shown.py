@@ -11,7 +11,8 @@ from pathlib import Path
 from fedml.arguments import Arguments
 from rich.console import Console
 
-from fedml_dapper.evaluation import progress_for, result_table, summarise, write_run_report
+from fedml_dapper.evaluation import progress_for, result_table, summarise
+from fedml_dapper.evaluation.last_report import report_of_finished
 from fedml_dapper.evaluation.log_lines import show_log
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, Experiment, RunObserver, read_ledger, read_unfinished
@@ -47,9 +48,10 @@ def results_shown(args: Arguments, run_dir: Path) -> None:
         return
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     console = _console()
-    report = write_run_report(run_dir)
+    report = report_of_finished(run_dir, console)
     console.print(result_table(summarise(record, rounds), record))
-    say_place(console, "Report", report.absolute())
+    if report is not None:
+        say_place(console, "Report", report.absolute())
 
 
 def _console() -> Console:

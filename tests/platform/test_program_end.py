@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation import build_experiment, simulate
 
 pytest.importorskip("fedml", reason="fedml is not installed")
 
 from fedml_dapper.platform.program_end import MISTAKE, end_by_a_line  # it needs fedml
+from fedml_dapper.platform.shown import results_shown
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +42,15 @@ def test_others_are_for_who_wrote_it(capsys: pytest.CaptureFixture[str]) -> None
     end_by_a_line()
     sys.excepthook(ValueError, ValueError("of the program's own"), None)
     assert "ValueError: of the program's own" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_written_takes_nothing_from_it(
+    tiny_settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, args = tmp_path / "run", Namespace(dapper_is_shown=True)
+    simulate(build_experiment(tiny_settings("comm_round=1", "epochs=1", "client_share=0.03")), run_dir=run_dir)
+    (run_dir / "report.html").mkdir()
+    results_shown(args, run_dir)
+    said = capsys.readouterr().err
+    assert "The report was not written: " in said
+    assert "global (mean)" in said
