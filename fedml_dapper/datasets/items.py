@@ -47,10 +47,15 @@ class Source:
         except DapperError:
             raise
         except Exception as error:  # whatever the user's data set raises
-            raise DataError(
-                f"{self.name}: item {index} cannot be had: {type(error).__name__}: {' '.join(str(error).split())}"
-                f" ({_line_of(error)})"
-            ) from error
+            raise DataError(f"{self.name}: item {index} cannot be had: {what_was_raised(error)}") from error
+
+    def stated(self, key: str) -> object:
+        """What the data set says of itself under ``key``, None where it does not; raises :class:`DataError`, which
+        names it, where the data set raises."""
+        try:
+            return getattr(self.held, key, None)
+        except Exception as error:  # whatever the user's property raises
+            raise DataError(f"{self.name}: its `{key}` cannot be had: {what_was_raised(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,12 +198,13 @@ def _has_word(item: object) -> bool:
     return isinstance(item, list | tuple) and any(isinstance(part, str | bytes) for part in item)
 
 
-def _line_of(error: Exception) -> str:
-    """Where it was raised: the last line that is no library's."""
+def what_was_raised(error: Exception) -> str:
+    """An error of the user's code on one line: its kind and words, and the last line that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
     frame = (own or frames)[-1]
-    return f"{Path(frame.filename).name}, line {frame.lineno}"
+    said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"{said} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 @contextmanager

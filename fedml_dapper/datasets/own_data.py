@@ -22,7 +22,7 @@ from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets.class_numbers import count_classes
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source
+from fedml_dapper.datasets.items import Items, MapStyle, Source, what_was_raised
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 
 Load = Callable[..., object]
@@ -110,8 +110,11 @@ def _items(name: str, source: object) -> Items:
         )
     try:
         length = len(source)
-    except (TypeError, NotImplementedError) as error:
-        raise DataError(f"{name}: {_kind(source)} has no length; give it __len__") from error
+    except Exception as error:  # whatever the user's __len__ raises
+        raise DataError(
+            f"{name}: {_kind(source)} has no length: {what_was_raised(error)}; give it a __len__ that says how many"
+            " items it has"
+        ) from error
     if length == 0:
         raise DataError(f"{name}: has no samples; leave the domain out, or give it some")
     held = cast(MapStyle, source)
@@ -120,7 +123,7 @@ def _items(name: str, source: object) -> Items:
     target = items.first.targets
     if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
         return items
-    labels = _stated_labels(held, length)
+    labels = _stated_labels(items.sources[0], length)
     if labels is None or len(labels) != length or labels[0] != target[0]:
         labels = _labels_of(items.sources[0], length)
     lowest = int(labels.min())
@@ -154,16 +157,15 @@ def _labels_of(source: Source, length: int) -> Tensor:
         ) from error
 
 
-def _stated_labels(source: object, length: int) -> Tensor | None:
+def _stated_labels(source: Source, length: int) -> Tensor | None:
     """All labels without fetching an item, where the data set has them in one of the usual places."""
-    if isinstance(source, Subset):
-        whole = _stated_labels(source.dataset, -1)
-        return None if whole is None else _part(whole, source)
-    if isinstance(source, TensorDataset):
-        return source.tensors[1].to(torch.int64) if len(source.tensors) == 2 else None
-    stated = next(
-        (value for value in (getattr(source, key, None) for key in ("targets", "labels")) if value is not None), None
-    )
+    held = source.held
+    if isinstance(held, Subset):
+        whole = _stated_labels(Source(source.name, cast(MapStyle, held.dataset)), -1)
+        return None if whole is None else _part(whole, held)
+    if isinstance(held, TensorDataset):
+        return held.tensors[1].to(torch.int64) if len(held.tensors) == 2 else None
+    stated = next((value for value in map(source.stated, ("targets", "labels")) if value is not None), None)
     if not isinstance(stated, list | tuple | np.ndarray | Tensor):
         return None
     try:
@@ -176,11 +178,13 @@ def _stated_labels(source: object, length: int) -> Tensor | None:
 
 def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
     first, *others = _all(domains)
+    wanted = _inputs_of(first)
     for one in others:
-        if _inputs_of(one) != _inputs_of(first):
+        found = _inputs_of(one)
+        if found != wanted:
             raise DataError(
-                f"{one.sources[0].name}: inputs are {_inputs_of(one)}, and those of {first.sources[0].name}"
-                f" {_inputs_of(first)}; bring them to one shape and dtype"
+                f"{one.sources[0].name}: inputs are {found}, and those of {first.sources[0].name} {wanted}; bring them"
+                " to one shape and dtype"
             )
         if (one.labels is None) != (first.labels is None):
             raise DataError(
@@ -222,7 +226,7 @@ def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] |
         domain.name: tuple(str(one) for one in classes)
         for domain in domains
         for source in cast(Items, domain.train).sources
-        if isinstance(classes := getattr(source.held, "classes", None), list | tuple)
+        if isinstance(classes := source.stated("classes"), list | tuple)
     }
     if len(set(found.values())) > 1:
         (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])

@@ -258,3 +258,32 @@ def test_labels_of_a_subset_are_those_of_its_items(tmp_path: Path, indices: str,
     found = brought(tmp_path, SUBSET.format(indices=indices)).suite.domains[0].train.labels
     assert found is not None
     assert found.tolist() == labels
+
+
+SAYING = """
+from torch.utils.data import Dataset
+class Mine(Dataset):
+    def __init__(self, inner): self.inner = inner
+    def __len__(self): return len(self.inner)
+    def __getitem__(self, index): return self.inner[index]
+    {raising}
+"""
+
+
+@pytest.mark.parametrize(
+    ("raising", "message"),
+    [
+        ("def __len__(self): raise OSError('gone')", "a Mine has no length: OSError: gone (my_data.py, line "),
+        ("def __len__(self): return -1", "a Mine has no length: ValueError: "),
+        (
+            "targets = property(lambda self: self.download())\n    def download(self): raise RuntimeError",
+            "its `targets` cannot be had: RuntimeError (my_data.py, line ",
+        ),
+        ("classes = property(lambda self: 1 // 0)", "its `classes` cannot be had: ZeroDivisionError: integer division"),
+    ],
+)
+def test_what_a_data_set_says_of_itself_may_raise(tmp_path: Path, raising: str, message: str) -> None:
+    code = load_of().replace("TensorDataset(", "Mine(TensorDataset(").replace("])", "]))")
+    line = brought(tmp_path, SAYING.format(raising=raising) + code).complaint()
+    assert "my_data, domain a, train: " in line
+    assert message in line
