@@ -26,7 +26,7 @@ ADMIN = "admin"
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKENS = 10
 MAX_BYTES = 1 << 20
-"""Of a file with certificates, a key or tokens."""
+"""Most bytes that are read of a file with certificates, a key or tokens."""
 _HELP = "`bash run/make_certs.sh FOLDER NUM_SILOS HOST` makes them for a trial, docs/security.md says more"
 
 

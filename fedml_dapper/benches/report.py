@@ -164,10 +164,8 @@ def _save(folder: Path, pictures: list[Picture]) -> None:
         if old.name not in known:
             old.unlink()
     for picture in pictures:
-        with (
-            names_as_text(picture.figure),
-            mpl.rc_context({"pdf.fonttype": 42}),
-        ):  # text that can be searched and edited
+        searchable = mpl.rc_context({"pdf.fonttype": 42})  # text that can be searched and edited
+        with names_as_text(picture.figure), searchable:
             picture.figure.savefig(folder / f"{picture.name}.png", dpi=_PNG_DPI)
             picture.figure.savefig(folder / f"{picture.name}.pdf", metadata={"CreationDate": None})
 

@@ -19,10 +19,11 @@ from fedml_dapper.config.section import shown
 FEDML_PROTECTIONS = {
     "enable_dp": "FedML's noise covers a client's weights alone, while kept channels, sample count and loss travel as"
     " they are, and nothing bounds what one client adds; so its epsilon would not hold. Use dapper_args.privacy",
-    "enable_secagg": "FedML adds up masked vectors of one length, and slim models differ in theirs; use"
-    " dapper_args.privacy.secure_aggregation",
-    "enable_sa": "FedML adds up masked vectors of one length, and slim models differ in theirs; use"
-    " dapper_args.privacy.secure_aggregation",
+    **dict.fromkeys(
+        ("enable_secagg", "enable_sa"),
+        "FedML adds up masked vectors of one length, and slim models differ in theirs; use"
+        " dapper_args.privacy.secure_aggregation",
+    ),
     "enable_fhe": "FedML adds up encrypted vectors of one length, and slim models differ in theirs",
     "enable_defense": "FedML's defences compare tensors of one shape; use dapper_args.defence",
     "enable_attack": "FedML's attacks rewrite tensors of one shape",

@@ -19,7 +19,7 @@ from fedml_dapper.errors import ConfigError
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 MAX_MISTAKES = 30
-"""That one message tells of, besides how many there are."""
+"""Mistakes that one message tells in words; of more it says how many there are."""
 _RULES_ASIDE = "rules aside"
 
 

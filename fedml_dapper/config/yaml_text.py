@@ -47,8 +47,8 @@ class _Check:
     def __init__(self, where: str) -> None:
         self._where = where
         self._measures: dict[yaml.Node, tuple[int, int, int] | None] = {}
-        """Of every node: how many values it means, how deep they lie, and how many letters they have; None while its
-        own are counted."""
+        """By node: how many values it means, how deep they lie, and how many letters they have; None while its own are
+        counted."""
 
     def measure(self, node: yaml.Node) -> tuple[int, int, int]:
         if node not in self._measures:

@@ -88,7 +88,7 @@ def _attempt(
 
 
 def _chance(lacking: float, num_clients: int) -> float:
-    """That nobody lacks samples in a draw where so many of all clients do on average, as if each did by itself."""
+    """Chance that nobody lacks samples in a draw, where ``lacking`` of all clients do on average, each by itself."""
     chance: float = (1 - lacking / num_clients) ** num_clients
     return chance
 

@@ -9,9 +9,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedml_dapper.models.standardised import StandardisedConv2d
 
 BatchNorm = _BatchNorm
-"""Of any dimensions, synchronised, lazy or of the user's own class."""
+"""Every BatchNorm: of any dimensions, synchronised, lazy or of the user's own class."""
 InstanceNorm = _InstanceNorm
-"""Of any dimensions, lazy or of the user's own class."""
+"""Every InstanceNorm: of any dimensions, lazy or of the user's own class."""
 WITHOUT_BATCHES = (nn.GroupNorm, nn.LayerNorm, InstanceNorm, nn.RMSNorm)
 """Norms that look at one sample at a time."""
 NORMS = (BatchNorm, *WITHOUT_BATCHES)

@@ -15,7 +15,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.regular_file import read_regular
 
 MAX_BYTES = 1 << 20
-"""Of a file with a certificate."""
+"""Most bytes that are read of a file with a certificate."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ LOGGER = logging.getLogger(__name__)
 SAVE_SECONDS = 10.0
 """At most so often the file is written."""
 MAX_BYTES = 8 << 20
-"""As of the list of members, whose lines are longer."""
+"""Most bytes that are read of the file; as of the list of members, whose lines are longer."""
 
 
 class Sighting(BaseModel):

@@ -33,9 +33,9 @@ class _ReadArguments(Arguments):  # type: ignore[misc]  # fedml is untyped
     """FedML's ``args`` of sections that were read already, all keys of FedML's own among them."""
 
     def __init__(self, command_line: Namespace, sections: Mapping[str, Any], settings: Settings) -> None:
-        self.load_yaml_config = lambda path: sections
+        self.load_yaml_config = lambda path: sections  # by which FedML's constructor reads the file
         super().__init__(command_line, settings.common_args.training_type, settings.comm_args.backend)
-        del self.load_yaml_config
+        del self.load_yaml_config  # as FedML copies all attributes of args
 
     def set_attr_from_config(self, configuration: Mapping[str, Any]) -> None:
         """Copy all keys of all sections; one that is empty has none."""

@@ -65,7 +65,7 @@ class Problem:
 
     @cached_property
     def scoped(self) -> Scoped | None:
-        """In which scope the backbone is cut, and why; None where it is not."""
+        """The scope in which the backbone is cut, and why that one; None where nothing is cut."""
         return Scoped.of(self.backbone, self.example, self.pruning, self.ratios) if self.slims else None
 
     @cached_property

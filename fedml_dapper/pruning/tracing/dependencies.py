@@ -42,9 +42,8 @@ def _found(
     """The groups of the dependency graph; None where they are not of plain layers alone, or lie side by side."""
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    graph = torch_pruning.DependencyGraph().build_dependency(
-        model, (example,), verbose=False
-    )  # it warns of every scalar
+    unbuilt = torch_pruning.DependencyGraph()
+    graph = unbuilt.build_dependency(model, (example,), verbose=False)  # it warns of every scalar
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = defaultdict(list)
     for traced in graph.get_all_groups(ignored_layers=list(output_layers), root_module_types=[nn.Conv2d, nn.Linear]):
