@@ -20,6 +20,7 @@ FLOORS = (
         "freed_memory",
         "front_door",
         "metric",
+        "inputs",
     },
     {"durable", "packed", "regular_file", "run_lock", "resident", "noise", "secure_sum"},
     {"config"},

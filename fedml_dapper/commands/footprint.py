@@ -102,11 +102,12 @@ def _check_alone(context: click.Context) -> None:
 def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
     """The method of an experiment on its network and data, its levels, and what the table is called."""
     from fedml_dapper.federation import build_untrained, device_of, load_data
+    from fedml_dapper.inputs import described
 
     with redirect_stdout(sys.stderr):
         data = load_data(settings, device_of(settings))
         built = build_untrained(settings, data.num_classes, data.example)
-    shape = "x".join(str(size) for size in data.example.shape[1:])
+    shape = described(data.example, lambda part: "x".join(str(size) for size in part.shape[1:]))
     name = short_name(settings.model_args.model)
     return built, settings.dapper_args.levels, _title(built, name, settings.model_args.width, f"inputs {shape}")
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedml_dapper.datasets.preprocessing import Preprocessing
 from fedml_dapper.datasets.samples import Samples
+from fedml_dapper.inputs import Inputs
 
 PARTS = ("train", "test", "validation")
 """What a domain's parts are called."""
@@ -63,7 +64,7 @@ class Suite:
     """In what the images differ from the published benchmark, beside being a subset."""
     notes: tuple[str, ...] = ()
     """What reading the data came upon, to be logged."""
-    empty_example: Tensor | None = None
+    empty_example: Inputs | None = None
     """A batch of one input, for a suite without domains, which has none to show."""
     preprocessing: Preprocessing | None = None
     """From pictures to input; None where samples are something else, or come as input."""
@@ -80,7 +81,7 @@ class Suite:
         return len(self.classes)
 
     @property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """A batch of one input, on the CPU, as networks get it."""
         if self.domains:
             return self.domains[0].train.example

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+
+from fedml_dapper.inputs import Inputs, tensors_of
 
 _MOST_NAMED = 5
 
 
-def not_finite(inputs: Tensor) -> list[int]:
-    """Which rows of ``inputs``, (N, ...), hold NaN or infinity."""
-    if not inputs.is_floating_point() or bool(torch.isfinite(inputs.sum())):
-        return []
-    return torch.nonzero(~torch.isfinite(inputs).flatten(1).all(dim=1)).flatten().tolist()
+def not_finite(inputs: Inputs) -> list[int]:
+    """Which examples of ``inputs`` hold NaN or infinity."""
+    astray = set[int]()
+    for part in tensors_of(inputs):
+        if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
+            astray.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
+    return sorted(astray)
 
 
 def say_not_finite(name: str, indices: list[int], of: int) -> str:

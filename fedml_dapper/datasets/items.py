@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import DapperError, DataError
+from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
 
 LOGGER = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Items(Samples):
         return len(self.places)
 
     @property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """The first input."""
         return self._collated(self.places[:1]).inputs
 
@@ -132,7 +133,7 @@ class Items(Samples):
         if not len(indices):
             return None
         inputs = self._collated(self.places[indices.cpu()]).inputs
-        if inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
+        if not isinstance(inputs, Tensor) or inputs.dim() != 4 or inputs.shape[1] not in (1, 3):
             return None
         values = inputs.float().flatten(1)
         low, high = (bound.view(-1, 1, 1, 1) for bound in (values.min(1).values, values.max(1).values))
@@ -143,21 +144,24 @@ class Items(Samples):
         items = [self.sources[source].item(index) for source, index in places.tolist()]
         try:
             batch = default_collate(items)
-        except (TypeError, RuntimeError) as error:
+        except (TypeError, RuntimeError, KeyError) as error:
             raise self._unlike(items, places, error) from error
-        if not isinstance(batch, list | tuple) or len(batch) != 2 or not all(torch.is_tensor(part) for part in batch):
+        if len({_names_of(item) for item in items}) > 1:  # of which collating keeps those of the first
+            raise self._unlike(items, places, KeyError("dicts of other names"))
+        is_pair = isinstance(batch, list | tuple) and len(batch) == 2
+        inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
+        if inputs is None or not isinstance(targets, Tensor):
             name, _ = self._place_of(places[0])
-            words = " (words are no targets: give each class its number, and data_args.classes their names)"
             raise DataError(
                 f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
-                f" arrays or numbers{words if _has_word(items[0]) else ''}"
+                f" arrays or numbers{_way_out(items[0])}"
             )
-        inputs, targets = (part.float() if part.dtype == torch.float64 else part for part in batch)
+        inputs, targets = mapped(inputs, _at_most_float32), _at_most_float32(targets)
         if not self.seen_whole:
             self._warn_of(inputs, places)
         return Batch(inputs, targets if self.labels is None else targets.to(torch.int64))
 
-    def _warn_of(self, inputs: Tensor, places: Tensor) -> None:
+    def _warn_of(self, inputs: Inputs, places: Tensor) -> None:
         """Once for each item that is not finite."""
         for row in not_finite(inputs):
             name, index = self._place_of(places[row])
@@ -183,10 +187,31 @@ class Items(Samples):
         return DataError(f"{name}: its items make no batch ({' '.join(str(error).split())}); {wanted}")
 
     def _moved(self, batch: Batch) -> Batch:
-        return Batch(batch.inputs.to(self.device), batch.targets.to(self.device))
+        return Batch(moved(batch.inputs, self.device), batch.targets.to(self.device))
+
+
+def _inputs_of(item: object, collated: object) -> Inputs | None:
+    """The inputs of a batch, whose first item is ``item``; None where they are none. A list of numbers is none: it is
+    more likely to be meant as one tensor than as several."""
+    given = item[0] if isinstance(item, list | tuple) else None
+    if isinstance(given, list | tuple) and not all(isinstance(part, Tensor | np.ndarray) for part in given):
+        return None
+    return as_inputs(collated)
+
+
+def _names_of(item: object) -> frozenset[object]:
+    """Under which names its input is several tensors; empty where it is not, or they have none."""
+    given = item[0] if isinstance(item, list | tuple) and item else None
+    return frozenset(given) if isinstance(given, Mapping) else frozenset()
+
+
+def _at_most_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
 def _described(item: object) -> str:
+    if isinstance(item, Mapping):
+        return f"{{{', '.join(f'{name}: {_described(part)}' for name, part in item.items())}}}"
     if isinstance(item, list | tuple):
         return f"({', '.join(_described(part) for part in item)})"
     if isinstance(item, Tensor | np.ndarray):
@@ -194,8 +219,15 @@ def _described(item: object) -> str:
     return type(item).__name__
 
 
-def _has_word(item: object) -> bool:
-    return isinstance(item, list | tuple) and any(isinstance(part, str | bytes) for part in item)
+def _way_out(item: object) -> str:
+    """What to do about an item of another form, in brackets or after a semicolon."""
+    if not isinstance(item, list | tuple):
+        return "; take the target out of the dict: ({...}, target)" if isinstance(item, Mapping) else ""
+    if any(isinstance(part, str | bytes) for part in item):
+        return " (words are no targets: give each class its number, and data_args.classes their names)"
+    if len(item) > 2:
+        return "; put inputs of several tensors together: ((first, second), target)"
+    return "; an input may be a tuple of tensors, or a dict of them by name" if len(item) == 2 else ""
 
 
 def what_was_raised(error: Exception) -> str:

@@ -20,6 +20,7 @@ from fedml_dapper.datasets.class_numbers import check_count
 from fedml_dapper.datasets.division import Division
 from fedml_dapper.datasets.samples import Batch
 from fedml_dapper.errors import DataError
+from fedml_dapper.inputs import as_inputs, moved, rows, tensors_of
 
 Loader: TypeAlias = Iterable[Any]
 
@@ -68,7 +69,7 @@ class LoadedClient(ClientData):
     def first(self) -> Batch:
         """The loader's first sample as a batch, on the CPU."""
         batch = next(_undisturbed(self))
-        return Batch(batch.inputs[:1].cpu(), batch.targets[:1].cpu())
+        return Batch(moved(rows(batch.inputs, slice(1)), "cpu"), batch.targets[:1].cpu())
 
     def take(self, indices: Tensor) -> LoadedClient:
         """Refused: a loader cannot be asked for single samples."""
@@ -192,14 +193,28 @@ def _batch(given: Any, whose: str) -> Batch:
     if not isinstance(given, list | tuple) or len(given) != 2:
         parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
         raise DataError(f"{whose}: a batch of {parts}, expected (inputs, targets)")
-    inputs, targets = (torch.as_tensor(part) for part in given)
+    inputs, targets = as_inputs(given[0]), torch.as_tensor(given[1])
+    if inputs is None:
+        inputs = _one_tensor(given[0], whose)
+    sizes = [len(part) for part in tensors_of(inputs)]
+    if not isinstance(inputs, Tensor) and set(sizes) != {len(targets)}:
+        raise DataError(
+            f"{whose}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
+            " targets; give each a row a target"
+        )
     if not targets.is_floating_point():
         targets = targets.long()
     return Batch(inputs, targets)
 
 
+def _one_tensor(given: object, whose: str) -> Tensor:
+    if isinstance(given, Mapping):
+        raise DataError(f"{whose}: inputs of a batch are a dict of other things than tensors; make each a tensor")
+    return torch.as_tensor(given)
+
+
 def _on(device: torch.device | str, batch: Batch) -> Batch:
-    return Batch(batch.inputs.to(device), batch.targets.to(device))
+    return Batch(moved(batch.inputs, device), batch.targets.to(device))
 
 
 def _are_classes(targets: Tensor) -> bool:

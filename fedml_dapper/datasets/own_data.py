@@ -24,6 +24,7 @@ from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, what_was_raised
 from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.inputs import described
 
 Load = Callable[..., object]
 
@@ -237,7 +238,7 @@ def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] |
 
 
 def _inputs_of(items: Items) -> str:
-    return _look_of(items.first.inputs)
+    return described(items.first.inputs, _look_of)
 
 
 def _targets_of(items: Items) -> str:

@@ -9,18 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedml_dapper.inputs import Inputs, rows
+
 
 class Batch(NamedTuple):
-    """``inputs``: what a network takes, (B, ...); for images float32 (B, 3, S, S), normalised. ``targets``: what it is
-    to say of them, (B, ...); for classification the classes, int64 (B,)."""
+    """``inputs``: what a network takes, (B, ...), or several of these; for images float32 (B, 3, S, S), normalised.
+    ``targets``: what it is to say of them, (B, ...); for classification the classes, int64 (B,)."""
 
-    inputs: Tensor
+    inputs: Inputs
     targets: Tensor
 
     def pieces(self, size: int) -> Iterator[Batch]:
         """The same samples, at most ``size`` at a time."""
         for start in range(0, len(self.targets), size):
-            yield Batch(self.inputs[start : start + size], self.targets[start : start + size])
+            piece = slice(start, start + size)
+            yield Batch(rows(self.inputs, piece), self.targets[piece])
 
 
 class Samples(ABC):
@@ -35,8 +38,8 @@ class Samples(ABC):
 
     @property
     @abstractmethod
-    def example(self) -> Tensor:
-        """A batch of one input, on the CPU: its shape and dtype are those of all others."""
+    def example(self) -> Inputs:
+        """A batch of one input, on the CPU: its shapes and dtypes are those of all others."""
 
     @property
     @abstractmethod

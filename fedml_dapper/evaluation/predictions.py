@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedml_dapper.datasets import TestData
 from fedml_dapper.evaluation.style import WIDTH
+from fedml_dapper.inputs import rows
 from fedml_dapper.models import Backbone
 from fedml_dapper.tasks import Task
 
@@ -43,5 +44,5 @@ def draw_predictions(model: Backbone, task: Task, tests: Sequence[TestData], dev
 def _first(test: TestData, task: Task, model: Backbone, device: torch.device) -> Tensor:
     """Panels of the first samples, uint8 (samples, panels, H, W, 3)."""
     inputs, targets = next(iter(test.batches(device)))
-    inputs, targets = inputs[: _ACROSS * _DOWN], targets[: _ACROSS * _DOWN]
+    inputs, targets = rows(inputs, slice(_ACROSS * _DOWN)), targets[: _ACROSS * _DOWN]
     return task.draw(inputs, targets, model(inputs)).cpu()

@@ -86,7 +86,7 @@ class Card:
         return _table(("", ""), rows)
 
     def _contract(self) -> str:
-        ports = (("input", self.about.input), ("output", self.about.output))
+        ports = (*(("input", port) for port in self.about.inputs), ("output", self.about.output))
         rows = [
             (
                 role,

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import Preprocessing
+from fedml_dapper.inputs import Inputs, like
 from fedml_dapper.models import Backbone, with_plain_convolutions
 from fedml_dapper.models.adopt import AdoptedBackbone
+from fedml_dapper.models.passing import called
 
 
 class Deployed(nn.Module):
@@ -25,8 +27,22 @@ class Deployed(nn.Module):
             self.register_buffer(name, values)
         self.eval().requires_grad_(False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.mean is not None and self.std is not None:
+    def forward(self, inputs: Inputs) -> Tensor:
+        if self.mean is not None and self.std is not None and isinstance(inputs, Tensor):
             inputs = (inputs.float() / 255 - self.mean) / self.std
-        outputs: Tensor = self.network(inputs)
+        outputs: Tensor = called(self.network, inputs)
+        return outputs
+
+
+class InPositions(nn.Module):
+    """A deployed network that takes the tensors of its inputs one after another, as formats for devices want them;
+    ``example`` says which are which."""
+
+    def __init__(self, deployed: Deployed, example: Inputs) -> None:
+        super().__init__()
+        self.deployed, self._example = deployed, example
+        self.eval()
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        outputs: Tensor = self.deployed(like(self._example, tensors))
         return outputs

@@ -24,6 +24,7 @@ from fedml_dapper.export.quantisation import INT8, INT8_NAME, calibration_batche
 from fedml_dapper.export.sidecar import SIDECAR_NAME, Port, Sidecar
 from fedml_dapper.export.subjects import Subject
 from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models import Backbone
 from fedml_dapper.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
@@ -64,7 +65,7 @@ class Exporter:
             files = [self._written(name, product, subject, sets, folder) for name in self.formats]
             if self.int8:
                 onnx = FORMATS["onnx"]
-                quantise(folder / onnx.file_name, product.input_name, batches, folder / INT8_NAME)
+                quantise(folder / onnx.file_name, product.input_names, batches, folder / INT8_NAME)
                 runtime = onnx.read(folder / INT8_NAME)
                 files.append(self._figures(INT8, folder / INT8_NAME, runtime, subject, sets, difference=None))
             card = Card(
@@ -131,24 +132,19 @@ class Exporter:
             origin=origin,
             round=self.run.state.round,
             label=f"the network {model.label}",
-            input_name="inputs" if origin.preprocessing is None else "pixels",
+            input_names=_names(origin.example) if origin.preprocessing is None else ("pixels",),
             output_name="scores" if task.name == "classification" else "outputs",
         )
 
     def _about(self, subject: Subject, product: Product, files: dict[str, str]) -> Sidecar:
-        run, example = self.run, product.example
+        run, ports = self.run, _ports(product)
         with torch.no_grad():
-            outputs = product.deployed(example)
+            outputs = product.deployed(product.example)
         parameters, macs = self._size(subject)
         return Sidecar(
             network=short_name(run.settings.model_args.model),
             files=files,
-            input=Port(
-                name=product.input_name,
-                dtype=_kind(example),
-                shape=(None, *example.shape[1:]),
-                meaning=_meaning_of_input(product),
-            ),
+            input=ports[0] if len(ports) == 1 else ports,
             output=Port(
                 name=product.output_name,
                 dtype=_kind(outputs),
@@ -180,6 +176,22 @@ class Exporter:
             return method.model_size(DENSE)
         cost = method.footprint(subject.ratio)
         return cost.parameters, cost.macs
+
+
+def _names(example: Inputs) -> tuple[str, ...]:
+    """Of each of its tensors in a file."""
+    if isinstance(example, Tensor):
+        return ("inputs",)
+    return tuple(example) if isinstance(example, dict) else tuple(f"inputs_{place}" for place in range(len(example)))
+
+
+def _ports(product: Product) -> tuple[Port, ...]:
+    """What a file takes, in order."""
+    meaning = _meaning_of_input(product)
+    return tuple(
+        Port(name=name, dtype=_kind(part), shape=(None, *part.shape[1:]), meaning=meaning)
+        for name, part in zip(product.input_names, tensors_of(product.example), strict=True)
+    )
 
 
 def _meaning_of_input(product: Product) -> str:

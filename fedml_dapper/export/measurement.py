@@ -17,6 +17,7 @@ from fedml_dapper.export.inputs import as_files_take, spread
 from fedml_dapper.export.subjects import CPU
 from fedml_dapper.federation.finished import FinishedRun
 from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.inputs import Inputs, count, joined, mapped, repeated, rows
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.running import first_line
 from fedml_dapper.seeding import Stream, torch_generator
@@ -37,7 +38,7 @@ class TestSets:
 
     ours: Mapping[str, TestData]
     theirs: Mapping[str, TestData]
-    compared: tuple[Tensor, Tensor]
+    compared: tuple[Inputs, Inputs]
     """Some inputs, as the network takes them and as files do."""
     real: bool
     """Whether these are of the run's data."""
@@ -69,10 +70,10 @@ def largest_difference(runtime: Runtime, model: Backbone, sets: TestSets, file: 
         raise ConfigError("the model's own outputs are not finite, although its weights are; its training went astray")
     expected = torch.cat([expected, expected[:1]])
     try:
-        found = torch.cat([runtime(given), runtime(given[:1])])
+        found = torch.cat([runtime(given), runtime(rows(given, slice(1)))])
     except Exception as error:  # runtimes have errors of their own
         raise ConfigError(
-            f"{file} does not run on {len(given)} inputs and on one: {first_line(error)}; choose another --format"
+            f"{file} does not run on {count(given)} inputs and on one: {first_line(error)}; choose another --format"
         ) from error
     if found.shape != expected.shape or not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
         apart = "are of another shape" if found.shape != expected.shape else f"differ by {_apart(found, expected):.2g}"
@@ -87,7 +88,7 @@ def accuracy(runtime: Runtime, task: Task, tests: Mapping[str, TestData]) -> dic
 
 def milliseconds(runtimes: Sequence[Runtime], sets: TestSets) -> list[float]:
     """Of one input through each of ``runtimes``, the median of some; in turns, as the machine may do other things."""
-    one, seconds = sets.compared[1][:1], [list[float]() for _ in runtimes]
+    one, seconds = rows(sets.compared[1], slice(1)), [list[float]() for _ in runtimes]
     for _ in range(_WARM_UP + _TIMED):
         for runtime, taken in zip(runtimes, seconds, strict=True):
             started = time.perf_counter()
@@ -103,23 +104,28 @@ class _Running(nn.Module):
         super().__init__()
         self._runtime = runtime
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Inputs) -> Tensor:
         return self._runtime(inputs)
 
 
-def _some(tests: Mapping[str, TestData]) -> Tensor:
+def _some(tests: Mapping[str, TestData]) -> Inputs:
     """The inputs of a few samples of each of ``tests``."""
-    return torch.cat([next(iter(spread(test, _COMPARED))).inputs for test in tests.values()])
+    return joined([next(iter(spread(test, _COMPARED))).inputs for test in tests.values()])
 
 
-def _made_up(run: FinishedRun) -> tuple[Tensor, Tensor]:
-    example, preprocessing = run.origin.example, run.origin.preprocessing
-    generator, shape = torch_generator(0, Stream.METHOD), (_COMPARED, *run.origin.input_shape[1:])
-    if preprocessing is not None:
-        pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+def _made_up(run: FinishedRun) -> tuple[Inputs, Inputs]:
+    example, preprocessing = repeated(run.origin.example, _COMPARED), run.origin.preprocessing
+    generator = torch_generator(0, Stream.METHOD)
+    if preprocessing is not None and isinstance(example, Tensor):
+        pixels = torch.randint(0, 256, example.shape, dtype=torch.uint8, generator=generator)
         return preprocessing.evaluate(pixels), pixels
-    made = torch.randn(shape, generator=generator) if example.is_floating_point() else torch.zeros(shape)
-    return made.to(example.dtype), made.to(example.dtype)
+
+    def made(part: Tensor) -> Tensor:
+        is_number = part.is_floating_point() and not bool(part.any())  # a mask is of ones
+        return torch.randn(part.shape, generator=generator).to(part.dtype) if is_number else part
+
+    inputs = mapped(example, made)
+    return inputs, inputs
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:

@@ -33,10 +33,10 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
     about = read_sidecar(folder)
     if not about.names_classes:
         raise ConfigError(
-            f"{model} takes {about.input.meaning} and gives {about.output.meaning}; predict names classes of pictures,"
-            " so run this one by its own runtime"
+            f"{model} takes {about.inputs[0].meaning} and gives {about.output.meaning}; predict names classes of"
+            " pictures, so run this one by its own runtime"
         )
-    runtime, side = _runtime(model, about), about.input.shape[-1]
+    runtime, side = _runtime(model, about), about.inputs[0].shape[-1]
     assert side is not None, "only a batch's size is free"
     found = []
     for picture in pictures:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import DataError
 from fedml_dapper.export.formats.onnx import quiet
 from fedml_dapper.export.inputs import as_files_take, spread
 from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.inputs import Inputs, pieces, tensors_of
 
 INT8 = "onnx-int8"
 INT8_NAME = "model.int8.onnx"
@@ -21,24 +19,26 @@ _IMAGES = 256
 _BATCH = 16
 
 
-def quantise(path: Path, input_name: str, batches: Sequence[Tensor], to: Path) -> None:
+def quantise(path: Path, input_names: Sequence[str], batches: Sequence[Inputs], to: Path) -> None:
     """The ONNX model in ``path`` with int8 weights, a scale a channel, and int8 activations with ranges as met in
-    ``batches``, each (N, ...)."""
+    ``batches``."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static  # noqa: PLC0415  # an extra
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
-            self._batches: Iterator[Tensor] = iter(batches)
+            self._batches: Iterator[Inputs] = iter(batches)
 
         def get_next(self) -> dict[str, object] | None:
             batch = next(self._batches, None)
-            return None if batch is None else {input_name: batch.numpy()}
+            if batch is None:
+                return None
+            return {name: part.numpy() for name, part in zip(input_names, tensors_of(batch), strict=True)}
 
     with quiet("root"):  # that BatchNorm is better folded first, which it is
         quantize_static(path, to, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
 
 
-def calibration_batches(run: FinishedRun, pictures: ClientData | None) -> list[Tensor]:
+def calibration_batches(run: FinishedRun, pictures: ClientData | None) -> list[Inputs]:
     """Inputs as files take them: of ``pictures``, or as many of each client's training samples.
 
     Raises :class:`DataError` where neither is here.
@@ -51,4 +51,4 @@ def calibration_batches(run: FinishedRun, pictures: ClientData | None) -> list[T
         )
     each = max(1, _IMAGES // len(clients))
     drawn = (as_files_take(spread(client, each)) for client in clients)
-    return [piece for client in drawn for batch in client for piece in torch.split(batch.inputs, _BATCH)]
+    return [piece for client in drawn for batch in client for piece in pieces(batch.inputs, _BATCH)]

@@ -33,7 +33,8 @@ class Sidecar(_Part):
     network: str
     files: dict[str, str]
     """By format; ``onnx-int8`` is the quantised one."""
-    input: Port
+    input: Port | tuple[Port, ...]
+    """Several where an input is several tensors: by name, for files without names in this order."""
     output: Port
     task: str
     classes: tuple[str, ...]
@@ -53,9 +54,14 @@ class Sidecar(_Part):
     commit: str | None
 
     @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Of one tensor or several."""
+        return (self.input,) if isinstance(self.input, Port) else self.input
+
+    @property
     def names_classes(self) -> bool:
         """Whether it says of a picture which class it is of."""
-        return self.task == "classification" and self.input.name == "pixels"
+        return self.task == "classification" and [port.name for port in self.inputs] == ["pixels"]
 
 
 def read_sidecar(folder: Path) -> Sidecar:

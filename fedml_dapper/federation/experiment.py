@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedml_dapper import __version__
 from fedml_dapper.config import LevelArgs, Precision, Settings, sources
@@ -30,6 +30,7 @@ from fedml_dapper.federation.roster import Roster
 from fedml_dapper.federation.unseen import UnseenDomain
 from fedml_dapper.federation.workers.plan import WorkerPlan, plan_workers
 from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
+from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method
 from fedml_dapper.models import (
     Backbone,
@@ -335,13 +336,13 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
     return VirtualClock(args.clock, able, settings.common_args.random_seed) if able else None
 
 
-def build_untrained(settings: Settings, num_classes: int, example: Tensor) -> Method[Any]:
+def build_untrained(settings: Settings, num_classes: int, example: Inputs) -> Method[Any]:
     """The method of ``settings`` on data of so many classes and inputs like ``example``, which need not be here."""
     backbone = build_backbone(settings.model_args, num_classes, settings.common_args.random_seed, example)
     return build_method(settings.dapper_args, build_problem(settings, backbone, example))
 
 
-def build_problem(settings: Settings, backbone: Backbone, example: Tensor) -> Problem:
+def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Problem:
     """What ``settings`` have learnt by ``backbone`` from inputs like ``example``, a batch of one."""
     privacy = settled_privacy(settings)
     return Problem(
@@ -383,7 +384,7 @@ def _check_outputs(problem: Problem, num_classes: int) -> None:
     """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
     model = copy.deepcopy(problem.backbone).eval()
     try:
-        outputs = model(problem.example.to(next(model.parameters()).device))
+        outputs = model(moved(problem.example, next(model.parameters()).device))
     except Exception as error:  # whatever the user's network raises
         raise ConfigError(
             f"{problem.backbone.label} cannot run on inputs that are {described(problem.example)}:"

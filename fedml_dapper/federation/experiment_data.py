@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fedml_dapper.config import DataArgs, Settings, digest_of
 from fedml_dapper.datasets import (
@@ -25,6 +24,7 @@ from fedml_dapper.datasets import (
 )
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.unseen import UnseenDomain, leave_out
+from fedml_dapper.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ExperimentData:
     """Printed beside results."""
     classes: tuple[str, ...]
     """Their names, by label."""
-    example: Tensor
+    example: Inputs
     """A batch of one input, on the CPU."""
     firsts: tuple[tuple[str, Batch], ...]
     """One sample as a batch, on the CPU, of each place where samples are, by the place in words; none where silos have

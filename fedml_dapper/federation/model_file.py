@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedml_dapper import __version__
@@ -24,6 +24,7 @@ from fedml_dapper.federation.experiment import Experiment, build_problem
 from fedml_dapper.federation.records import Record
 from fedml_dapper.federation.settings_shared import shared_settings
 from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, write_tensors
+from fedml_dapper.inputs import Inputs, is_mask
 from fedml_dapper.methods import Method, build_method
 from fedml_dapper.models import Backbone, build_backbone
 from fedml_dapper.provenance import commit
@@ -33,6 +34,27 @@ _ABOUT, _ROUND = "about", "round"
 _SECTIONS = ("model_args", "train_args", "dapper_args")
 CODE = ("model_args.model", "train_args.task", "dapper_args.method")
 """Settings whose code a model cannot be rebuilt without."""
+
+
+class InputPart(Record):
+    """One of several tensors that an input consists of."""
+
+    shape: tuple[int, ...]
+    """Of a batch of one."""
+    dtype: str
+    fill: int
+    """What stands for it where there are no data: 1 for a mask that begins with it, which left nothing with 0."""
+
+    @classmethod
+    def of(cls, part: Tensor) -> InputPart:
+        """Of a batch of one; nothing else of what it holds is kept."""
+        fill = int(part.numel() > 0 and is_mask(part) and part.flatten()[0] == 1)
+        return cls(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."), fill=fill)
+
+    @property
+    def example(self) -> Tensor:
+        """A batch of one."""
+        return torch.full(self.shape, self.fill, dtype=getattr(torch, self.dtype))
 
 
 class ModelOrigin(Record):
@@ -45,9 +67,13 @@ class ModelOrigin(Record):
     method: str
     classes: tuple[str, ...]
     """By label; empty where targets are no classes."""
-    input_shape: tuple[int, ...]
-    """Of a batch of one."""
-    input_dtype: str
+    input_shape: tuple[int, ...] | None
+    """Of a batch of one; None where an input is several tensors."""
+    input_dtype: str | None
+    input_parts: dict[str, InputPart] | tuple[InputPart, ...] | None = Field(
+        default=None, exclude_if=lambda parts: parts is None
+    )
+    """These, by name or in order."""
     preprocessing: Preprocessing | None
     """From pictures to input, where the data are pictures."""
     seed: int
@@ -57,8 +83,14 @@ class ModelOrigin(Record):
     """For settings that name something outside of the package: which object, and a digest of its source."""
 
     @property
-    def example(self) -> Tensor:
-        """A batch of one input, of zeros."""
+    def example(self) -> Inputs:
+        """A batch of one input, of zeros; of several tensors masks that leave all there."""
+        if isinstance(self.input_parts, dict):
+            return {name: part.example for name, part in self.input_parts.items()}
+        if self.input_parts is not None:
+            return tuple(part.example for part in self.input_parts)
+        assert self.input_shape is not None
+        assert self.input_dtype is not None
         return torch.zeros(self.input_shape, dtype=getattr(torch, self.input_dtype))
 
 
@@ -81,7 +113,7 @@ class ModelFile:
 
 def origin_of(experiment: Experiment) -> ModelOrigin:
     """What the file of a model of ``experiment`` says of itself."""
-    example, problem = experiment.method.problem.example, experiment.method.problem
+    problem = experiment.method.problem
     shared, params = shared_settings(experiment.settings, named={}), experiment.method.params.model_dump(mode="json")
     shared["dapper_args"]["params"] = {experiment.method.name: params}  # as they are, whatever is the default later
     return ModelOrigin(
@@ -90,13 +122,24 @@ def origin_of(experiment: Experiment) -> ModelOrigin:
         suite=experiment.suite_label,
         method=experiment.method.name,
         classes=experiment.classes,
-        input_shape=tuple(example.shape),
-        input_dtype=str(example.dtype).removeprefix("torch."),
+        **_inputs_of(problem.example),
         preprocessing=experiment.preprocessing,
         seed=problem.seed,
         settings={section: shared[section] for section in _SECTIONS},
         sources={key: source for key, source in experiment.sources.items() if key in CODE},
     )
+
+
+def _inputs_of(example: Inputs) -> dict[str, Any]:
+    """The fields of an origin that say what inputs are."""
+    if isinstance(example, Tensor):
+        return {"input_shape": tuple(example.shape), "input_dtype": str(example.dtype).removeprefix("torch.")}
+    parts = (
+        {name: InputPart.of(part) for name, part in example.items()}
+        if isinstance(example, dict)
+        else tuple(map(InputPart.of, example))
+    )
+    return {"input_shape": None, "input_dtype": None, "input_parts": parts}
 
 
 def save_model(weights: Tensors, path: Path, round_: int, origin: ModelOrigin) -> None:

@@ -24,6 +24,7 @@ from fedml_dapper.fleet.demand import BACKWARD, demands
 from fedml_dapper.fleet.families import family_of
 from fedml_dapper.fleet.planning import network_label
 from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, StepTime
+from fedml_dapper.inputs import mapped, tensors_of
 from fedml_dapper.methods import ClientProfile, Method, Pass
 from fedml_dapper.methods.contract.local_training import new_optimizer
 from fedml_dapper.provenance import machine
@@ -123,8 +124,8 @@ def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
 def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size: int) -> Iterator[float]:
     """Seconds of each of ``count`` training steps, on zeros."""
     example, training = method.problem.example, method.problem.training
-    inputs = torch.zeros(batch_size, *example.shape[1:]).contiguous(memory_format=_layout(example))
-    models = [method.local_model(one.plan).to(example.device).train() for one in passes]
+    inputs = mapped(example, lambda part: _zeros(batch_size, part))
+    models = [method.local_model(one.plan).to(tensors_of(example)[0].device).train() for one in passes]
     optimizer = new_optimizer(training, models[0].parameters(), rate=0.0)
     for _ in range(count):
         begun = time.perf_counter()
@@ -152,6 +153,11 @@ def _trained_plans(method: Method[Any]) -> Iterator[Pass]:
         if method.takes_part(level):
             for phase in method.local_phases(ClientProfile(0, "", level, ratio, 0)):
                 yield from (one for one in phase.passes if one.backward)
+
+
+def _zeros(batch_size: int, example: Tensor) -> Tensor:
+    zeros = torch.zeros(batch_size, *example.shape[1:], dtype=example.dtype)
+    return zeros.contiguous(memory_format=_layout(example))
 
 
 def _layout(example: Tensor) -> torch.memory_format:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from fedml_dapper.inputs import Inputs, count, expanded, mapped, tensors_of
 from fedml_dapper.methods import ClientProfile, Method, Phase
 from fedml_dapper.methods.contract.local_training import new_optimizer
 from fedml_dapper.pruning import PruningPlan
@@ -134,11 +135,9 @@ class NetworkMemory:
 def network_memory(method: Method[Any], plan: PruningPlan) -> NetworkMemory:
     """Of the network that ``plan`` leaves, in fp32; it runs forward twice, on small batches."""
     model, example = method.local_model(plan).train(), method.problem.example
-    model.to(example.device)
+    model.to(tensors_of(example)[0].device)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    (small, _), (large, largest) = (
-        _saved_bytes(model, example.expand(count, *example.shape[1:])) for count in (_SMALL, _LARGE)
-    )
+    (small, _), (large, largest) = (_saved_bytes(model, expanded(example, size)) for size in (_SMALL, _LARGE))
     slope = (large - small) / (_LARGE - _SMALL)
     return NetworkMemory(
         weights=_bytes(model.state_dict().values()),
@@ -150,23 +149,23 @@ def network_memory(method: Method[Any], plan: PruningPlan) -> NetworkMemory:
     )
 
 
-def _saved_bytes(model: nn.Module, inputs: Tensor) -> tuple[int, int]:
+def _saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
     """Memory behind what autograd saves in a forward pass of ``inputs``, but for parameters and buffers; and the
     largest piece of it that grows with the batch."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     held: dict[int, torch.UntypedStorage] = {}
-    of_samples = [0]
+    of_samples, samples = [0], (count(inputs),)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             held[storage.data_ptr()] = storage
-            if tensor.shape[:1] == inputs.shape[:1]:
+            if tensor.shape[:1] == samples:
                 of_samples.append(storage.nbytes())
         return tensor
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs = model(inputs.clone())
+        outputs = model(mapped(inputs, torch.clone))
     del outputs
     return sum(storage.nbytes() for storage in held.values()), max(of_samples)
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedml_dapper.config import FleetArgs, ModelArgs, did_you_mean, short_name
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet.demand import Demand, demands
 from fedml_dapper.fleet.families import Family, family_of
 from fedml_dapper.fleet.fitting import Budget, Fit, Means, fit
 from fedml_dapper.fleet.profiles import DeviceProfile, Network, Speed, Stretch, find_device, find_network
+from fedml_dapper.inputs import described
 from fedml_dapper.methods import ClientProfile, Method
 from fedml_dapper.pruning import Device
 from fedml_dapper.seeding import Stream, numpy_generator
@@ -157,7 +160,9 @@ def network_label(model: ModelArgs, method: Method[Any]) -> str:
     """What speeds call the network of an experiment: which it is, how wide, and on what inputs."""
     width = "" if model.width is None else f" of width {model.width}"
     norm = "" if model.norm in (None, "batch") else f", {model.norm}"
-    size = "x".join(map(str, method.problem.example.shape[2:]))
+    example = method.problem.example
+    first = 2 if isinstance(example, Tensor) else 1  # the channels of images are no news
+    size = described(example, lambda part: "x".join(map(str, part.shape[first:])))
     return f"{short_name(model.model)}{width}{norm} at {size}"
 
 

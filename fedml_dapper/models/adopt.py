@@ -17,8 +17,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedml_dapper.config import did_you_mean
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs, count, described, is_mask, mapped, repeated, rows
 from fedml_dapper.models.admission import check_network, copied, way_out
 from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.passing import called, misfit
 from fedml_dapper.models.running import first_line, running
 
 Tail: TypeAlias = Callable[[Tensor], Tensor]
@@ -84,14 +86,14 @@ class AdoptedBackbone(Backbone):
 
         return sorted((name for name, _ in self.named_modules()), key=rank_of)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.module(inputs)
+    def forward(self, inputs: Inputs) -> Tensor:
+        outputs: Tensor = called(self.module, inputs)
         return outputs
 
-    def encode(self, inputs: Tensor) -> Tensor:
+    def encode(self, inputs: Inputs) -> Tensor:
         return self.both(inputs)[0]
 
-    def both(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def both(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """z and outputs of one forward pass."""
         caught: list[Tensor] = []
 
@@ -137,7 +139,7 @@ def bare(module: nn.Module) -> nn.Module:
     return module.module if isinstance(module, AdoptedBackbone) else module
 
 
-def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, label: str = "") -> AdoptedBackbone:
+def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, label: str = "") -> AdoptedBackbone:
     """``module``, the same object, as a backbone, tried out on inputs like ``example`` (a batch of one, on the CPU).
 
     ``predictor`` names its last linear layer where it is not to be looked for; ``label`` is what errors call the
@@ -157,15 +159,18 @@ def adopt(module: nn.Module, example: Tensor, predictor: str | None = None, *, l
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
         with torch.random.fork_rng(devices=[]):
-            _run(probe, inputs[:1], label)  # the last batch may hold one
+            _run(probe, rows(inputs, slice(1)), label)  # the last batch may hold one
         name = _found(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
     return AdoptedBackbone(module, calls, name, tail)
 
 
-def _inputs_like(example: Tensor) -> Tensor:
-    inputs = example.repeat(_PROBED, *[1] * (example.dim() - 1))
-    return inputs + torch.randn_like(inputs) if inputs.is_floating_point() else inputs
+def _inputs_like(example: Inputs) -> Inputs:
+    def varied(part: Tensor) -> Tensor:
+        kept = not part.is_floating_point() or (not isinstance(example, Tensor) and is_mask(part))
+        return part if kept else part + torch.randn_like(part)
+
+    return mapped(repeated(example, _PROBED), varied)
 
 
 def _probe(module: nn.Module, label: str) -> nn.Module:
@@ -177,8 +182,10 @@ def _probe(module: nn.Module, label: str) -> nn.Module:
     return probe
 
 
-def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[str]]:
+def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[str]]:
     """The output for ``inputs``, and the names of the modules that were called, each where it was first."""
+    if unfit := misfit(module, inputs):
+        raise ConfigError(f"{label} cannot be given the data's inputs: {unfit}; name its parameters as the entries")
     calls: dict[str, None] = {}
     hooks = [
         layer.register_forward_pre_hook(lambda _layer, _args, name=name: calls.setdefault(name))
@@ -187,11 +194,10 @@ def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[st
     doing, stack = "be trained" if module.training else "run", list[str]()
     try:
         with running(module, stack):
-            outputs: Any = module(inputs)
+            outputs: Any = called(module, inputs)
     except Exception as error:  # whatever the user's network raises
         raise ConfigError(
-            f"{label} cannot {doing} on inputs of shape {_shape(inputs)}"
-            f" {str(inputs.dtype).removeprefix('torch.')}: {first_line(error)}"
+            f"{label} cannot {doing} on inputs of shape {described(inputs, _look)}: {first_line(error)}"
             f"{f' in `{stack[-1]}`' if stack and stack[-1] else ''}"
         ) from error
     finally:
@@ -203,10 +209,10 @@ def _run(module: nn.Module, inputs: Tensor, label: str) -> tuple[Tensor, list[st
             f"{label} returns {type(outputs).__name__} {when}, expected one tensor with a row an input;"
             f" {way_out(outputs)}"
         )
-    if outputs.dim() == 0 or len(outputs) != len(inputs):
-        alone = len(inputs) == 1
+    if outputs.dim() == 0 or len(outputs) != count(inputs):
+        alone = count(inputs) == 1
         raise ConfigError(
-            f"{label} gives {tuple(outputs.shape)} for {'an input alone' if alone else f'{len(inputs)} inputs'},"
+            f"{label} gives {tuple(outputs.shape)} for {'an input alone' if alone else f'{count(inputs)} inputs'},"
             " expected one tensor with a row an input; "
             + ("let `squeeze` name the axes that it takes, not that of the batch" if alone else "keep the batch's axis")
         )
@@ -257,7 +263,7 @@ def _named(module: nn.Module, name: str, calls: Sequence[str], label: str) -> st
 
 
 @torch.no_grad()
-def _tail_of(probe: AdoptedBackbone, inputs: Tensor) -> Tail | None:
+def _tail_of(probe: AdoptedBackbone, inputs: Inputs) -> Tail | None:
     """What makes ``predict(encode(inputs))`` the probe's output; None where nothing known does, or z is no vector."""
     predictor = probe.predictor
     assert predictor is not None
@@ -280,6 +286,10 @@ def _nothing(logits: Tensor) -> Tensor:
 def _log_softmax(logits: Tensor) -> Tensor:
     """Which cross-entropy does not notice."""
     return F.log_softmax(logits, dim=1)
+
+
+def _look(tensor: Tensor) -> str:
+    return f"{_shape(tensor)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _shape(tensor: Tensor) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ class Backbone(nn.Module, ABC):
     """The last linear layer; networks that are not built in may have none."""
 
     @abstractmethod
-    def encode(self, inputs: Tensor) -> Tensor:
-        """Representations z, shape (B, d), of ``inputs``; of images, shape (B, 3, S, S), normalised."""
+    def encode(self, inputs: Any) -> Tensor:
+        """Representations z, shape (B, d), of ``inputs``: what the network takes, one tensor or several
+        (:data:`~fedml_dapper.inputs.Inputs`); of images, shape (B, 3, S, S), normalised."""
 
     @property
     def has_representations(self) -> bool:
@@ -60,7 +62,7 @@ class Backbone(nn.Module, ABC):
         logits: Tensor = self.predictor(representations)
         return logits
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Any) -> Tensor:
         return self.predict(self.encode(inputs))
 
     def release_predictor(self) -> nn.Linear:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.inputs import Inputs, described
 from fedml_dapper.models.admission import check_network
 from fedml_dapper.models.adopt import adopt
 from fedml_dapper.models.backbone import Backbone, example_image
@@ -20,7 +21,7 @@ from fedml_dapper.seeding import Stream, seeded_layers
 _SMALL_IMAGE = example_image(32)
 
 
-def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Tensor = _SMALL_IMAGE) -> Backbone:
+def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Inputs = _SMALL_IMAGE) -> Backbone:
     """The initial global model for inputs like ``example``, a batch of one.
 
     Its weights are drawn from the initialisation stream of ``seed`` (by PyTorch's default rules, or the network's own)
@@ -44,10 +45,16 @@ def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Tensor
     return backbone
 
 
-def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, example: Tensor) -> Backbone:
+def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, example: Inputs) -> Backbone:
     for key, is_set in (("arguments", bool(args.arguments)), ("predictor", args.predictor is not None)):
         if is_set:
             raise ConfigError(f"model_args.{key}: belongs to networks of your own, not to `{args.model}`; leave it out")
+    if not isinstance(example, Tensor):
+        raise ConfigError(
+            f"model_args.model: `{args.model}` takes one tensor, square colour images, and the data are"
+            f" {described(example, lambda part: str(tuple(part.shape[1:])))}; name a network for these"
+            " (docs/own_model.md)"
+        )
     side = example.shape[-1]
     if example.shape != (1, 3, side, side):
         raise ConfigError(
@@ -68,7 +75,7 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
     return architecture.build(args.width or architecture.width, num_classes, side, **chosen)
 
 
-def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Tensor) -> Backbone:
+def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Inputs) -> Backbone:
     assert args.model is not None
     for key in ("width", "norm"):
         if getattr(args, key) is not None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedml_dapper.config import ModelArgs, digest_of
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.models.admission import check_network, copied
 from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.building import build_backbone
 
 
-def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> bool:
+def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Inputs) -> bool:
     """Whether ``passed`` is the network that ``args`` name. What they name may be nothing of ours, but for what made
     ``passed``."""
     try:
@@ -24,7 +25,7 @@ def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, ex
     return True
 
 
-def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Tensor) -> Backbone:
+def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Inputs) -> Backbone:
     """The initial global model where a program passes one: a copy with its present weights, on the CPU.
 
     Where ``args`` name a network too, it has to be that one. Otherwise as :func:`build_backbone`.
@@ -43,7 +44,7 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
     return _adopted(passed, example, args.predictor)
 
 
-def _adopted(module: nn.Module, example: Tensor, predictor: str | None) -> Backbone:
+def _adopted(module: nn.Module, example: Inputs, predictor: str | None) -> Backbone:
     label = f"the network that the program passes ({_class_of(module).__name__})"
     ours = copied(module, label).cpu()
     if not isinstance(ours, Backbone):

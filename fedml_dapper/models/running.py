@@ -8,18 +8,21 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from fedml_dapper.inputs import Inputs, tensors_of
 
 _SEED = 17
 
 
 @contextmanager
-def undisturbed(example: Tensor) -> Iterator[None]:
+def undisturbed(example: Inputs) -> Iterator[None]:
     """Without gradients, from the same random numbers every time; the global generators of torch, numpy and Python are
     left as they were."""
+    device = tensors_of(example)[0].device
     numpys, pythons = np.random.get_state(), random.getstate()
     try:
-        with torch.random.fork_rng([example.device.index] if example.is_cuda else []), torch.no_grad():
+        with torch.random.fork_rng([device.index] if device.type == "cuda" else []), torch.no_grad():
             torch.manual_seed(_SEED)
             np.random.seed(_SEED)
             random.seed(_SEED)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedml_dapper.config import PruningArgs
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.pruning.budget import OutOfReachError, largest_ratio, solve_widths
 from fedml_dapper.pruning.layout import ChannelLayout, Scope, Widths
 from fedml_dapper.pruning.tracing import trace_layout
@@ -30,7 +31,7 @@ class Scoped:
     """Why this scope, where nobody named one."""
 
     @classmethod
-    def of(cls, model: nn.Module, example: Tensor, pruning: PruningArgs, ratios: Iterable[float]) -> Scoped:
+    def of(cls, model: nn.Module, example: Inputs, pruning: PruningArgs, ratios: Iterable[float]) -> Scoped:
         """In the scope that ``pruning`` names; where that is ``auto``, internal if it meets all ``ratios``, and else
         grouped."""
         if pruning.scope != "auto":
@@ -45,7 +46,7 @@ class Scoped:
                 return cls(trace_layout(model, example, "grouped"), "grouped", why)
         return cls(internal, "internal", "it meets all ratios")
 
-    def widths(self, ratio: float, pruning: PruningArgs, setting: str, model: nn.Module, example: Tensor) -> Widths:
+    def widths(self, ratio: float, pruning: PruningArgs, setting: str, model: nn.Module, example: Inputs) -> Widths:
         """Channels that each group keeps at ``ratio``, which stands under ``setting``.
 
         Raises :class:`ConfigError` where it is out of reach: with what stays whole, and what the other scope reaches.

@@ -18,7 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs, expanded, is_mask, mapped, moved, tensors_of
 from fedml_dapper.models.adopt import bare
+from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
 from fedml_dapper.profiling import part
@@ -42,7 +44,7 @@ _POOL = 65_537
 
 @part("pruning")
 def verify_layout(
-    model: nn.Module, layout: ChannelLayout, widths_by_ratio: Mapping[float, Widths], example: Tensor
+    model: nn.Module, layout: ChannelLayout, widths_by_ratio: Mapping[float, Widths], example: Inputs
 ) -> None:
     """Run the slim network of every pruning ratio once against the dense one with its dropped channels silenced.
 
@@ -99,18 +101,17 @@ class Trial:
     On the CPU, whose float32 is whole: on a GPU torch multiplies in TF32, of three digits.
     """
 
-    def __init__(self, model: nn.Module, example: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Inputs) -> None:
         generator = torch.Generator().manual_seed(_SEED)
         # the user's own module, since a layer of it may be called as a method of ours is, which calls would then find
         module = bare(model)
         self._is_own = module is not model
         """Whether it is a module of the user's, which may note something for its next run."""
         self._dense = _randomised(module, generator).cpu()
-        self._input = example.cpu()
-        self._batch = self._input.expand(_BATCH, *example.shape[1:]) if example.shape[:1] == (1,) else self._input
-        if example.is_floating_point():
-            self._input = torch.randn(example.shape, generator=generator).to(self._input)
-            self._batch = torch.randn(self._batch.shape, generator=generator).to(self._input)
+        self._input = moved(example, "cpu")
+        self._batch = expanded(self._input, _BATCH) if tensors_of(example)[0].shape[:1] == (1,) else self._input
+        self._input = _random(self._input, generator)
+        self._batch = _random(self._batch, generator)
 
     def fault(self, layout: ChannelLayout, widths: Widths, training: bool = True) -> Fault | None:
         """What is wrong with the network of these widths, of channels chosen at random: whatever goes wrong is.
@@ -174,14 +175,15 @@ class _Run:
     draws: int = 0
     """How often the last run drew a random number."""
 
-    def outputs(self, example: Tensor, mode: _Mode) -> list[Tensor]:
+    def outputs(self, example: Inputs, mode: _Mode) -> list[Tensor]:
         stack: list[str] = []
         self.model.train(mode.training)
         buffers = {name: self.tensors.get(name, buffer) for name, buffer in self.model.named_buffers()}
         copies = {name: buffer.clone() for name, buffer in buffers.items()}  # as training changes them
+        given, named = arguments(self.model, example)
         with undisturbed(example), running(self.model, stack), Draws(mode.quantile) as draws:
             try:
-                output = functional_call(self.model, {**self.tensors, **copies}, (example,))
+                output = functional_call(self.model, {**self.tensors, **copies}, given, named)
             except Exception:
                 self.failed = stack[-1] if stack else ""
                 raise
@@ -207,6 +209,16 @@ class _Run:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def _random(inputs: Inputs, generator: torch.Generator) -> Inputs:
+    """Inputs of the same kind: numbers drawn anew, and what counts, names or masks as it is."""
+
+    def drawn(part: Tensor) -> Tensor:
+        kept = not part.is_floating_point() or (not isinstance(inputs, Tensor) and is_mask(part))
+        return part if kept else torch.randn(part.shape, generator=generator).to(part)
+
+    return mapped(inputs, drawn)
 
 
 def _same_tensors(model: nn.Module) -> nn.Module:

@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedml_dapper.inputs import Inputs
+from fedml_dapper.inputs import described as each_described
 from fedml_dapper.metric import Metric
 
 
@@ -43,7 +45,7 @@ class Task(ABC):
         """What outputs mean, comparable with targets; by default the outputs themselves."""
         return outputs
 
-    def augment(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def augment(self, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
         """A training batch, changed at random in inputs and targets alike; by default as it is.
 
         All that is random comes from ``generator``, which is on the CPU.
@@ -51,7 +53,7 @@ class Task(ABC):
         del generator
         return inputs, targets
 
-    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+    def draw(self, inputs: Inputs, targets: Tensor, outputs: Tensor) -> Tensor:
         """For reports: the ``panels`` of every sample, uint8 of shape (B, panels, H, W, 3)."""
         raise NotImplementedError
 
@@ -86,6 +88,10 @@ def no_classes(targets: Tensor) -> str:
     return f"{described(targets)}, and a class is one whole number from 0 on; {remedy}"
 
 
-def described(batch: Tensor) -> str:
+def described(batch: Inputs) -> str:
     """Dtype and shape, in words."""
+    return each_described(batch, _described)
+
+
+def _described(batch: Tensor) -> str:
     return f"{str(batch.dtype).removeprefix('torch.')} of shape ({', '.join(['B', *map(str, batch.shape[1:])])})"

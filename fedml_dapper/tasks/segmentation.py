@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.metric import Metric
 from fedml_dapper.tasks.contract import Task, described
 
@@ -59,10 +61,15 @@ class Segmentation(Task):
         """The most likely class of each pixel, int64 (B, H, W)."""
         return outputs.argmax(dim=1)
 
-    def augment(self, inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def augment(self, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
         """Half of the images mirrored, all shifted by up to an eighth of their side; what comes in is ignored."""
         if not self._augments:
             return inputs, targets
+        if not isinstance(inputs, Tensor):
+            raise ConfigError(
+                "train_args.task: segmentation flips and crops images, one tensor an input, and these are several; set"
+                " train_args.task_arguments.augment to false"
+            )
         flipped = torch.rand(len(inputs), generator=generator) < 0.5
         height, width = inputs.shape[-2:]
         reach = max(1, min(height, width) // _CROP_PADDING)
@@ -78,8 +85,10 @@ class Segmentation(Task):
         masks = targets[sample, rows, columns].masked_fill(outside, self._ignored)
         return moved.masked_fill(outside[:, None], 0), masks
 
-    def draw(self, inputs: Tensor, targets: Tensor, outputs: Tensor) -> Tensor:
+    def draw(self, inputs: Inputs, targets: Tensor, outputs: Tensor) -> Tensor:
         """Image, truth and prediction, a colour a class; pixels without a class are white."""
+        if not isinstance(inputs, Tensor):
+            raise ConfigError("segmentation draws images, one tensor an input, and these are several")
         images = inputs[:, :3] if inputs.shape[1] >= 3 else inputs[:, :1].expand(-1, 3, -1, -1)
         low, high = images.amin(dim=(1, 2, 3), keepdim=True), images.amax(dim=(1, 2, 3), keepdim=True)
         shown = ((images - low) / (high - low).clamp(min=1e-6) * 255).byte().permute(0, 2, 3, 1).cpu()

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.export.deployed import Deployed
+from fedml_dapper.export.deployed import Deployed, InPositions
 from fedml_dapper.federation.model_file import ModelOrigin
+from fedml_dapper.inputs import Inputs, mapped, repeated, tensors_of
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.running import first_line
 
-Runtime = Callable[[Tensor], Tensor]
+Runtime = Callable[[Inputs], Tensor]
 """A model out of a file: inputs (N, ...) on the CPU to its outputs (N, ...)."""
 
 
@@ -36,22 +37,35 @@ class Product:
     round: int
     label: str
     """What errors call the network."""
-    input_name: str
+    input_names: tuple[str, ...]
+    """Of each of an input's tensors."""
     output_name: str
 
     @property
-    def example(self) -> Tensor:
+    def example(self) -> Inputs:
         """A batch of two inputs, of zeros: a batch of one would be taken for the only size there is."""
         example = self.origin.example
-        example = example if self.origin.preprocessing is None else example.to(torch.uint8)
-        return example.repeat(2, *[1] * (example.dim() - 1))
+        if self.origin.preprocessing is not None:
+            example = mapped(example, lambda part: part.to(torch.uint8))
+        return repeated(example, 2)
+
+    @property
+    def callable(self) -> nn.Module:
+        """What is traced: the network of one tensor, or of several in positions."""
+        return self.deployed if isinstance(self.example, Tensor) else InPositions(self.deployed, self.example)
+
+    def sizes(self, of_batch: object) -> tuple[object, ...]:
+        """For each argument of :attr:`callable` which of its sizes are free: the batch's."""
+        free = tuple({0: of_batch} for _ in self.input_names)
+        return free if isinstance(self.example, Tensor) else (free,)
 
     @cached_property
     def program(self) -> ExportedProgram:
         """Its graph, for batches of any size; raises :class:`ConfigError` where ``torch.export`` cannot follow it."""
         _let_autograd_count_devices()
         try:
-            program = torch.export.export(self.deployed, (self.example,), dynamic_shapes=({0: Dim("N", min=1)},))
+            given = tensors_of(self.example)
+            program = torch.export.export(self.callable, given, dynamic_shapes=self.sizes(Dim("N", min=1)))
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
                 f"--format: torch.export, which onnx and torch-export go by, cannot follow {self.label}:"

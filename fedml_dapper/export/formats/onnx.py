@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
 
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -51,8 +52,9 @@ class Onnx(Format):
         try:
             with quiet("torch.onnx", "onnxscript"):
                 torch.onnx.export(
-                    program, (), path, dynamo=True, verbose=False, external_data=False, dynamic_shapes=({0: "N"},),
-                    input_names=[product.input_name], output_names=[product.output_name],
+                    program, (), path, dynamo=True, verbose=False, external_data=False,
+                    dynamic_shapes=product.sizes("N"),
+                    input_names=list(product.input_names), output_names=[product.output_name],
                 )  # fmt: skip
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
@@ -72,10 +74,11 @@ class Onnx(Format):
             session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no base of their own
             raise DataError(f"{path} is no ONNX model that onnxruntime reads: {first_line(error)}") from error
-        name = session.get_inputs()[0].name
+        names = [port.name for port in session.get_inputs()]
 
-        def run(inputs: Tensor) -> Tensor:
-            return torch.from_numpy(session.run(None, {name: np.ascontiguousarray(inputs.numpy())})[0])
+        def run(inputs: Inputs) -> Tensor:
+            given = (np.ascontiguousarray(part.numpy()) for part in tensors_of(inputs))
+            return torch.from_numpy(session.run(None, dict(zip(names, given, strict=True)))[0])
 
         return run
 

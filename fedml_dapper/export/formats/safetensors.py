@@ -13,6 +13,7 @@ from fedml_dapper.config import Reference
 from fedml_dapper.export.deployed import Deployed
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
 from fedml_dapper.federation.model_file import CODE, load_model, read_model, save_model
+from fedml_dapper.inputs import Inputs
 
 
 class SafeTensors(Format):
@@ -41,7 +42,7 @@ class SafeTensors(Format):
         deployed = Deployed(model, origin.preprocessing)
 
         @torch.no_grad()
-        def run(inputs: Tensor) -> Tensor:
+        def run(inputs: Inputs) -> Tensor:
             outputs: Tensor = deployed(inputs)
             return outputs
 

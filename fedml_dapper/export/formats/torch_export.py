@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
 
 
@@ -28,8 +29,8 @@ class TorchExport(Format):
             raise DataError(f"{path} is no program of torch.export: {first_line(error)}") from error
 
         @torch.no_grad()
-        def run(inputs: Tensor) -> Tensor:
-            outputs: Tensor = module(inputs)
+        def run(inputs: Inputs) -> Tensor:
+            outputs: Tensor = module(*tensors_of(inputs))
             return outputs
 
         return run

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
 
 _WRITTEN_ANYWAY = ("version", "byteorder", ".data/serialization_id", ".data/version")
@@ -26,7 +27,7 @@ class TorchScript(Format):
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # that there is a successor
-                traced = torch.jit.trace(product.deployed, product.example)  # type: ignore[no-untyped-call]  # torch ships it untyped
+                traced = torch.jit.trace(product.callable, tensors_of(product.example))  # type: ignore[no-untyped-call]  # torch ships it untyped
                 torch.jit.freeze(traced).save(str(path))
             _strip(path)
         except Exception as error:  # whatever the user's network makes it raise
@@ -43,8 +44,8 @@ class TorchScript(Format):
             raise DataError(f"{path} is no TorchScript file: {first_line(error)}") from error
 
         @torch.no_grad()
-        def run(inputs: Tensor) -> Tensor:
-            outputs: Tensor = module(inputs)
+        def run(inputs: Inputs) -> Tensor:
+            outputs: Tensor = module(*tensors_of(inputs))
             return outputs
 
         return run

@@ -28,6 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import one_tensor
 from fedml_dapper.methods.contract import ClientContext, Downlink, Loss
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.early_exit_method import EarlyExitMethod, EarlyExitParams
@@ -81,7 +82,7 @@ class DepthFL(EarlyExitMethod[DepthFLParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             assert isinstance(model, EarlyExits)
-            logits = model.classify(batch.inputs)
+            logits = model.classify(one_tensor(batch.inputs))
             total = torch.stack([self.problem.task.loss(each, batch.targets) for each in logits]).sum()
             if weight > 0 and len(logits) > 1:
                 apart = [divergence(student, teacher) for student, teacher in permutations(logits, 2)]

@@ -26,6 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import moved
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
@@ -118,8 +119,8 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
         model = self.load(replace(client, memory=Memory()), downlink).eval()
         moments = {name: Moments(channels, client.device) for name, channels in self.convolutions.items()}
         with observed(model, moments) as seen:
-            for images, _ in client.data:
-                model(images.to(client.device))
+            for inputs, _ in client.data:
+                model(moved(inputs, client.device))
                 for name, activation in seen.items():
                     moments[name].add(activation.output.movedim(1, -1).flatten(0, -2))
         return {name: layer.gaussian() for name, layer in moments.items()}

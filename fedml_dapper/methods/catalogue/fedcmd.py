@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import moved, one_tensor
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
@@ -100,6 +101,11 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
     def __init__(self, params: FedCMDParams, problem: Problem) -> None:
         super().__init__(params, problem)
+        if not isinstance(problem.example, Tensor):
+            raise ConfigError(
+                "dapper_args.method: fedcmd compares what layers give with what the network is given, one tensor, and"
+                " inputs of these data are several; choose another method"
+            )
         if params.candidates == "all" and isinstance(problem.backbone, ResNet):
             raise ConfigError(
                 "dapper_args.params.fedcmd.candidates: `all` needs layers in one chain, which residual networks are"
@@ -121,7 +127,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         model = copy.deepcopy(self.problem.backbone).eval()
         names = [layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds)]
         with torch.no_grad(), observed(model, names) as called:
-            model(self.problem.example.to(next(model.parameters()).device))
+            model(moved(self.problem.example, next(model.parameters()).device))
         return tuple(name for name in names if name in called)
 
     @cached_property
@@ -146,7 +152,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
             metric = LayerMetric(self.candidates, client.device)
             with observed(model, self.candidates) as seen:
                 value = self.problem.task_loss(model, batch)
-                metric.add(*batch, seen)
+                metric.add(one_tensor(batch.inputs), batch.targets, seen)
             choice = favourite(metric.scores())[0]
             votes[choice] = cast("int", votes[choice]) + 1
             return value
@@ -173,9 +179,10 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         metric = LayerMetric(self.candidates, client.device)
         model.eval()
         with torch.no_grad(), observed(model, self.candidates) as seen:
-            for images, labels in client.data:
-                model(images.to(client.device))
-                metric.add(images.to(client.device), labels.to(client.device), seen)
+            for inputs, labels in client.data:
+                images = one_tensor(moved(inputs, client.device))
+                model(images)
+                metric.add(images, labels.to(client.device), seen)
         return metric.scores()
 
     # Phase 2: who gets what

@@ -21,6 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
@@ -157,12 +158,12 @@ def augmentations(model: nn.Module) -> dict[str, FeatureAugmentation]:
 
 
 @torch.no_grad()
-def stage_channels(backbone: Backbone, example: Tensor) -> list[int]:
+def stage_channels(backbone: Backbone, example: Inputs) -> list[int]:
     """Channels that come out of every convolutional stage."""
     probe, channels = copy.deepcopy(backbone).eval(), list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
-    probe(example.to(next(backbone.parameters()).device))
+    probe(moved(example, next(backbone.parameters()).device))
     return channels
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.inputs import moved
 from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
@@ -183,7 +184,7 @@ def mixture(own: Mapping[str, Tensor], offered: Sequence[Tensors], benefits: Ten
 def validation_loss(model: Backbone, task: Task, data: ClientData, device: torch.device) -> float:
     """Mean loss of ``model``, in evaluation mode, over ``data``."""
     model.eval()
-    loss = sum(float(task.total_loss(model(inputs.to(device)), targets.to(device))) for inputs, targets in data)
+    loss = sum(float(task.total_loss(model(moved(inputs, device)), targets.to(device))) for inputs, targets in data)
     return loss / data.num_samples
 
 

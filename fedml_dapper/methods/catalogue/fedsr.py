@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Method, MethodParams
 from fedml_dapper.models import Backbone, ExtendedBackbone
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
@@ -70,17 +71,17 @@ class StochasticBackbone(ExtendedBackbone):
         self.references = ClassReferences(self.predictor.out_features, width)
         self._test_noise = test_noise
 
-    def distribution(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of z, each of shape (B, d)."""
-        mean, spread = self.head(self.encoder.encode(images)).chunk(2, dim=1)
+        mean, spread = self.head(self.encoder.encode(inputs)).chunk(2, dim=1)
         return mean, F.softplus(spread)
 
-    def encode(self, images: Tensor) -> Tensor:
+    def encode(self, inputs: Inputs) -> Tensor:
         """The mean of z."""
-        return self.distribution(images)[0]
+        return self.distribution(inputs)[0]
 
-    def forward(self, images: Tensor) -> Tensor:
-        mean, std = self.distribution(images)
+    def forward(self, inputs: Inputs) -> Tensor:
+        mean, std = self.distribution(inputs)
         if len(self._test_noise) == 0:
             return self.predict(mean)
         draws = [mean + std * noise for noise in self._test_noise.to(mean.device)]

@@ -33,6 +33,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import one_tensor
 from fedml_dapper.methods.contract import ClientContext, Downlink, Loss
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.early_exit_method import EarlyExitMethod, EarlyExitParams
@@ -101,7 +102,7 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             assert isinstance(model, EarlyExits)
-            *early, deepest = model.classify(batch.inputs)
+            *early, deepest = model.classify(one_tensor(batch.inputs))
             losses = [self.problem.task.loss(each, batch.targets) for each in (*early, deepest)]
             if gamma > 0:
                 for index, student in enumerate(early):

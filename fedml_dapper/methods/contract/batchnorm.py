@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import count, moved
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.profiling import part
@@ -46,9 +47,9 @@ def recalibrate(
         layer.train()
         layer.reset_running_stats()
         layer.momentum = None  # cumulative average
-    for images, _ in data:
-        if len(images) > 1:
-            model(images.to(device))
+    for inputs, _ in data:
+        if count(inputs) > 1:
+            model(moved(inputs, device))
     statistics = running_statistics(model)
     for layer, momentum in zip(norms, momenta, strict=True):
         layer.momentum = momentum

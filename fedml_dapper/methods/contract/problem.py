@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract.at_home import tensors_at_home
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
@@ -22,7 +23,7 @@ class Problem:
 
     backbone: Backbone
     """The initial global model; never trained itself."""
-    example: Tensor
+    example: Inputs
     """A batch of one input, on the CPU: its shape and dtype are those of all others."""
     training: TrainArgs
     pruning: PruningArgs

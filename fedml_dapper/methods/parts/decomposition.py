@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.parts.layers import modules_of, normalised_layers
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
@@ -67,7 +68,7 @@ class DecomposedLayer(nn.Module):
 
 
 def decompose(
-    backbone: Backbone, example: Tensor, expansion: int = 2, activation: Activation = "none", shortcut: bool = True
+    backbone: Backbone, example: Inputs, expansion: int = 2, activation: Activation = "none", shortcut: bool = True
 ) -> Backbone:
     """A copy in which every layer that a BatchNorm follows is decomposed; a linear head on top stays as it is.
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import ClientData
+from fedml_dapper.inputs import Inputs, joined, moved
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import WITHOUT_BATCHES
@@ -65,7 +66,7 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
     for number in range(1, PASSES + 1):
         known = [parameter.detach().clone() for parameter in moving]
         for inputs in _shuffled(data, torch_generator(seed, Stream.METHOD, number)):
-            shares = model(inputs.to(device)).softmax(dim=1)
+            shares = model(moved(inputs, device)).softmax(dim=1)
             optimizer.zero_grad()
             (_entropy(shares).mean() - _entropy(shares.mean(dim=0))).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -80,17 +81,17 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
     return Adaptation(kept, before, after)
 
 
-def _shuffled(data: ClientData, generator: torch.Generator) -> Iterator[Tensor]:
+def _shuffled(data: ClientData, generator: torch.Generator) -> Iterator[Inputs]:
     """All inputs once, in batches of about the same size."""
     order = torch.randperm(data.num_samples, generator=generator)
     for indices in torch.chunk(order, ceil(data.num_samples / BATCH)):
-        yield torch.cat([inputs for inputs, _ in data.take(indices)])
+        yield joined([inputs for inputs, _ in data.take(indices)])
 
 
 @torch.no_grad()
 def _look(model: Backbone, data: ClientData, device: torch.device) -> tuple[float, float]:
     """Mean entropy of the predictions, and their diversity: the entropy of their mean."""
-    shares = torch.cat([model(inputs.to(device)).softmax(dim=1) for inputs, _ in data])
+    shares = torch.cat([model(moved(inputs, device)).softmax(dim=1) for inputs, _ in data])
     return float(_entropy(shares).mean()), float(_entropy(shares.mean(dim=0)))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.models import Backbone
 
 
@@ -72,7 +73,7 @@ def train_only(model: nn.Module, names: Collection[str]) -> None:
 
 
 @torch.no_grad()
-def normalised_layers(model: Backbone, example: Tensor, *norms: type[nn.Module]) -> dict[str, str]:
+def normalised_layers(model: Backbone, example: Inputs, *norms: type[nn.Module]) -> dict[str, str]:
     """Convolutions and linear layers -> the layer of one of the types ``norms`` that takes their output, followed in a
     forward pass."""
     probe = copy.deepcopy(model).eval()
@@ -90,5 +91,5 @@ def normalised_layers(model: Backbone, example: Tensor, *norms: type[nn.Module])
             layer.register_forward_hook(note_output(name))
         elif isinstance(layer, norms):
             layer.register_forward_pre_hook(note_input(name))
-    probe(example.to(next(model.parameters()).device))
+    probe(moved(example, next(model.parameters()).device))
     return pairs

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from torch import Tensor, nn
+from torch import nn
 
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.parts.layers import normalised_layers
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import NORMS
@@ -18,7 +19,7 @@ from fedml_dapper.models.standardised import StandardisedConv2d
 from fedml_dapper.pruning import ChannelLayout, PruningPlan
 
 
-def layers_without_norm(model: Backbone, example: Tensor) -> frozenset[str]:
+def layers_without_norm(model: Backbone, example: Inputs) -> frozenset[str]:
     """Layers whose outputs reach the next one on the scale that they have; ``example`` is a batch of inputs."""
     scaling = {
         name for name, layer in model.named_modules()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, slim_model
 from fedml_dapper.pruning.slim import KeptIndices, slim_tensor
@@ -36,7 +37,7 @@ class SubWidth:
                 else:
                     setattr(layer, key, weights[name])
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs) -> Tensor:
         """The sub-network's outputs, e.g. logits of shape (B, C)."""
         outputs: Tensor = self.network()(inputs)
         return outputs

@@ -12,15 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch_pruning
-from torch import Tensor, nn
+from torch import nn
 
+from fedml_dapper.inputs import Inputs
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout
 
 _PLAIN = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d)
 
 
 def plain_layout(
-    whole: ChannelLayout, model: nn.Module, example: Tensor, output_layers: Collection[nn.Module], internal: bool
+    whole: ChannelLayout, model: nn.Module, example: Inputs, output_layers: Collection[nn.Module], internal: bool
 ) -> ChannelLayout | None:
     """``whole`` with the groups that may be cut; None where the network is not plain.
 
@@ -37,7 +38,7 @@ def plain_layout(
 
 
 def _found(
-    whole: ChannelLayout, model: nn.Module, example: Tensor, output_layers: Collection[nn.Module], internal: bool
+    whole: ChannelLayout, model: nn.Module, example: Inputs, output_layers: Collection[nn.Module], internal: bool
 ) -> ChannelLayout | None:
     """The groups of the dependency graph; None where they are not of plain layers alone, or lie side by side."""
     names = {module: name for name, module in model.named_modules()}

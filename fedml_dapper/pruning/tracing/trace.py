@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.inputs import Inputs, described, moved, tensors_of
+from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
@@ -26,7 +28,7 @@ from fedml_dapper.pruning.verification import Fault, Trial
 
 @part("pruning")
 def trace_layout(
-    model: nn.Module, example: Tensor, scope: Scope | None, predictor: nn.Module | None = None
+    model: nn.Module, example: Inputs, scope: Scope | None, predictor: nn.Module | None = None
 ) -> ChannelLayout:
     """Follow the channels of ``model`` through one pass on ``example``, and keep the groups that ``scope`` allows.
 
@@ -47,14 +49,14 @@ def trace_layout(
     """
     predictor = getattr(model, "predictor", None) if predictor is None else predictor
     output_layer = next((name for name, layer in model.named_modules() if layer is predictor), None)
-    example = example.to(next((tensor.device for tensor in model.parameters()), example.device))
+    example = moved(example, next((tensor.device for tensor in model.parameters()), tensors_of(example)[0].device))
     probe = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
     try:
         with undisturbed(example):
             trace = follow(probe, example)
     except Exception as error:  # whatever the user's network raises
         raise ConfigError(
-            f"model: cannot be followed on an example of {example.dtype} and shape {tuple(example.shape)}:"
+            f"model: cannot be followed on an example of {described(example, _look)}:"
             f" {first_line(error)}; check the network and what it is given"
         ) from error
     graph = Graph(trace, list(model.state_dict()), output_layer)
@@ -86,16 +88,25 @@ def trace_layout(
 
 
 @torch.no_grad()
-def follow(model: nn.Module, example: Tensor, *, by_heads: bool = False) -> Trace:
+def follow(model: nn.Module, example: Inputs, *, by_heads: bool = False) -> Trace:
     """Run ``model`` on ``example`` and follow its channels, through views of heads too where ``by_heads``."""
-    follower = Follower(model, len(example) if example.dim() else 1, by_heads=by_heads)
+    follower = Follower(model, _batch_size(example), by_heads=by_heads)
     with running(model, follower.stack), Layers(follower), Operations(follower):
-        output = model(example)
+        output = called(model, example)
     follower.channels.settle()
     for tensor in tree_leaves(output):
         if isinstance(tensor, Tensor) and tensor in follower.marks:
             follower.trace.outputs.append(follower.marks[tensor].ids)
     return follower.trace
+
+
+def _batch_size(example: Inputs) -> int:
+    first = tensors_of(example)[0]
+    return len(first) if first.dim() else 1
+
+
+def _look(part: Tensor) -> str:
+    return f"{part.dtype} and shape {tuple(part.shape)}"
 
 
 def _aliases(model: nn.Module) -> Mapping[str, str]:
