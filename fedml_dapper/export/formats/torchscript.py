@@ -56,6 +56,7 @@ def _strip(path: Path) -> None:
     reader = torch._C.PyTorchFileReader(str(path))
     records = {name: reader.get_record(name) for name in reader.get_all_records()}
     writer = torch._C.PyTorchFileWriter(str(path.with_suffix(".stripped")))
+    writer.set_min_version(int(records["version"]))  # with an older one operators would mean what they once did
     for name, record in records.items():
         if not name.endswith(".debug_pkl") and name not in _WRITTEN_ANYWAY:
             writer.write_record(name, record, len(record))
