@@ -56,9 +56,9 @@ def sampled(
     return [_marked(case, always, always if quick is None else quick) for case in cases]
 
 
-def first_and_long(first: object, *others: object) -> list[ParameterSet]:
-    """Parameters as of :func:`sampled`: ``first`` runs in every ring, the ``others`` are ``long``."""
-    return [pytest.param(first), *(pytest.param(other, marks=pytest.mark.long) for other in others)]
+def first_and_drawn(first: object, *others: object) -> list[ParameterSet]:
+    """Parameters as of :func:`sampled`: ``first`` runs in every ring, of the ``others`` a fifth in ``.ci/run``."""
+    return sampled((first, *others), always=(str(first),))
 
 
 def _marked(case: object, always: Collection[str], quick: Collection[str]) -> ParameterSet:

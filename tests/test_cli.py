@@ -43,7 +43,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     base = ("run", "-c", experiment, "--set", "comm_round=1", "--output", folder)
@@ -287,7 +287,7 @@ def test_report_says_what_it_leaves_out_where_the_data_are_not_here(
     assert "What the images look like" not in (tmp_path / "report.html").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_a_report_leaves_out_is_a_line_on_stderr(
     tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 ROOMS = ("fedml_dapper.evaluation", "fedml_dapper.federation")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("room", [ROOMS[0], pytest.param(ROOMS[1], marks=pytest.mark.nightly)])
 def test_everything_that_a_room_offers_is_there_whatever_is_asked_first(room: str) -> None:
     package = import_module(room)

@@ -28,7 +28,9 @@ def committed(name: str) -> str:
     return (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly) if name == "memory" else name for name in DRAWINGS]
+)
 def test_what_is_committed_is_what_the_code_draws(name: str) -> None:
     assert drawn(name) == committed(name), "run: python -m docs.pictures"
 

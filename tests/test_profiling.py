@@ -78,7 +78,7 @@ def test_a_part_that_raises_is_left(clock: SimpleNamespace) -> None:
     assert profiler.seconds["data"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_parts_of_a_round_add_up(
     tmp_path: Path, tiny_settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:

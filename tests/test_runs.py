@@ -220,7 +220,7 @@ def test_a_notebook_shows_rounds_in_its_own_output(
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_pages_lines_work(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[1] / "docs" / "start.md").read_text()
     [code] = re.findall(r"## From Python\n\n```python\n(.*?)```", page, re.DOTALL)

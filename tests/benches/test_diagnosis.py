@@ -5,7 +5,7 @@ from fedml_dapper.federation import build_experiment, simulate
 from tests.benches.test_queue import tiny_cells
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("method", "sends_slim"), [("heterofl", True), pytest.param("dapperfl", False, marks=pytest.mark.nightly)]
 )

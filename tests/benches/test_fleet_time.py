@@ -37,7 +37,7 @@ def test_time_to_an_accuracy_is_that_of_the_seeds_that_got_there(folder) -> None
     assert {target: (found.mean, found.n) for target, found in quick.reached.items()} == {50: (100, 2), 60: (120, 2)}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_page_and_figure_show_it(folder) -> None:
     page = write_bench_report(folder).read_text(encoding="utf-8")
     assert "On the fleet's clock" in page

@@ -27,7 +27,7 @@ def test_where_size_does_not_pay_nothing_is_divided():
     assert gap_rows(Gap(**GAP), {"Ours": {1: 47.0}}) == ()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_page_and_claims_say_what_is_recovered(store):
     folder = store.bench(["FedAvg", "Small", "Ours", "Worse"], seeds=(1, 2), gap=GAP)
     for seed in (1, 2):

@@ -87,7 +87,7 @@ def test_a_run_of_other_defaults_is_refused(tmp_path: Path) -> None:
         run([cell], tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_all_cells_are_run_once(tmp_path: Path) -> None:
     chosen = tiny_cells()
     outcome, said = run(chosen, tmp_path)

@@ -104,7 +104,7 @@ def test_figures_are_saved_and_stale_ones_go(folder):
     assert {path.name for path in folder.iterdir()} >= {"report.html", "tables.csv", "summary.json"}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_slim_models_as_they_are_sent(store, html):
     folder = store.bench(["Ours", "Slim"], seeds=(1, 2))
     for label in ("Ours", "Slim"):

@@ -77,7 +77,7 @@ def test_labels_are_flipped_and_a_trigger_is_a_white_square_of_class_0() -> None
     assert attacks.poisoned(data, "sign_flip", classes=5) is data
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_grid_goes_on_where_it_ended_and_shows_a_table(tmp_path: Path) -> None:
     output = tmp_path / "attacks.jsonl"
     asked = [

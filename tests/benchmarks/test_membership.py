@@ -18,7 +18,7 @@ from fedml_dapper.federation import ClientSide, Server, build_experiment
 TINY = ("width=4", "epochs=1", "comm_round=1", "client_share=0.05", "dapper_args.evaluation.devices=false")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_was_learned_by_heart_is_told_from_the_upload() -> None:
     settings = Cell("dapperfl_slim", None, 1, (*TINY, "epochs=25", "batch_size=4", "learning_rate=0.02")).settings
     experiment = build_experiment(load_settings([QUICKSTART], settings))

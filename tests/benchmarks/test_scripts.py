@@ -28,7 +28,7 @@ def test_steps() -> None:
     assert rows[4]["MACs of dense"] == pytest.approx(0.2, abs=0.05)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_steps_as_shares_of_what_the_machine_can_do() -> None:
     found = findings(limits.main, "--model", "resnet10", "--batch", "4", "--precision", "fp32", "--threads", "1")
     shares = {row["work"]: row["of the convolution"] for row in found["rows"]}
@@ -65,7 +65,7 @@ def test_aggregation_reads_what_was_sent_and_needs_no_model_a_client() -> None:
     assert found["the same, ten times as many clients"] < 4
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_messages() -> None:
     rows = findings(wire.main, "--model", "resnet10", "--threads", "1")["rows"]
     by_uplink = {row["uplink"]: row["MB sent"] for row in rows if row["ratio"] == 0}

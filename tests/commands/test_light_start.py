@@ -106,7 +106,7 @@ def test_a_run_loads_what_draws_after_it_has_trained() -> None:
     assert HEAVY & set(json.loads(answer.stdout.splitlines()[-1])) == {"torch", "numpy", "PIL"}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_in_one_process_loads_neither_fedml_nor_torchs_compiler(tmp_path: Path) -> None:
     command = ["run", "-c", "quickstart.yaml", "--output", str(tmp_path / "run")]
     for change in ("comm_round=1", "client_num_per_round=1", "epochs=1", "model_args.width=4", "workers=1"):

@@ -42,7 +42,7 @@ def experiment(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_own_pictures_train_from_yaml_alone(experiment: Path, tmp_path: Path) -> None:
     output = tmp_path / "run"
     finished = fedml_dapper("run", "-c", experiment, "--output", output, cwd=tmp_path)

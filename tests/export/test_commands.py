@@ -165,7 +165,7 @@ def test_a_client_s_level_with_its_own_statistics(finished: FinishedRun, tmp_pat
         assert written[name].equal(tensor)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_the_data_it_goes_on_and_says_so(tmp_path: Path) -> None:
     make_pictures(tmp_path / "pictures", per_class=6)
     config = tmp_path / "pictures.yaml"

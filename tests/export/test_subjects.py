@@ -12,7 +12,7 @@ from fedml_dapper.export import Exporter, adapt, calibrated, choose
 from fedml_dapper.federation.finished import FinishedRun, open_finished
 from fedml_dapper.methods import ClientContext
 
-from ..grids import first_and_long
+from ..grids import first_and_drawn
 from .conftest import ROOT, finish, write_pictures
 
 BRANCHING = """
@@ -56,7 +56,7 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
         pytest.param(("method=fedbn",), marks=pytest.mark.nightly),
         pytest.param(("method=ditto",), marks=pytest.mark.nightly),
         pytest.param(("method=pfedsim",), marks=pytest.mark.nightly),
-        ("method=dapperfl_slim", "norm=standardised", "at_home=norms"),
+        pytest.param(("method=dapperfl_slim", "norm=standardised", "at_home=norms"), marks=pytest.mark.nightly),
     ],
 )
 def test_a_client_s_own_model_is_the_one_that_it_is_tested_with(tmp_path: Path, overrides: tuple[str, ...]) -> None:
@@ -114,7 +114,7 @@ def test_a_newcomer_gets_statistics_of_its_pictures(finished: FinishedRun, tmp_p
     assert "| test set | before adapting | model.torchscript |" in card.markdown()
 
 
-@pytest.mark.parametrize("method", first_and_long("fedbn", "fdse"))
+@pytest.mark.parametrize("method", first_and_drawn("fedbn", "fdse"))
 def test_a_method_s_own_rule_for_newcomers_is_used(tmp_path: Path, shots: Path, method: str) -> None:
     run = finish(tmp_path / "run", "width=8", f"method={method}")
     _, after = adapt(run, shots)

@@ -27,7 +27,7 @@ for number, workers in enumerate((2, 1, 2)):
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [pytest.param("torch-export", marks=pytest.mark.nightly), "onnx"])
 def test_clients_train_side_by_side_after_an_export(finished: FinishedRun, tmp_path: Path, name: str) -> None:
     for file in ("my_model.py", "experiment.yaml"):

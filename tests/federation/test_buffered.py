@@ -59,9 +59,7 @@ class Federation:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "method", sampled(["fedavg", "dapperfl", "heterofl", "dapperfl_slim"], always=("dapperfl", "dapperfl_slim"))
-)
+@pytest.mark.parametrize("method", sampled(["fedavg", "dapperfl", "heterofl", "dapperfl_slim"], always=("dapperfl",)))
 def test_what_arrives_when_decides_alone(
     tiny_settings: SettingsFactory, silos: Callable[..., Experiment], method: str
 ) -> None:

@@ -19,7 +19,7 @@ from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed
 from fedml_dapper.methods import Privacy
 from fedml_dapper.pruning import Tensors, encoded_changes, slim_tensors
 
-from ..grids import first_and_long
+from ..grids import first_and_drawn
 from .silos_in_process import SECURE, Federation
 from .test_privacy import FREE_OF_NORMS, NOISY, same
 
@@ -108,7 +108,7 @@ def test_what_a_sum_of_discrete_gaussians_is_worse_by() -> None:
     assert excess_of_sum(8, 2, 1) > 0
 
 
-@pytest.mark.parametrize("method", first_and_long("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
+@pytest.mark.parametrize("method", first_and_drawn("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
     silos: Callable[..., Federation], tiny_settings: SettingsFactory, method: str
 ) -> None:

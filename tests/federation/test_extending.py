@@ -78,7 +78,7 @@ def test_a_method_that_reads_how_many_rounds_there_are_says_so(method: str) -> N
     )
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_ledger_settings_and_report_say_what_became_of_it(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     run_dir, few = tmp_path / "run", (*FEW, "method=fedavg", "width=2")
     two, three, six = (build_experiment(tiny_settings(*few, f"comm_round={rounds}")) for rounds in (2, 3, 6))

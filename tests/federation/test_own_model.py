@@ -107,7 +107,7 @@ def test_a_network_without_head_is_one_line(tiny_settings: SettingsFactory, meth
         build_experiment(settings)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18"])
 def test_torchvision_s_networks_train(tiny_settings: SettingsFactory, name: str) -> None:
     few = ("image_size=32", "client_share=0.02", "epochs=1", "comm_round=1", "method=fedavg")

@@ -64,7 +64,7 @@ def test_after_training_it_is_what_the_client_trained(tiny_settings: SettingsFac
     assert method != "fedavg" or initial != expected
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.nightly), "fdse"])
 def test_own_models_are_scored_as_they_were_trained_if_so_set(tiny_settings: SettingsFactory, method: str) -> None:
     few = (*FEW, f"method={method}", "client_num_per_round=2", "comm_round=2", "validation_share=0.2")

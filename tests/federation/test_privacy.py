@@ -144,7 +144,7 @@ def test_secret_noise_is_other_noise_and_every_round_is_kept(tiny_settings: Sett
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.safetensors"))) == 3
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_and_one_process_give_the_same_private_run(tiny_settings: SettingsFactory) -> None:
     for where in ("server", "client"):
         asked = ("method=dapperfl_slim", NOISY.replace("}", f", where: {where}}}"), "comm_round=1")

@@ -43,7 +43,7 @@ def test_an_own_rule_gives_other_levels_in_the_next_round(
     assert experiment.record().sources["dapper_args.levels.assignment"].startswith("rule.py:alternate (source ")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     (tmp_path / "rule.py").write_text(RULE)
     settings = tiny_settings(*FEW, f"assignment={tmp_path}/rule.py:alternate")

@@ -35,7 +35,7 @@ from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.run_files import RunFiles
 from fedml_dapper.methods import METHODS
 
-from ..grids import first_and_long, sampled
+from ..grids import first_and_drawn, sampled
 from .interruptions import assert_same_end, assert_same_held, ledger_of, resumed, run_until, unfinished_in
 from .undisturbed import Undisturbed, UndisturbedRuns
 
@@ -147,7 +147,7 @@ def test_a_run_can_be_interrupted_in_every_round(settings: Settings, whole: Undi
 
 @pytest.mark.parametrize(
     "tail",
-    first_and_long(
+    first_and_drawn(
         b'{"record":"round","round":4,"sco',
         b"",
         b"\0" * 500,
@@ -171,7 +171,7 @@ def test_what_the_ledger_holds_beyond_the_checkpoint_is_cut(
     assert_same_end(whole, again, cut)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("lost", [3, 1])
 def test_rounds_that_the_ledger_lost_are_run_again(
     settings: Settings, whole: Undisturbed, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int
@@ -200,7 +200,7 @@ def test_with_no_usable_checkpoint_it_starts_over_and_says_so(
     assert_same_end(whole, again, cut)
 
 
-@pytest.mark.parametrize("left", first_and_long("torn ledger", "nothing", "empty folder", "settings", "empty ledger"))
+@pytest.mark.parametrize("left", first_and_drawn("torn ledger", "nothing", "empty folder", "settings", "empty ledger"))
 def test_where_nothing_was_begun_a_run_starts(
     settings: Settings, whole: Undisturbed, tmp_path: Path, left: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,7 +235,7 @@ def test_whatever_cuts_a_run_short_no_finished_round_is_repeated(undisturbed: Un
     assert_same_end(whole, again, tmp_path / "cut")
 
 
-@pytest.mark.parametrize("line", first_and_long(b"torn", b"whole", b"missing"))
+@pytest.mark.parametrize("line", first_and_drawn(b"torn", b"whole", b"missing"))
 def test_an_interrupt_while_the_ledger_is_written_costs_only_what_is_not_in_it(
     undisturbed: UndisturbedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:

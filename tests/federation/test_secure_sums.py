@@ -13,7 +13,7 @@ from fedml_dapper.federation import Experiment, build_experiment, simulate
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 
-from ..grids import first_and_long, sampled
+from ..grids import first_and_drawn, sampled
 from .test_privacy import ALLOWED, FREE_OF_NORMS, REFUSED, same
 
 SettingsFactory = Callable[..., Settings]
@@ -42,7 +42,7 @@ def test_the_model_is_the_plain_one_but_for_rounding_and_for_what_too_few_hold(
     assert not same(plain, secure)
 
 
-@pytest.mark.parametrize("method", first_and_long("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
+@pytest.mark.parametrize("method", first_and_drawn("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
 def test_one_process_and_workers_come_to_the_same_model_bit_for_bit(
     tiny_settings: SettingsFactory, method: str
 ) -> None:

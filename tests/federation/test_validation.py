@@ -173,7 +173,7 @@ def test_counters_as_high_as_they_may_be_leave_honest_uploads_in_bounds(tiny_set
     assert server.state.weights[name] == most  # of counters the highest counts
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_batches_may_be_as_small_as_their_owner_likes(tiny_settings: SettingsFactory) -> None:
     """Of two samples each, as from a loader of the user's own, where the experiment's own would be of 1024."""
     _, uploads = first_round(

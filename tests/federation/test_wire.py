@@ -65,21 +65,22 @@ def test_every_level_survives_the_wire_bit_for_bit(tiny_settings: SettingsFactor
         assert same(server.downlink(upload.client_id), codec.decode(codec.encode(server.downlink(upload.client_id)))[0])
 
 
-@pytest.mark.parametrize("key", ["round", "client_id", "num_samples", "steps"])
 @pytest.mark.parametrize("other", [str, float, lambda _: True], ids=["text", "fraction", "truth"])
 def test_counts_are_whole_numbers_and_nothing_like_them(
-    tiny_settings: SettingsFactory, key: str, other: Callable[[int], object]
+    tiny_settings: SettingsFactory, other: Callable[[int], object]
 ) -> None:
     experiment = build_experiment(tiny_settings("epochs=2", "method=fedavg"))
     codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
     data = codec.encode(uploads[1])
     size = int.from_bytes(data[_START - _LENGTH_BYTES : _START], "little")
-    header, body = json.loads(data[_START : _START + size]), data[_START + size :]
-    assert same(codec.decode(framed(json.dumps(header).encode(), body))[0], uploads[1])
-    place = header["metrics"] if key == "steps" else header
-    place[key] = other(place[key])
-    with pytest.raises(ProtocolError, match=f"header is malformed at `.*{key}`"):
-        codec.decode(framed(json.dumps(header).encode(), body))
+    header, body = data[_START : _START + size], data[_START + size :]
+    assert same(codec.decode(framed(header, body))[0], uploads[1])
+    for key in ("round", "client_id", "num_samples", "steps"):
+        changed = json.loads(header)
+        place = changed["metrics"] if key == "steps" else changed
+        place[key] = other(place[key])
+        with pytest.raises(ProtocolError, match=f"header is malformed at `.*{key}`"):
+            codec.decode(framed(json.dumps(changed).encode(), body))
 
 
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:

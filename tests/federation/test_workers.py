@@ -39,7 +39,7 @@ from tests.federation.interruptions import (
     run_until,
 )
 from tests.federation.undisturbed import UndisturbedRuns
-from tests.grids import first_and_long, sampled
+from tests.grids import first_and_drawn, sampled
 from tests.waiting import wait_until
 
 SettingsFactory = Callable[..., Settings]
@@ -166,7 +166,7 @@ def test_what_is_expensive_begins_first_but_not_far_ahead(
     assert sorted(begun[:2]) == first
 
 
-@pytest.mark.parametrize("method", first_and_long("scaffold", "dapperfl"))
+@pytest.mark.parametrize("method", first_and_drawn("scaffold", "dapperfl"))
 def test_a_killed_workers_client_is_trained_again(tiny_settings: SettingsFactory, method: str) -> None:
     killer = Killer(round_=2, times=2)  # then clients have something to remember
     experiment = build_experiment(tiny_settings(*FEW, f"method={method}", "comm_round=2"))
@@ -216,7 +216,7 @@ def test_an_error_comes_back_with_the_place_it_was_raised_at(
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_run_goes_on_with_another_number_of_workers(undisturbed: UndisturbedRuns, tmp_path: Path) -> None:
     whole = undisturbed("scaffold", "threads=1")
     device_args = whole.settings.device_args.model_copy(update={"workers": 2})
@@ -230,7 +230,7 @@ def test_a_run_goes_on_with_another_number_of_workers(undisturbed: UndisturbedRu
     assert_same_end(whole, other, tmp_path / "parts")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "example", ["own_model/experiment.yaml", "own_data/experiment.yaml", "segmentation/shapes.yaml"]
 )

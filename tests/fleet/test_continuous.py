@@ -98,7 +98,7 @@ def test_without_it_the_levels_stay_those_that_are_set(tiny_settings: SettingsFa
     assert experiment.settings.dapper_args.levels.ratios == (0.0, 0.2, 0.4, 0.6, 0.8)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_plan_and_run_on_the_command_line(tiny_settings: SettingsFactory, boards: list[str], tmp_path: Path) -> None:
     file = tmp_path / "tiny.yaml"
     few = ("image_size=16", "method=heterofl", "client_num_in_total=5", "client_num_per_round=5", "comm_round=1")

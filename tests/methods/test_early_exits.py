@@ -23,7 +23,7 @@ from fedml_dapper.models.resnet import ResNet
 from fedml_dapper.pruning import solve_widths, trace_layout, verify_layout
 from fedml_dapper.pruning.layout import Scope
 
-from ..grids import first_and_long
+from ..grids import first_and_drawn
 
 SettingsFactory = Callable[..., Settings]
 DIGITS = Path(__file__).parents[2] / "config" / "digits_offline.yaml"
@@ -187,7 +187,7 @@ def test_early_losses_move_the_network(full_models: Experiment, name: str) -> No
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("norm", first_and_long("batch", "group", "standardised"))
+@pytest.mark.parametrize("norm", first_and_drawn("batch", "group", "standardised"))
 def test_every_level_trains_and_runs_what_its_footprint_says(
     tiny_settings: SettingsFactory, name: str, norm: Norm
 ) -> None:

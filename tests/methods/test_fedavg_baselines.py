@@ -15,7 +15,7 @@ SettingsFactory = Callable[..., Settings]
 FIVE = ("client_num_in_total=5", "client_num_per_round=5")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_smallest_network_is_everybody_s(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FIVE, "method=fedavg_small", "devices=true"))
     dapperfl = build_experiment(tiny_settings(*FIVE)).method

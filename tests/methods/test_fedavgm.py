@@ -47,7 +47,7 @@ def test_velocity_by_hand() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("aggregation", ["mean", "median"])
+@pytest.mark.parametrize("aggregation", ["mean", pytest.param("median", marks=pytest.mark.nightly)])
 def test_without_momentum_it_is_fedavg_and_with_it_the_first_round_is(
     tiny_settings: SettingsFactory, aggregation: str
 ) -> None:

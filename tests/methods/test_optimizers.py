@@ -60,7 +60,7 @@ def test_they_are_optimizers_of_their_kind(kind: Any, _: object) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(("made", "loads"), [("uncompiled(torch.optim.SGD)", False), ("torch.optim.SGD", True)])
 def test_the_compiler_is_not_loaded(made: str, loads: bool) -> None:
     """Where torch's own no longer load it either, ours can go."""

@@ -160,7 +160,7 @@ def test_a_finished_run_started_again_ends_without_its_silos(
     assert (federation.run_dir / "ledger.jsonl").read_bytes() == before
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_late_upload_is_dropped_and_its_client_comes_back(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads,
     caplog: pytest.LogCaptureFixture,
@@ -256,7 +256,7 @@ def scaled(weights: Mapping[str, torch.Tensor], factor: float) -> dict[str, torc
     return {name: tensor * factor if tensor.is_floating_point() else tensor for name, tensor in weights.items()}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_garbage_costs_its_sender_the_round_and_then_a_quarantine_and_is_in_its_own_log(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,7 +60,7 @@ def test_every_client_hook_is_called_in_fedmls_order(tiny_settings: SettingsFact
     assert set(aggregator.test(None, None, args)) == {"global", "scans", "blended", "fonts", "segments"}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_under_fedmls_runner_train_the_same_model(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     few = ("method=ditto", "client_num_in_total=4", "client_num_per_round=4", "image_size=16", "threads=1")
     args, experiment = prepared(tiny_settings, tmp_path, *few, "workers=2")

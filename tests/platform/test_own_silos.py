@@ -178,7 +178,7 @@ def device_file(folder: Path, name: str, gmacs_per_s: float, memory_mb: float = 
     return f"{name}.yaml"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_names_its_device_and_gets_its_level_and_a_smaller_one_when_it_is_slower_than_that(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -101,7 +101,7 @@ def assert_same_noise(folder: Path, server: Server, rounds: list[RoundRecord]) -
     assert [record.privacy for record in again] == [record.privacy for record in rounds]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("where", [pytest.param("server", marks=pytest.mark.nightly), "client"])
 def test_noise_and_epsilon_are_the_same_over_grpc(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, where: str
@@ -132,7 +132,7 @@ def test_what_stays_at_home_travels_with_its_client_from_rank_to_rank(
     assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_stays_at_home_stays_with_its_silo(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -137,7 +137,7 @@ def test_a_run_goes_on_and_a_finished_one_only_reports(tiny_settings: SettingsFa
     assert (run_dir / LEDGER_NAME).read_bytes() == before
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec: pip install 'fedml-dapper[mpi]'")
 def test_under_mpi_too(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"

@@ -139,7 +139,7 @@ def test_killed_search_goes_on_as_if_nothing_had_happened(plan: Callable[..., Se
     assert _without_seconds(broken) == _without_seconds(straight)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_finished_search_runs_nothing_and_more_trials_go_on(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     first = run_search(plan(), tmp_path, trials=1)
     counter = _Rounds()
@@ -180,7 +180,7 @@ def test_settings_of_the_machine_may_be_others(plan: Callable[..., SearchPlan], 
     assert run_search(elsewhere, tmp_path, trials=1).plan == elsewhere
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_score_is_the_mean_over_the_seeds(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     two = plan(seeds=(2, 5))
     record = run_search(two, tmp_path, trials=1)
@@ -268,7 +268,7 @@ def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="fedml-dapper")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
     experiment, folder = tmp_path / "tiny.yaml", tmp_path / "search"
     experiment.write_text(tiny_settings(*QUICK).as_yaml())

@@ -90,7 +90,7 @@ def shifts(before: Case, after: Case, seen: Transcript, oracle: Oracle) -> dict[
     return found
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_equal_sums_look_the_same(case: Case) -> None:

@@ -61,7 +61,7 @@ def test_pictures_tell_truth_from_prediction() -> None:
     assert not torch.equal(truth[0, 0], prediction[0, 0])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_task_augments_training_and_nothing_else() -> None:
     plain, augmented = segmentation("comm_round=1", "task_arguments={augment: false}"), segmentation("comm_round=1")
     before = plain.method.problem.backbone.state_dict()["head.weight"]

@@ -90,7 +90,7 @@ def check_the_model(run_dir: Path, settings: Settings) -> None:
         assert ours.scores.global_accuracy == pytest.approx(theirs.scores.global_accuracy, abs=1)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -127,7 +127,7 @@ def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
     assert sent + 7 * MAX_ENVELOPE_BYTES > MIB + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -150,7 +150,7 @@ def test_a_silo_that_sends_garbage_costs_only_its_own_rounds(
     assert not made.exists()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_that_starts_again_and_again_costs_the_others_no_time(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -175,7 +175,7 @@ def test_a_silo_that_starts_again_and_again_costs_the_others_no_time(
     assert caplog.text.count("it is sent the round's model once more") <= MAX_STARTS * 3
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rounds_do_not_wait_for_a_silo_that_floods_the_server(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,

@@ -64,7 +64,7 @@ def test_a_silo_that_is_revoked_at_work_is_cut_off_and_the_run_ends_without_it(
     assert [record.absent for record in federation.rounds()] == [(), (3,), (3,), (3,)]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_operator_pauses_evicts_resumes_and_ends_a_run(
     in_threads: InThreads, tiny_settings: SettingsFactory, own: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

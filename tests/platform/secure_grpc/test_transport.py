@@ -464,7 +464,7 @@ def test_a_silo_that_calls_too_often_is_told_so(clock: Clock, start: Starter, ra
     assert server.next().get_sender_id() == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_that_delivers_too_much_is_told_so(clock: Clock, start: Starter, raw: Callable[[int], RawSilo]) -> None:
     server = start(0, clock=clock)
     peer, other, payload = raw(1), raw(2), bytes(MAX_MESSAGE_MB * MIB)

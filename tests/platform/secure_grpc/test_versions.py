@@ -51,7 +51,7 @@ def program(folder: Path, version: str, knows_more: bool = False) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_of_the_version_before_takes_part_and_one_too_far_apart_is_told_who_is_to_upgrade(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     introduced_as: Callable[..., None],

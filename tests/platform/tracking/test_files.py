@@ -79,7 +79,7 @@ def test_nothing_is_switched_on_by_default(tiny_settings: Callable[..., Any], tm
     assert tracking.sinks_for(tiny_settings(), tmp_path) == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_upload_that_fails_is_reported_and_leaves_the_offline_run(
     run_record: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     tiny_settings: Callable[..., Any],
