@@ -196,6 +196,7 @@ def test_a_ledger_may_be_none(experiment: Path, make: Callable[[Path], None]) ->
     check_refused(attempt("run", "-c", str(experiment), "--output", str(run)), "ledger.jsonl is no file")
 
 
+@pytest.mark.long
 def test_a_packed_ledger_may_be_a_bomb(experiment: Path) -> None:
     run = experiment.parent / "run"
     run.mkdir()

@@ -76,7 +76,7 @@ def test_a_run_from_file_to_figures(tiny: str, tmp_path: Path, capsys: pytest.Ca
     assert (run.folder / "checkpoints" / "round_00003.safetensors").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_it_computes_what_simulate_does_and_is_found_again(
     tiny: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,6 +107,7 @@ def test_the_model_is_the_one_that_was_scored(tiny: str, tmp_path: Path) -> None
     assert sum(correct) / len(correct) == pytest.approx(run.summary.global_accuracy.last)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method",
     sampled(["dapperfl", "heterofl", "fedrolex", "feddrop", "fedmp", "nefl", "fjord", "fedecover", "fiarse", "fedavg"]),

@@ -56,6 +56,7 @@ def test_data_that_can_be_read_no_more_leave_the_rest(tmp_path: Path, caplog: py
     assert "against what it cost" in page
 
 
+@pytest.mark.long
 def test_a_chart_that_fails_is_named_and_the_others_are_there(
     tmp_path: Path, make_run: Callable[..., RunRecord], make_round: Callable[..., RoundRecord],
     monkeypatch: pytest.MonkeyPatch,

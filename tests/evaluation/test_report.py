@@ -56,6 +56,7 @@ def _sheet(*pictures: Image.Image) -> ContactSheet:
     return ContactSheet(("zero", "one"), dict.fromkeys(("mnist", "usps"), pictures))
 
 
+@pytest.mark.long
 def test_silos_that_no_list_names_are_counted_and_have_rows(make_run, make_round, write):
     rounds = [make_round(1, 40, 50), make_round(2, 90, 40)]
     settings = {"common_args": {"training_type": "cross_silo"}, "data_args": {"partition": "own"}}
@@ -141,6 +142,7 @@ def test_epsilon_stands_beside_accuracy_where_there_is_one(make_run, make_round,
     assert "epsilon" not in _Page(page(None, None)).text
 
 
+@pytest.mark.long
 def test_sums_under_masks_and_rounds_that_came_to_nothing_are_shown(make_run, make_round, write):
     void, ruinous = "the sum is void: 2 clients are there, and the threshold is 3", "client 1 sent <b>3e38</b>"
     rounds = [

@@ -114,6 +114,7 @@ def test_a_newcomer_gets_statistics_of_its_pictures(finished: FinishedRun, tmp_p
     assert "| test set | before adapting | model.torchscript |" in card.markdown()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_drawn("fedbn", "fdse"))
 def test_a_method_s_own_rule_for_newcomers_is_used(tmp_path: Path, shots: Path, method: str) -> None:
     run = finish(tmp_path / "run", "width=8", f"method={method}")

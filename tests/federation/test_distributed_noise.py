@@ -108,6 +108,7 @@ def test_what_a_sum_of_discrete_gaussians_is_worse_by() -> None:
     assert excess_of_sum(8, 2, 1) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_drawn("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
 def test_the_model_is_that_of_the_simulation_bit_for_bit(
     silos: Callable[..., Federation], tiny_settings: SettingsFactory, method: str
@@ -137,6 +138,7 @@ def test_without_clip_and_noise_it_is_the_plain_secure_sum_bit_for_bit(tiny_sett
     assert same(plain, weights_after(build(tiny_settings, "method=fedavg", nothing)))
 
 
+@pytest.mark.long
 def test_workers_and_one_process_give_the_same_run(tiny_settings: SettingsFactory) -> None:
     asked = ("method=dapperfl_slim", shared(sums="threshold: 3, min_holders: 2"), "comm_round=1")
     assert same(weights_after(build(tiny_settings, *asked)), weights_after(build(tiny_settings, *asked, "workers=2")))

@@ -144,6 +144,7 @@ def test_a_model_that_is_not_finite_is_rolled_back(silos: Callable[..., Silos]) 
         assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(sorted(METHODS), quick=("dapperfl", "fdse")))
 def test_honest_uploads_of_every_method_are_of_a_size(silos: Callable[..., Silos], name: str) -> None:
     model = ("model=lenet5", "width=6") if name in ("fedcmd", "fedap") else ()

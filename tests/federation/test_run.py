@@ -62,6 +62,7 @@ def test_a_ledger_is_never_overwritten(tiny_settings: SettingsFactory, tmp_path:
     assert (tmp_path / "ledger.jsonl").read_text() == "somebody's results\n"
 
 
+@pytest.mark.long
 def test_torn_ledgers_keep_their_rounds_and_damaged_ones_are_refused_by_line(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_partial_aggregation_of_slim_uploads_learns(tiny_settings: SettingsFacto
     assert scores.global_accuracy > 30  # 10 % is chance
 
 
+@pytest.mark.long
 def test_a_diverged_loss_can_be_written_and_read(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     writer, experiment = LedgerWriter(tmp_path / "ledger.jsonl"), build_experiment(tiny_settings("epochs=1"))
     _, records = simulate(experiment)

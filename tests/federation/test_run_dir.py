@@ -100,6 +100,7 @@ def test_what_cannot_be_resumed_is_refused(experiment: Experiment, tmp_path: Pat
         open_run_dir(experiment, tmp_path, resume=True)
 
 
+@pytest.mark.long
 def test_a_run_is_finished_with_its_last_global_model(
     settings: Settings, experiment: Experiment, tmp_path: Path
 ) -> None:
@@ -155,6 +156,7 @@ def test_who_is_refused_a_folder_leaves_it_to_others(experiment: Experiment, tmp
         other.kill()
 
 
+@pytest.mark.long
 def test_a_run_without_its_ledger_is_begun_anew_only_when_told_to(experiment: Experiment, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     simulate(experiment, run_dir=run_dir)

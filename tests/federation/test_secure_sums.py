@@ -42,6 +42,7 @@ def test_the_model_is_the_plain_one_but_for_rounding_and_for_what_too_few_hold(
     assert not same(plain, secure)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", first_and_drawn("heterofl", "fedavg", "fedrolex", "dapperfl_slim"))
 def test_one_process_and_workers_come_to_the_same_model_bit_for_bit(
     tiny_settings: SettingsFactory, method: str

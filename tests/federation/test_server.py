@@ -33,6 +33,7 @@ def test_unexpected_uploads_are_refused(tiny_settings: SettingsFactory) -> None:
     assert [client.client for client in record.clients] == [chosen[0]]  # those who answered make the round
 
 
+@pytest.mark.long
 def test_samples_of_clients_differ_by_round_and_repeat_by_seed(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings("client_num_per_round=4", "epochs=1", "comm_round=3", "method=fedavg")
     taking_part = [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
@@ -103,6 +104,7 @@ def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> 
     assert plain.validation_scores is None
 
 
+@pytest.mark.long
 def test_bf16_trains_another_model_from_fp32_weights(tiny_settings: SettingsFactory) -> None:
     full, half = (
         simulate(build_experiment(tiny_settings("comm_round=1", f"precision={precision}")))[0].state.weights

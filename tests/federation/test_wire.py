@@ -83,6 +83,7 @@ def test_counts_are_whole_numbers_and_nothing_like_them(
             codec.decode(framed(json.dumps(changed).encode(), body))
 
 
+@pytest.mark.long
 def test_bytes_on_the_wire_are_the_accounted_ones_within_two_percent() -> None:
     experiment = build_experiment(load_settings([DIGITS], ["client_share=0.05", "epochs=1"]))
     codec, (server, uploads) = codec_of(experiment), messages_of(experiment)
@@ -158,6 +159,7 @@ def test_a_clients_memory_travels_with_its_messages(tiny_settings: SettingsFacto
     assert all(tensor.equal(received.tensors[name]) for name, tensor in sent.tensors.items())
 
 
+@pytest.mark.long
 def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: SettingsFactory) -> None:
     ours, theirs = (build_experiment(tiny_settings(f"method={name}", "epochs=1")) for name in ("dapperfl", "fedavg"))
     _, uploads = messages_of(theirs)

@@ -432,7 +432,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_pools_process_trains_clients_one_after_another_and_says_so(tmp_path: Path) -> None:
     brought(tmp_path, load_of())
     (tmp_path / "sweep.py").write_text(SWEEP)

@@ -98,6 +98,7 @@ def test_widths_by_hand() -> None:
     assert leading_widths(hundred, 0.95, round_to=8) == leading_widths(hundred, 1.0) == {}
 
 
+@pytest.mark.long
 def test_one_full_submodel_with_frozen_steps_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:
     def weights(*overrides: str) -> dict[str, Tensor]:
         return simulate(build_experiment(tiny_settings(*SMALL, *overrides)))[0].state.weights

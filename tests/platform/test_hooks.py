@@ -45,6 +45,7 @@ def _private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["program"])
 
 
+@pytest.mark.long
 def test_every_client_hook_is_called_in_fedmls_order(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     args, experiment = prepared(tiny_settings, tmp_path, "workers=auto")  # which is one, as the trainer remembers
     dataset, model = platform.load(args)
@@ -74,6 +75,7 @@ def test_workers_under_fedmls_runner_train_the_same_model(tiny_settings: Setting
     assert list(aggregator.server.memories) == list(expected.memories) == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_aggregator_by_fedmls_list_equals_the_server(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     args, experiment = prepared(tiny_settings, tmp_path)
     dataset, model = platform.load(args)

@@ -66,7 +66,7 @@ def assert_same_model(folder: Path, weights: Mapping[str, torch.Tensor]) -> None
         assert torch.equal(saved[key], tensor), f"{folder.name}: {key} differs"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_in_process_and_grpc_train_the_same_model(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -68,6 +68,7 @@ def test_mistakes_stop_the_program_before_fedml_starts(
     assert started == []
 
 
+@pytest.mark.long
 def test_changed_args_are_honoured_and_checked(run_here: Callable[[str], None], program: Path, tmp_path: Path) -> None:
     changed = program.read_text().replace("    device =", "    args.comm_round = {}\n    device =")
     run_here(changed.format(1))

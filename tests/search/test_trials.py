@@ -174,6 +174,7 @@ def test_another_search_is_refused(
     assert SearchRecord.load(tmp_path) == record
 
 
+@pytest.mark.long
 def test_settings_of_the_machine_may_be_others(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     SearchRecord(plan=plan()).save(tmp_path)
     elsewhere = plan("output_dir=elsewhere", "checkpoint_every=2")

@@ -61,6 +61,7 @@ def settings_of(tiny_settings: SettingsFactory, silos: int, *overrides: str) -> 
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "noise"),
     sampled(

@@ -35,6 +35,7 @@ class Failing(RunObserver):
         return super().__getattribute__(name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("where", "when"),
     sampled(

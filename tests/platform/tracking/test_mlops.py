@@ -114,6 +114,7 @@ def test_the_platform_hears_how_a_client_ended(messenger: Messenger, caplog: pyt
     assert "was not told how this client ended (ConnectionError: broker gone)" in caplog.text
 
 
+@pytest.mark.long
 def test_a_lost_platform_is_reported_once_and_never_called_again(
     messenger: Messenger, run_record: RunRecord, tiny_settings: SettingsFactory, tmp_path: Any,
     caplog: pytest.LogCaptureFixture,
