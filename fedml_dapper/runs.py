@@ -12,7 +12,7 @@ import rich
 from rich.console import Console
 from torch import nn
 
-from fedml_dapper.config import Settings, check, load_with_notes
+from fedml_dapper.config import Settings, check, load_with_notes, path_of
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import RunSummary, progress_for, result_table, summarise, write_run_report
 from fedml_dapper.evaluation.terminal import say
@@ -83,7 +83,7 @@ class Run:
     """Where its settings, ledger, checkpoints and global model are."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder).expanduser()
+        self.folder = path_of(folder)
         self._record, self._rounds = read_ledger(self.folder / LEDGER_NAME)
 
     @classmethod

@@ -96,12 +96,21 @@ def test_a_dollar_in_a_name_that_is_there_is_a_letter(home: Path) -> None:
     )
 
 
-@pytest.mark.long
-def test_programs_may_write_them_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("written", ["~", "$PLACE"])
+def test_programs_may_write_them_too(home: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
     brought(home, load_of())
-    run = fedml_dapper.run("~/experiment.yaml", output="~/run", progress=False)
+    run = fedml_dapper.run(f"{written}/experiment.yaml", output=f"{written}/run", progress=False)
     assert run.folder == home / "run"
-    assert fedml_dapper.Run.open("~/run").summary.rounds == 1
+    assert fedml_dapper.Run.open(f"{written}/run").summary.rounds == 1
+    assert fedml_dapper.load_model(f"{written}/run/global_model.safetensors").state_dict()
     assert os.listdir() == []
-    monkeypatch.setenv("DAPPER_DATA", "~/data")
+    monkeypatch.setenv("DAPPER_DATA", f"{written}/data")
     assert data_root(None) == home / "data"
+
+
+def test_a_name_that_is_too_long_is_none(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config file at .*aaa"):
+        load_settings("a" * 5000)
+    stranger = brought(home, load_of())
+    with pytest.raises(ConfigError, match=r"model_args.model: no file a+\.py"):
+        load_settings(stranger.experiment, {"model_args.model": f"{'a' * 5000}.py:Net"})

@@ -40,6 +40,7 @@ from fedml_dapper.config.loading import (
     read_silo_levels,
     read_yaml,
 )
+from fedml_dapper.config.paths import path_of
 from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.references import (
     ENTRY_POINTS,
@@ -110,6 +111,7 @@ __all__ = [
     "named_by_source",
     "parse_override",
     "parse_yaml",
+    "path_of",
     "read_silo_levels",
     "read_yaml",
     "rule",

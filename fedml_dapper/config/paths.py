@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from fedml_dapper.errors import ConfigError
+
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -23,3 +25,11 @@ def expanded(path: Path | str) -> Path:
         name = missing[1] or missing[2]
         raise ValueError(f"{text}: the environment has no variable {name}; set it, or write the path")
     return Path(written)
+
+
+def path_of(text: Path | str) -> Path:
+    """What somebody calls a file or folder, as :func:`expanded`; raises :class:`ConfigError` where that would not."""
+    try:
+        return expanded(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

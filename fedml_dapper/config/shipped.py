@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from fedml_dapper.config.paths import expanded
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.config.paths import path_of
 
 _IN_THE_PACKAGE = Path(__file__).parents[1] / "shipped"  # where setup.py maps config/ to
 _IN_A_CLONE = Path(__file__).parents[2] / "config"
@@ -19,12 +19,9 @@ def experiment_file(file: Path | str) -> Path:
 
     A path that is neither comes back as it is.
     """
-    try:
-        path = expanded(file)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    if path.exists() or path.is_absolute():
+    path = path_of(file)
+    if os.path.exists(path) or path.is_absolute():  # which a name that is too long does not make raise
         return path
     name = Path(*path.parts[1:]) if path.parts[:1] == ("config",) else path
     shipped = SHIPPED / name
-    return shipped if shipped.is_file() else path
+    return shipped if os.path.isfile(shipped) else path

@@ -148,6 +148,8 @@ class Items(Samples):
             raise self._unlike(items, places, error) from error
         if len({_names_of(item) for item in items}) > 1:  # of which collating keeps those of the first
             raise self._unlike(items, places, KeyError("dicts of other names"))
+        if len({_dtype_of(item) for item in items}) > 1:  # which collating makes one, so 0 to 255 is among 0 to 1
+            raise self._unlike(items, places, TypeError("inputs of several dtypes"))
         is_pair = isinstance(batch, list | tuple) and len(batch) == 2
         inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
         if inputs is None or not isinstance(targets, Tensor):
@@ -176,7 +178,7 @@ class Items(Samples):
 
     def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
         """What to raise where ``items`` make no batch: the first that is unlike the one before it, if that is it."""
-        wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape in all items"
+        wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
         looks = [_described(item) for item in items]
         odd = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
         name, index = self._place_of(places[odd])
@@ -203,6 +205,14 @@ def _names_of(item: object) -> frozenset[object]:
     """Under which names its input is several tensors; empty where it is not, or they have none."""
     given = item[0] if isinstance(item, list | tuple) and item else None
     return frozenset(given) if isinstance(given, Mapping) else frozenset()
+
+
+def _dtype_of(item: object) -> str:
+    """Of an input that is one tensor or array, empty for others; float64 is float32, which it becomes."""
+    given = item[0] if isinstance(item, list | tuple) and item else None
+    if not isinstance(given, Tensor | np.ndarray):
+        return ""
+    return str(given.dtype).removeprefix("torch.").replace("float64", "float32")
 
 
 def _at_most_float32(tensor: Tensor) -> Tensor:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets.class_numbers import count_classes
+from fedml_dapper.datasets.class_names import names_of_classes, notes_on_classes
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, what_was_raised
@@ -38,13 +38,15 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
         raise DataError(f"{_KEY}: {name} returns {_kind(returned)}; return {{domain: (train, test)}}, one or more")
     domains = tuple(_domain(name, str(domain), parts) for domain, parts in returned.items())
     _check_alike(name, domains)
+    parts = _all(domains)
+    classes = names_of_classes(f"{_KEY}: {name}", parts, args.classes)
     return Suite(
         name=name,
         domains=domains,
-        classes=_classes(name, domains, args),
+        classes=classes,
         client_share=None,
         swap_in_missing_classes=False,
-        notes=tuple(note for domain in domains for note in domain.notes),
+        notes=(*(note for domain in domains for note in domain.notes), *notes_on_classes(parts, classes)),
     )
 
 
@@ -105,6 +107,10 @@ def _part(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
 
 
 def _items(name: str, source: object) -> Items:
+    if isinstance(source, DataLoader):
+        raise DataError(
+            f"{name}: a DataLoader, and clients make batches of their own; give its data set, `loader.dataset`"
+        )
     if not isinstance(source, Sized) or isinstance(source, str | Mapping):
         raise DataError(
             f"{name}: {_kind(source)} has no length; give a map-style data set, with __len__ and __getitem__"
@@ -198,45 +204,6 @@ def _check_alike(name: str, domains: tuple[Domain, ...]) -> None:
         )
 
 
-def _classes(name: str, domains: tuple[Domain, ...], args: DataArgs) -> tuple[str, ...]:
-    """Names by label: those in the settings, those that the data sets state, or numbers."""
-    labelled = [one.labels for one in _all(domains) if one.labels is not None]
-    stated = args.classes if args.classes is not None else _stated_classes(name, domains)
-    if stated is None:
-        return _numbered(count_classes(f"{_KEY}: {name}", labelled))
-    classes = _numbered(stated) if isinstance(stated, int) else stated
-    highest = max((int(labels.max()) for labels in labelled), default=-1)
-    if highest >= len(classes):
-        raise DataError(
-            f"{_KEY}: {name} has the class {highest}{_where(highest, domains)}, and there are {len(classes)} classes;"
-            " they count from 0 (data_args.classes says how many)"
-        )
-    return classes
-
-
-def _where(label: int, domains: tuple[Domain, ...]) -> str:
-    """The first sample of the class ``label``, in brackets."""
-    for one in _all(domains):
-        if one.labels is not None and (found := torch.nonzero(one.labels == label)).numel():
-            return f" ({one.sources[0].name}, item {int(found[0])})"
-    return ""
-
-
-def _stated_classes(name: str, domains: tuple[Domain, ...]) -> tuple[str, ...] | None:
-    found = {
-        domain.name: tuple(str(one) for one in classes)
-        for domain in domains
-        for source in cast(Items, domain.train).sources
-        if isinstance(classes := source.stated("classes"), list | tuple)
-    }
-    if len(set(found.values())) > 1:
-        (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])
-        raise DataError(
-            f"{_KEY}: classes of {name} differ: {', '.join(ones)} in {first}, {', '.join(others)} in {second}"
-        )
-    return next(iter(found.values()), None)
-
-
 def _inputs_of(items: Items) -> str:
     return described(items.first.inputs, _look_of)
 
@@ -250,12 +217,8 @@ def _look_of(batch: Tensor) -> str:
     return f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape[1:])}"
 
 
-def _numbered(count: int) -> tuple[str, ...]:
-    return tuple(str(label) for label in range(count))
-
-
-def _all(domains: tuple[Domain, ...]) -> Iterator[Items]:
-    return (cast(Items, part) for domain in domains for part in domain.parts)
+def _all(domains: tuple[Domain, ...]) -> list[Items]:
+    return [cast(Items, part) for domain in domains for part in domain.parts]
 
 
 def _kind(found: object) -> str:

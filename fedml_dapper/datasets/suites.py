@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from fedml_dapper.config import DataArgs, short_name
+from fedml_dapper.config import DataArgs, path_of, short_name
 from fedml_dapper.datasets.digits import DIGITS
 from fedml_dapper.datasets.digits_offline import DIGITS_OFFLINE
 from fedml_dapper.datasets.domain import Suite
@@ -116,4 +116,4 @@ def _refuse(args: DataArgs, keys: Sequence[str]) -> None:
 
 def data_root(data_cache_dir: Path | None) -> Path:
     """Where data is looked for: the setting, else the environment variable ``DAPPER_DATA``, else ``data``."""
-    return data_cache_dir or Path(os.environ.get("DAPPER_DATA") or "data").expanduser()
+    return data_cache_dir or path_of(os.environ.get("DAPPER_DATA") or "data")

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedml_dapper import __version__
-from fedml_dapper.config import Reference, Settings, check, sources
+from fedml_dapper.config import Reference, Settings, check, path_of, sources
 from fedml_dapper.config.references import references
 from fedml_dapper.datasets import Preprocessing
 from fedml_dapper.errors import ConfigError, DataError
@@ -176,7 +176,7 @@ def load_model(path: Path | str) -> Backbone:
     of other kinds or of versions that did not write what is needed, :class:`ConfigError` where code is missing or is
     not what it was.
     """
-    file = read_model(Path(path).expanduser())
+    file = read_model(path_of(path))
     if file.origin is None:
         raise DataError(
             f"{path} was written by an earlier version, which did not say how its network is built; go by the run's"

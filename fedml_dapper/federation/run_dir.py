@@ -6,7 +6,7 @@ import shutil
 from datetime import datetime
 from pathlib import Path
 
-from fedml_dapper.config import short_name
+from fedml_dapper.config import path_of, short_name
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation.experiment import Experiment
@@ -36,7 +36,7 @@ def open_run_dir(
     Raises :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
     :class:`DataError` where another process is at it.
     """
-    settings, path = experiment.settings, None if path is None else Path(path).expanduser()
+    settings, path = experiment.settings, None if path is None else path_of(path)
     if path is None:
         if resume or restart:
             asked = "--resume" if resume else "--restart"

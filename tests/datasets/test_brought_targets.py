@@ -21,6 +21,7 @@ class Pairs(list): pass
 def TensorDataset(x, y): return Pairs(zip(x, y))
 """
 """Items in a list, of whose targets nothing is known beforehand."""
+GIVEN = "return {'a': (data, data)}"
 
 MASKS = """
 class Net(nn.Sequential):
@@ -80,15 +81,18 @@ def test_an_item_unlike_the_others_is_named(tmp_path: Path, items: str, message:
     assert message in line
 
 
-def test_a_shape_unlike_the_others_is_named_when_it_is_trained_on(tmp_path: Path) -> None:
-    ragged = "z = [(a if i != 9 else a[:, :6], int(b)) for i, (a, b) in enumerate(zip(x, y))]; return {'a': (z, z)}"
-    result = brought(tmp_path, load_of(ragged)).run()
+@pytest.mark.parametrize(
+    ("odd", "look"),
+    [("a[:, :6]", "float32 (3, 6, 8)"), ("(a * 255).byte()", "uint8 (3, 8, 8)")],
+    ids=["shape", "dtype"],
+)
+def test_an_input_unlike_the_others_is_named_when_it_is_trained_on(tmp_path: Path, odd: str, look: str) -> None:
+    mixed = f"z = [(a if i != 9 else {odd}, int(b)) for i, (a, b) in enumerate(zip(x, y))]; return {{'a': (z, z)}}"
+    result = brought(tmp_path, load_of(mixed)).run()
     assert result.exit_code == 2
     [line] = [line for line in result.stderr.splitlines() if line.startswith("fedml-dapper: ")]
     assert "my_data, domain a, t" in line
-    assert (
-        "item 9 is (Tensor float32 (3, 6, 8), int)" in line or "is (Tensor float32 (3, 8, 8), int), and item 9" in line
-    )
+    assert f"item 9 is (Tensor {look}, int)" in line or "is (Tensor float32 (3, 8, 8), int), and item 9" in line
 
 
 RAISING = """
@@ -287,3 +291,49 @@ def test_what_a_data_set_says_of_itself_may_raise(tmp_path: Path, raising: str, 
     line = brought(tmp_path, SAYING.format(raising=raising) + code).complaint()
     assert "my_data, domain a, train: " in line
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "note"),
+    [
+        ("y = y + 1", "the class 0, so nothing trains the network's output for it; classes count from 0: where yours"),
+        ("y = torch.where(y == 2, 3, y)", "no item of any domain has the class 2, so nothing trains"),
+        ("y = y * 20", "the class 1, 2, 3, 4, 5 and 52 more, so"),
+    ],
+)
+def test_classes_that_nobody_has_are_said(tmp_path: Path, lines: str, note: str) -> None:
+    stranger = brought(tmp_path, load_of(lines))
+    [said] = stranger.suite.notes
+    assert note in said
+    assert said in " ".join(stranger.run().output.split())
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        "['ant', 'bee', 'cat', 'dog']",
+        "np.array(['ant', 'bee', 'cat', 'dog'])",
+        "{'bee': 1, 'ant': 0, 'dog': 3, 'cat': 2}",
+        "{0: 'ant', 1: 'bee', 3: 'dog', 2: 'cat'}",
+    ],
+)
+def test_names_of_classes_come_in_any_usual_form(tmp_path: Path, classes: str) -> None:
+    suite = brought(tmp_path, load_of("data = TensorDataset(x, y)", f"data.classes = {classes}", GIVEN)).suite
+    assert suite.classes == ("ant", "bee", "cat", "dog")
+    assert suite.notes == ()
+
+
+@pytest.mark.parametrize("classes", ["4", "'abcd'", "{'ant', 'bee'}", "{'ant': 1, 'bee': 2}", "[]"])
+def test_names_in_other_forms_are_not_taken_and_that_is_said(tmp_path: Path, classes: str) -> None:
+    suite = brought(tmp_path, load_of("data = TensorDataset(x, y)", f"data.classes = {classes}", GIVEN)).suite
+    assert suite.classes == ("0", "1", "2", "3")
+    [note] = suite.notes
+    assert "domain a, train: its `classes`, a" in note
+    assert "name no classes; a list has the name of class 0 first" in note
+
+
+def test_a_loader_is_no_data_set(tmp_path: Path) -> None:
+    lines = ("loader = torch.utils.data.DataLoader(TensorDataset(x, y))", "return {'a': (loader, loader)}")
+    line = brought(tmp_path, load_of(*lines)).complaint()
+    assert line.endswith("domain a, train: a DataLoader, and clients make batches of their own; give its data set,"
+                         " `loader.dataset`")  # fmt: skip

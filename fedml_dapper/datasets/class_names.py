@@ -1,0 +1,106 @@
+"""The classes of data of one's own: their names, how many there are, and which of them nobody has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from fedml_dapper.datasets.class_numbers import count_classes
+from fedml_dapper.datasets.items import Items
+from fedml_dapper.errors import DataError
+
+_MOST_NAMED = 5
+
+
+def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[str] | None) -> tuple[str, ...]:
+    """Names by label: those that are ``asked`` for, or how many; else those that the data sets state, or numbers.
+
+    ``where`` begins each message. Raises :class:`DataError` where data sets state different ones, or a part has a label
+    beyond them.
+    """
+    labelled = [one.labels for one in parts if one.labels is not None]
+    stated = asked if asked is not None else _stated_by_all(where, parts)
+    if stated is None:
+        return _numbered(count_classes(where, labelled))
+    classes = _numbered(stated) if isinstance(stated, int) else tuple(stated)
+    highest = max((int(labels.max()) for labels in labelled), default=-1)
+    if highest >= len(classes):
+        raise DataError(
+            f"{where} has the class {highest}{_first_place(highest, parts)}, and there are {len(classes)} classes;"
+            " they count from 0 (data_args.classes says how many)"
+        )
+    return classes
+
+
+def notes_on_classes(parts: Sequence[Items], classes: Sequence[str]) -> tuple[str, ...]:
+    """What is to be said of ``classes``, by label: that nobody has some of them, or that names were not understood."""
+    return (*_not_understood(parts), *_missing(parts, classes))
+
+
+def _missing(parts: Sequence[Items], classes: Sequence[str]) -> list[str]:
+    labelled = [one.labels for one in parts if one.labels is not None]
+    if not labelled:
+        return []
+    occurring = set(torch.unique(torch.cat(labelled)).tolist())
+    missing = [label for label in range(len(classes)) if label not in occurring]
+    if not missing:
+        return []
+    named = ", ".join(str(label) for label in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    note = f"no item of any domain has the class {named}{more}, so nothing trains the network's output for it"
+    if missing[0] == 0:
+        note += "; classes count from 0: where yours count from 1, give target - 1"
+    return [note]
+
+
+def _not_understood(parts: Sequence[Items]) -> list[str]:
+    return [
+        f"{source.name}: its `classes`, a {type(stated).__name__}, name no classes; a list has the name of class 0"
+        " first (or set data_args.classes)"
+        for one in parts
+        for source in one.sources
+        if (stated := source.stated("classes")) is not None and _names(stated) is None
+    ][:1]
+
+
+def _stated_by_all(where: str, parts: Sequence[Items]) -> tuple[str, ...] | None:
+    found = {
+        source.name: names
+        for one in parts
+        for source in one.sources
+        if (names := _names(source.stated("classes"))) is not None
+    }
+    if len(set(found.values())) > 1:
+        (first, ones), (second, others) = next((a, b) for a in found.items() for b in found.items() if a[1] != b[1])
+        raise DataError(f"{where}: classes differ: {', '.join(ones)} in {first}, {', '.join(others)} in {second}")
+    return next(iter(found.values()), None)
+
+
+def _names(stated: object) -> tuple[str, ...] | None:
+    """Names by label from a list, an array, or a dict from or to labels; None from anything else."""
+    if isinstance(stated, np.ndarray):
+        stated = stated.tolist()
+    elif isinstance(stated, Mapping):
+        stated = _by_label(stated)
+    return tuple(str(one) for one in stated) if isinstance(stated, list | tuple) and stated else None
+
+
+def _by_label(stated: Mapping[object, object]) -> list[object] | None:
+    """The names of ``{name: label}`` or ``{label: name}``, in order; None where the labels are not 0, 1, 2 ..."""
+    names = {key: name for key, name in stated.items() if isinstance(key, int)}
+    names = names or {label: name for name, label in stated.items() if isinstance(label, int)}
+    return [names[label] for label in range(len(names))] if names.keys() == set(range(len(stated))) else None
+
+
+def _first_place(label: int, parts: Sequence[Items]) -> str:
+    """The first sample of the class ``label``, in brackets."""
+    for one in parts:
+        if one.labels is not None and (found := torch.nonzero(one.labels == label)).numel():
+            return f" ({one.sources[0].name}, item {int(found[0])})"
+    return ""
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(str(label) for label in range(count))
