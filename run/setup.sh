@@ -17,7 +17,12 @@ fi
 
 echo "Installing into .venv (about 6 GB with torch's GPU libraries; a few minutes, once) ..."
 [[ -x .venv/bin/python ]] || "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt \
-    --editable '.[mpi,dev]'
-.venv/bin/python -m compileall -qq -j 0 .venv/lib || true # on all cores; a few files are for other Pythons
+install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile)
+if [[ $(uname -sm) == "Linux x86_64" ]]; then # pip keeps one core busy; what goes wrong here does so below, and is said
+    grep -v '^#' constraints.txt | xargs -P "$(nproc)" -n 20 "${install[@]}" --no-deps 2>/dev/null || true
+fi
+"${install[@]}" --constraint constraints.txt --editable '.[mpi,dev]'
+# what a run imports is compiled now, also where Python is told to keep no bytecode
+PYTHONDONTWRITEBYTECODE='' .venv/bin/python -W ignore -c \
+    'import fedml, torch_pruning, fedml_dapper.commands.experiment, fedml_dapper.evaluation.report' >/dev/null
 echo "$wanted" >"$stamp"

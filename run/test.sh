@@ -14,6 +14,7 @@ beside "ruff format" .venv/bin/ruff format --check .
 beside mypy .venv/bin/mypy
 beside spelling .venv/bin/codespell ./*.md docs fedml_dapper config run data/README.md benchmarks examples
 
+export PYTHONDONTWRITEBYTECODE='' # hundreds of processes import the same
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # there is a process a core already
 failed=()
 .venv/bin/pytest --numprocesses auto --dist worksteal --seconds "$@" || failed=(tests)

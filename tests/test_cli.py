@@ -57,7 +57,7 @@ def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path,
     assert len(read_ledger(folder / "ledger.jsonl")[1]) == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_run_as_json_prints_one_document_and_writes_everything(
     experiment: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -252,7 +252,7 @@ def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_pat
     assert "data/README.md" in missing.stderr
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_report_is_written_again_from_the_ledger_alone(tmp_path: Path, tiny_settings: SettingsFactory) -> None:
     simulate(
         build_experiment(tiny_settings("epochs=1", "client_share=0.03")), [LedgerWriter(tmp_path / "ledger.jsonl")]

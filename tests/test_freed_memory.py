@@ -39,7 +39,7 @@ def numbers_of(program: str) -> list[float]:
     return [float(number) for number in answer.stdout.split()]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="glibc's ways")
 def test_what_a_step_frees_serves_the_next_one() -> None:
     """The last six of ten steps ask the system for no more pages than would fill a step's activations."""

@@ -187,7 +187,7 @@ def test_by_its_exit_code_and_not_by_a_signal(tmp_path: Path) -> None:
     assert (process.returncode, stderr) == (INTERRUPTED, f"it: {GOING_ON}\n")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_where_a_library_made_another_error_of_it_too(tmp_path: Path) -> None:
     process = started(OF_WHICH_A_LIBRARY_MAKES_ANOTHER_ERROR, tmp_path)
     _, stderr = process.communicate(timeout=WITHIN_S)

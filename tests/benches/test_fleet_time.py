@@ -46,7 +46,7 @@ def test_page_and_figure_show_it(folder) -> None:
     assert (folder / FIGURES_NAME / "over_time.png").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_a_clock_in_every_run_there_is_nothing_to_compare(store) -> None:
     folder = store.bench(["FedAvg", "Quick"], seeds=(1,))
     store.cell("FedAvg", 1, [52, 64, 76])

@@ -143,7 +143,7 @@ run(tiny_cells(rounds=4, methods=("dapperfl",)), Path({str(tmp_path / "killed")!
     assert (ledger.parent / DIAGNOSIS_NAME).read_text() == (whole / DIAGNOSIS_NAME).read_text()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_when_the_time_is_up_running_cells_stop_and_go_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

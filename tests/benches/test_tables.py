@@ -131,7 +131,7 @@ def test_submodels_are_those_of_clients_that_are_sent_slim_models(store):
     assert (row.worst.mean, row.worst.n) == (20, 1)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_devices_get_is_read_in_the_chosen_round(store):
     folder = store.bench(["Ours", "Plain"], seeds=(1, 2))
     for seed in (1, 2):

@@ -57,7 +57,7 @@ def without_seconds(rounds: list[RoundRecord]) -> list[dict[str, Any]]:
     return [{**record, "clients": [{**one, "seconds": 0} for one in record["clients"]]} for record in plain]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_page_s_clock_goes_over_the_shipped_fleet(experiment: Path, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text(encoding="utf-8")
     found = re.search(r"```yaml\n(# clock.yaml.*?)```", page, re.DOTALL)
@@ -70,7 +70,7 @@ def test_the_page_s_clock_goes_over_the_shipped_fleet(experiment: Path, tmp_path
         assert build_experiment(settings).clock is not None
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_clock_that_waits_changes_nothing_but_the_time(tiny_settings: SettingsFactory) -> None:
     ended = []
     for overrides in ((fleet(jitter=0.2),), (f"dapper_args.fleet={json.dumps(FLEET)}",)):
@@ -206,7 +206,7 @@ def test_devices_that_are_off_do_not_take_part(tiny_settings: SettingsFactory, t
     assert records[0].clock != records[1].clock
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("beside", "message"),
     [

@@ -50,7 +50,7 @@ def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp
     assert rows["data of other suites"]["todo"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_command_prints_a_table_and_exits_with_2_when_something_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

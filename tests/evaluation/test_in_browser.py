@@ -141,7 +141,7 @@ def test_it_fits_it_can_be_read_and_the_browser_has_no_complaints(
     assert dark == (theme == "dark")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_breaks_the_policy_is_not_let_through_and_is_seen_here(page: Page, tmp_path: Path, file: Path) -> None:
     html = file.read_text().replace("<p>", '<p style="color: red">', 1).replace("</h1>", "</h1><script>0</script>", 1)
     (tmp_path / "broken.html").write_text(html)

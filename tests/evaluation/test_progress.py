@@ -60,7 +60,7 @@ def test_within_a_long_round_the_log_says_where_it_is(tiny_settings: Callable[..
     assert max(map(len, lines.getvalue().splitlines())) <= 80
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_short_round_says_nothing_before_its_end(tiny_settings: Callable[..., Settings]) -> None:
     lines, experiment = StringIO(), build_experiment(tiny_settings("method=fedavg", "comm_round=1", "epochs=1"))
     simulate(experiment, [LogProgress(Console(file=lines, width=80), experiment, every_s=600)])

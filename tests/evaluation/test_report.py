@@ -56,7 +56,7 @@ def _sheet(*pictures: Image.Image) -> ContactSheet:
     return ContactSheet(("zero", "one"), dict.fromkeys(("mnist", "usps"), pictures))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_silos_that_no_list_names_are_counted_and_have_rows(make_run, make_round, write):
     rounds = [make_round(1, 40, 50), make_round(2, 90, 40)]
     settings = {"common_args": {"training_type": "cross_silo"}, "data_args": {"partition": "own"}}
@@ -219,7 +219,7 @@ def test_many_clients_share_rows(make_run, make_round, write):
     assert "200 usps 2 0.5 12000" in text
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_every_device_has_the_figure_of_what_it_carries(make_run, make_round, write):
     levels = [LevelFigures(level=level, accuracy=50, domain_accuracy={"mnist": 40, "usps": 60}) for level in (1, 2)]
     sent = DeviceFigures(levels=tuple(levels), clients=(81.5, None, 62.5), accuracy=None, worst=62.5)

@@ -48,7 +48,7 @@ def test_a_method_that_does_not_slim_has_the_whole_model_only(tmp_path: Path) ->
         choose(run, level=4)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -136,7 +136,7 @@ def test_who_cannot_adapt_is_told(tmp_path: Path, shots: Path) -> None:
         adapt(alone, shots)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_masks_are_exported_and_pictures_of_ones_own_are_not_for_them(tmp_path: Path, shots: Path) -> None:
     config = ROOT / "examples" / "segmentation" / "shapes.yaml"
     few = ("client_num_in_total=2", "client_num_per_round=2", "max_clients_per_domain=1", "image_size=null")

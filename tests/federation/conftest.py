@@ -24,8 +24,8 @@ def _few_test_images(few_test_images: None) -> None:
 
 @pytest.fixture
 def tiny_settings(tiny_settings: Callable[..., Settings]) -> Callable[..., Settings]:
-    """As everywhere, with two batches a client."""
-    return partial(tiny_settings, "client_share=0.04")
+    """As everywhere, with a client a level, of two batches each."""
+    return partial(tiny_settings, "client_share=0.04", "client_num_in_total=5", "client_num_per_round=5")
 
 
 @pytest.fixture(scope="session")

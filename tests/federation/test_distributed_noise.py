@@ -138,13 +138,13 @@ def test_without_clip_and_noise_it_is_the_plain_secure_sum_bit_for_bit(tiny_sett
     assert same(plain, weights_after(build(tiny_settings, "method=fedavg", nothing)))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_workers_and_one_process_give_the_same_run(tiny_settings: SettingsFactory) -> None:
     asked = ("method=dapperfl_slim", shared(sums="threshold: 3, min_holders: 2"), "comm_round=1")
     assert same(weights_after(build(tiny_settings, *asked)), weights_after(build(tiny_settings, *asked, "workers=2")))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_resumed_run_has_the_same_noise_and_account(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     asked = ("method=fedavg", shared(), "comm_round=3", "checkpoint_every=1")
     server, records = simulate(build(tiny_settings, *asked), run_dir=tmp_path / "whole")
@@ -157,7 +157,7 @@ def test_a_resumed_run_has_the_same_noise_and_account(tiny_settings: SettingsFac
     assert "noise multiplier 0.8, clip 0.5, added by clients together" in note
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_silos_draw_noise_that_nobody_can_repeat_unless_they_are_told(silos: Callable[..., Federation]) -> None:
     told, by_default = shared(), shared().replace(", noise_seed: run", "")
     found = []

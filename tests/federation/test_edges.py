@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,12 @@ EDGES = [
     {"rank": 12, "silos": [2, 3], "server_address": "edge-b:8890"},
 ]
 """Of ten silos; 6 to 9 call the server itself."""
+
+
+@pytest.fixture
+def tiny_settings(tiny_settings: SettingsFactory) -> SettingsFactory:
+    """With as many clients as the silos above."""
+    return partial(tiny_settings, "client_num_in_total=10", "client_num_per_round=10")
 
 
 def across_silos(settings: Settings, edges: object = EDGES) -> Settings:

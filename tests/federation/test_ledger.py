@@ -75,7 +75,7 @@ def test_what_is_gone_on_from_ends_where_a_round_is_missing(
     assert (found[0], [record.round for record in found[1]]) == (run, [1, 2])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_rounds_that_are_not_each_other_s_or_the_run_s_are_said(
     tiny_settings: Callable[..., Settings], tmp_path: Path
 ) -> None:

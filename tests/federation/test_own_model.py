@@ -150,7 +150,7 @@ def test_fedavg_on_it_is_fedavg_written_by_hand_bit_for_bit(own: SettingsFactory
     assert all(torch.equal(tensor, server.state.weights[name]) for name, tensor in weights.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_dropout_follows_from_the_seed_and_a_resumed_run_goes_on_bit_for_bit(
     own: SettingsFactory, tmp_path: Path
 ) -> None:

@@ -111,7 +111,7 @@ def test_unless_asked_for_nothing_personal_is_measured(tiny_settings: SettingsFa
     assert records[0].clients[0].accuracy_before is None
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_evaluation_leaves_no_trace(tiny_settings: SettingsFactory) -> None:
     plain, _ = simulate(build_experiment(tiny_settings(*FEW)))
     measured, _ = simulate(build_experiment(tiny_settings(*FEW, "personal=true")))

@@ -186,7 +186,7 @@ def test_rounds_that_the_ledger_lost_are_run_again(
     assert_same_end(whole, again, cut)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_with_no_usable_checkpoint_it_starts_over_and_says_so(
     settings: Settings, whole: Undisturbed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -235,7 +235,7 @@ def test_whatever_cuts_a_run_short_no_finished_round_is_repeated(undisturbed: Un
     assert_same_end(whole, again, tmp_path / "cut")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("line", first_and_drawn(b"torn", b"whole", b"missing"))
 def test_an_interrupt_while_the_ledger_is_written_costs_only_what_is_not_in_it(
     undisturbed: UndisturbedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes

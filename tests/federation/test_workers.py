@@ -118,7 +118,7 @@ def test_the_same_bits_for_every_method(undisturbed: UndisturbedRuns, tmp_path: 
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -307,8 +307,9 @@ def test_as_many_workers_as_cores_have_room_for(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if omp is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
-    division = build_experiment(tiny_settings("width=4", "image_size=8", "method=fedavg")).division
-    found = plan.plan_workers(tiny_settings("workers=auto", *overrides), division)
+    ten = ("client_num_in_total=10", "client_num_per_round=10")
+    division = build_experiment(tiny_settings("width=4", "image_size=8", "method=fedavg", *ten)).division
+    found = plan.plan_workers(tiny_settings("workers=auto", *ten, *overrides), division)
     assert (found.count, found.threads) == expected
 
 

@@ -63,7 +63,7 @@ def fleet(boards: list[str], **values: object) -> str:
     return f"dapper_args.fleet={json.dumps({'devices': boards, 'network': 'flash_p50', 'round_s': 6, **values})}"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["heterofl", pytest.param("dapperfl_slim", marks=pytest.mark.nightly)])
 def test_every_client_gets_the_largest_model_that_its_device_can_run(
     tiny_settings: SettingsFactory, boards: list[str], method: str

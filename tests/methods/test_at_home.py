@@ -96,7 +96,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
     return ours.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in ours.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", sampled(["dapperfl", "fedrolex", "scalefl"], always=("dapperfl",)))
 def test_an_experiment_file_switches_it_on(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
     (tmp_path / "home.yaml").write_text(AT_HOME)

@@ -140,7 +140,7 @@ def test_statistics_are_measured_after_training_unless_tracked(tiny_settings: Se
     assert all(torch.equal(tensor, measured.weights[name]) for name, tensor in expected.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_dense_model_s_statistics_are_measured_on_all_clients_before_every_test(
     tiny_settings: SettingsFactory,
 ) -> None:

@@ -36,7 +36,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
     expected, plain = play(fedavg, 2)
     found, uploads = play(ditto(fedavg), 2)
@@ -51,7 +51,7 @@ def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
         assert not torch.equal(own[name], uploads[4].weights[name])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_without_its_term_the_personal_models_are_those_of_stand_alone_training(fedavg: Experiment) -> None:
     alone, _ = play(replace(fedavg, method=Local(LocalParams(), fedavg.method.problem)), 2)
     free, _ = play(ditto(fedavg, mu=0), 2)

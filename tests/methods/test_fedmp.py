@@ -117,7 +117,7 @@ def test_bandits_learn_from_estimated_times_only(tiny_settings: SettingsFactory)
     assert json.loads(json.dumps(server.state.memory.values)) == server.state.memory.values
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_eucb_runs_repeat_and_restart_from_memory(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings("method=fedmp", EUCB, LEVELS, *FEW, "comm_round=3")
     experiments = [build_experiment(settings) for _ in range(2)]

@@ -67,7 +67,7 @@ def test_each_step_trains_a_width_up_to_the_client_s_own(
         assert drawn.count(width) / 80 == pytest.approx(1 / len(widths), abs=0.17)  # 3.5 standard deviations
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_draws_follow_from_seed_client_and_round(tiny_settings: SettingsFactory) -> None:
     def draws(client_id: int, completed: int, *overrides: str) -> list[int]:
         method, client, server = opened(build_experiment(tiny_settings(*FEW, *LEVELS, *overrides)), client_id)

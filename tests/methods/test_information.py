@@ -57,7 +57,7 @@ def test_predictions_get_more_certain_and_no_less_diverse_by_gains_and_biases_al
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_it_repeats_bit_for_bit_and_labels_do_not_matter(trained: tuple[Backbone, ClientData]) -> None:
     model, data = trained
     again = copy.deepcopy(model)

@@ -71,7 +71,7 @@ def test_it_convolves_with_the_formula_s_filters(kernel: int, stride: int) -> No
     assert torch.allclose(layer(IMAGES), scaled(IMAGES), atol=1e-4)  # only the filters' directions count
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_activations_keep_their_scale_whatever_the_width() -> None:
     images = torch.randn(64, 3, 32, 32, generator=torch.Generator().manual_seed(7))
     for width in (8, 64):

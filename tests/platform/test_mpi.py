@@ -163,7 +163,7 @@ def test_a_finished_run_waits_for_ranks_that_are_late_to_hear_so(config: Path, t
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl")[1]) == 1
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
     program.write_text(FAILING_PROGRAM)
@@ -195,7 +195,7 @@ def test_a_slow_rank_trains_fewer_clients_and_the_model_is_the_same(config: Path
     assert all(torch.equal(found[name], tensor) for name, tensor in server.state.weights.items())
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_single_process_is_told_how_to_start(config: Path, tmp_path: Path) -> None:
     finished = mpirun(1, tmp_path, "-m", "fedml_dapper", "--cf", config)
     assert finished.returncode == 2

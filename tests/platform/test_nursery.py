@@ -31,12 +31,14 @@ def start(tmp_path: Path) -> Starter:
     return fork
 
 
+@pytest.mark.nightly
 def test_it_is_a_process_with_all_that_is_its_own(start: Starter, tmp_path: Path) -> None:
     process = start("import os, sys\nprint(sys.argv, os.getcwd(), os.environ['HOME'], os.getpid())\nsys.exit(3)")
     assert process.wait(60) == process.poll() == 3
     assert (tmp_path / "output").read_text() == f"['program.py', 'one', 'two'] {tmp_path} /nowhere {process.pid}\n"
 
 
+@pytest.mark.nightly
 def test_an_exception_is_exit_code_1_and_a_traceback(start: Starter, tmp_path: Path) -> None:
     assert start("raise ValueError('on fire')").wait(60) == 1
     assert "ValueError: on fire" in (tmp_path / "output").read_text()
@@ -50,6 +52,7 @@ def test_a_killed_one_was_killed(start: Starter) -> None:
     assert process.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.nightly
 def test_one_that_ended_a_moment_ago_can_still_be_told_to(start: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
     process = start("pass")
     wait_until(lambda: not runs(process.pid))

@@ -110,7 +110,7 @@ def check_what_they_said(run_dir: Path) -> None:
         assert record.scores.domain_accuracy.keys() == tests.keys()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_late_silo_joins_and_one_comes_back_with_other_data(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_late_silo_joins_and_one_comes_back_with_other_data(
     assert joined() == [("1", "scans"), ("2", "blended"), ("2", "fonts"), ("3", "segments")]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_silo_that_is_refused_hears_why(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -26,7 +26,7 @@ def program(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_program_runs_offline_and_trains_what_the_core_trains(
     offline: OfflineProcess, program: Path, tiny_file: Path
 ) -> None:

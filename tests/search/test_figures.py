@@ -75,7 +75,7 @@ def test_importances_find_what_matters(record: SearchRecord) -> None:
     assert importances(few) == {}
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_figures_are_saved_as_pictures_and_for_print(record: SearchRecord, tmp_path: Path) -> None:
     files = save_figures(record, tmp_path)
     assert {file.name for file in files} == {

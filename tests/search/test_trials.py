@@ -57,7 +57,7 @@ def plan(tiny_settings: SettingsFactory) -> Callable[..., SearchPlan]:
     return make
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_score_is_the_ledgers_best_validation_accuracy(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     record = run_search(plan("comm_round=3"), tmp_path, trials=2)
     assert SearchRecord.load(tmp_path) == record
@@ -174,7 +174,7 @@ def test_another_search_is_refused(
     assert SearchRecord.load(tmp_path) == record
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_settings_of_the_machine_may_be_others(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     SearchRecord(plan=plan()).save(tmp_path)
     elsewhere = plan("output_dir=elsewhere", "checkpoint_every=2")

@@ -145,7 +145,7 @@ def test_a_silo_goes_on_with_a_new_certificate_when_the_old_one_is_revoked(
     assert read_certificate(own.certificates / "silo-1.pem").fingerprint in seen
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_broken_list_changes_nothing_and_is_said(
     start: Starter, own: SecureGrpcConfig, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

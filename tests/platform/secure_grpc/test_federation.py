@@ -74,7 +74,7 @@ def check_same_model(federation: Federation, settings: Settings) -> None:
     assert [record.scores for record in federation.rounds()] == [record.scores for record in rounds]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, other_certificates: Path,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
@@ -200,7 +200,7 @@ def test_rounds_do_not_wait_for_a_silo_that_floods_the_server(
     assert [record.absent for record in federation.rounds()] == [(3,)] * 2
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_line_that_is_cut_and_mended_costs_nothing_but_time(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -84,7 +84,7 @@ def server_statuses(messenger: Messenger) -> list[str]:
     return [message["status"] for topic, message in messenger.messages if topic.startswith("fl_server/flserver_agent")]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_the_platform_hears_how_a_run_ended(
     messenger: Messenger, tiny_settings: SettingsFactory, tmp_path: Any, run_record: RunRecord
 ) -> None:
@@ -114,7 +114,7 @@ def test_the_platform_hears_how_a_client_ended(messenger: Messenger, caplog: pyt
     assert "was not told how this client ended (ConnectionError: broker gone)" in caplog.text
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_lost_platform_is_reported_once_and_never_called_again(
     messenger: Messenger, run_record: RunRecord, tiny_settings: SettingsFactory, tmp_path: Any,
     caplog: pytest.LogCaptureFixture,
