@@ -208,7 +208,7 @@ def test_a_packed_ledger_may_be_a_bomb(experiment: Path) -> None:
 
 
 def test_a_name_may_be_too_long(experiment: Path) -> None:
-    check_refused(attempt("run", "-c", str(experiment), "--output", "o" * OVERLONG), "File name too long")
+    check_refused(attempt("run", "-c", str(experiment), "--output", "o" * OVERLONG), "too long for a file")
     check_refused(attempt("run", "-c", "c" * OVERLONG), "too long for a file")
 
 

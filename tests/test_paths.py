@@ -108,9 +108,10 @@ def test_programs_may_write_them_too(home: Path, monkeypatch: pytest.MonkeyPatch
     assert data_root(None) == home / "data"
 
 
-def test_a_name_that_is_too_long_is_none(home: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no config file at .*aaa"):
+def test_a_name_may_be_too_long(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^a+\.\.\.: a name that is too long for a file"):
         load_settings("a" * 5000)
     stranger = brought(home, load_of())
-    with pytest.raises(ConfigError, match=r"model_args.model: no file a+\.py"):
-        load_settings(stranger.experiment, {"model_args.model": f"{'a' * 5000}.py:Net"})
+    for key, text in {"model_args.model": "a.py:Net", "data_args.data_cache_dir": "a"}.items():
+        with pytest.raises(ConfigError, match=rf"{key}: .*a\.\.\.: a name that is too long for a file"):
+            load_settings(stranger.experiment, {key: "a" * 5000 + text})

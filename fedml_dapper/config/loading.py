@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +90,9 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
-    if not os.path.isfile(file):
+    if not file.is_file():
         raise ConfigError(
-            f"no config file at {file.absolute()!s:.1000}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
+            f"no config file at {file.absolute()}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
         )
     try:
         with file.open(encoding="utf-8") as stream:
@@ -161,7 +160,7 @@ class _Search:
 
     def find_if_there(self, path: Path, kind: Literal["file", "folder"] = "file") -> Path | None:
         for candidate in self._candidates(path):
-            if os.path.isfile(candidate) if kind == "file" else os.path.isdir(candidate):
+            if candidate.is_file() if kind == "file" else candidate.is_dir():
                 return candidate.resolve()
         return None
 

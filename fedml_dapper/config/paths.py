@@ -8,15 +8,20 @@ from pathlib import Path
 
 from fedml_dapper.errors import ConfigError
 
+_LONGEST = 255
+"""Bytes of a file's name, on all file systems in use."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def expanded(path: Path | str) -> Path:
     """``path`` with the home folder for ``~`` and the environment's values for ``$NAME`` and ``${NAME}``.
 
-    Raises :class:`ValueError` for a variable that is not set; a path that is there as it stands remains so.
+    Raises :class:`ValueError` for a variable that is not set, and for what is too long to name a file; a path that is
+    there as it stands remains so.
     """
     text = str(path)
+    if any(len(os.fsencode(part)) > _LONGEST for part in Path(text).parts):
+        raise ValueError(f"{text:.60}...: a name that is too long for a file")
     if (not text.startswith("~") and "$" not in text) or os.path.lexists(text):
         return Path(path)
     written = os.path.expandvars(os.path.expanduser(text))  # `a:~/b` is no home of anybody

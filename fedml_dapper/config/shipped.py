@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from fedml_dapper.config.paths import path_of
@@ -20,8 +19,8 @@ def experiment_file(file: Path | str) -> Path:
     A path that is neither comes back as it is.
     """
     path = path_of(file)
-    if os.path.exists(path) or path.is_absolute():  # which a name that is too long does not make raise
+    if path.exists() or path.is_absolute():
         return path
     name = Path(*path.parts[1:]) if path.parts[:1] == ("config",) else path
     shipped = SHIPPED / name
-    return shipped if os.path.isfile(shipped) else path
+    return shipped if shipped.is_file() else path
