@@ -14,6 +14,8 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.datasets.digits_offline import Rendered
 from fedml_dapper.datasets.sources import Request, Splits
 
+from .traced_once import traced_once
+
 pytest_plugins = ["tests.rings.seconds", "tests.rings.once_more"]
 
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
@@ -42,6 +44,13 @@ def few_test_images() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rendered, "read", read_few)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def networks_traced_once() -> Iterator[None]:
+    """For tests of what is done with a network's channels; folders that test how these are found do without it."""
+    with traced_once():
         yield
 
 

@@ -20,6 +20,8 @@ from .conftest import DIGITS
 from .holding import held_before
 from .waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
+
 SettingsFactory = Callable[..., Settings]
 SECONDS = re.compile(rb'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 COMMAND = [sys.executable, "-c", "from fedml_dapper.cli import main; main(prog_name='fedml-dapper')"]
@@ -57,7 +59,7 @@ def test_a_run_whose_ledger_is_gone_is_begun_anew_when_told_to(experiment: Path,
     assert len(read_ledger(folder / "ledger.jsonl")[1]) == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_run_as_json_prints_one_document_and_writes_everything(
     experiment: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -179,6 +181,7 @@ OWN_SERIES = """
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+
 
 def load():
     part = TensorDataset(torch.randn(8, 2, 12), torch.arange(8) % 2)

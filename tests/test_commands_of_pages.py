@@ -33,6 +33,9 @@ from .examples.pictures import draw, make_pictures
 from .grids import sampled
 from .test_prose import LISTS, PAGES, ROOT
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
+
+
 NOT_RUN = {
     r"bash (run/(setup|quickstart|test|docs)\.sh|\.ci/run)": "what runs the tests, or installs",
     r"source |export DAPPER_DATA": "of the reader's shell",

@@ -92,7 +92,7 @@ def test_the_table_ends_a_run_that_asks_for_it(folder: Path) -> None:
     assert "the 1 slowest:" in finished.stdout
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_what_passed_is_noted_and_left_out_the_next_time(folder: Path) -> None:
     (folder / "test_broken.py").write_text(BROKEN)
     (folder / "test_uses_the_package.py").write_text("def test_it():\n    import fedml_dapper.errors\n")

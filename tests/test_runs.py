@@ -27,6 +27,9 @@ from .grids import sampled
 from .holding import held_before
 from .waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
+
+
 SettingsFactory = Callable[..., Settings]
 SECONDS = re.compile(rb'"seconds":(\{[^}]*\}|[0-9.e-]+)')
 

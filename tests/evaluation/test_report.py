@@ -219,7 +219,7 @@ def test_many_clients_share_rows(make_run, make_round, write):
     assert "200 usps 2 0.5 12000" in text
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_every_device_has_the_figure_of_what_it_carries(make_run, make_round, write):
     levels = [LevelFigures(level=level, accuracy=50, domain_accuracy={"mnist": 40, "usps": 60}) for level in (1, 2)]
     sent = DeviceFigures(levels=tuple(levels), clients=(81.5, None, 62.5), accuracy=None, worst=62.5)

@@ -237,7 +237,7 @@ def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path)
     assert_refused(call("predict", out, picture), "is damaged or of another version", tmp_path / "nothing")
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_photograph_of_any_size_and_mode_is_taken(finished: FinishedRun, tmp_path: Path) -> None:
     out = tmp_path / "phone"
     assert call("export", finished.folder, "--format", "torchscript", "-o", out).exit_code == 0

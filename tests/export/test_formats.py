@@ -149,7 +149,7 @@ def test_a_program_without_this_package_gets_the_same(
         torch.testing.assert_close(torch.tensor(scores), expected, rtol=0, atol=1e-4, msg=name)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_file_does_not_say_where_it_was_made(exported_own: Exported, finished_own: FinishedRun, name: str) -> None:
     path = exported_own[MIDDLE, name][0] / FORMATS[name].file_name

@@ -124,7 +124,7 @@ def test_a_file_cut_anywhere_is_refused_by_name(shared: SharedFactory, tmp_path:
         load_checkpoint(path, experiment, CPU)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_bit_flipped_anywhere_is_noticed(shared: SharedFactory, tmp_path: Path) -> None:
     path, experiment = tmp_path / "file", shared()
     save_checkpoint(checkpoint(), experiment, path)

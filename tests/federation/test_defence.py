@@ -210,7 +210,7 @@ def test_quarantined_clients_are_left_out_and_come_back(federation: Callable[...
 # Robust aggregation
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("level", [5, pytest.param(1, marks=pytest.mark.nightly)])  # the slimmest, and the whole model
 def test_garbage_ruins_the_mean_and_not_what_is_robust(federation: Callable[..., Federation], level: int) -> None:
     wide = ("client_num_in_total=10", "client_num_per_round=10")

@@ -144,7 +144,7 @@ def test_workers_and_one_process_give_the_same_run(tiny_settings: SettingsFactor
     assert same(weights_after(build(tiny_settings, *asked)), weights_after(build(tiny_settings, *asked, "workers=2")))
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_resumed_run_has_the_same_noise_and_account(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     asked = ("method=fedavg", shared(), "comm_round=3", "checkpoint_every=1")
     server, records = simulate(build(tiny_settings, *asked), run_dir=tmp_path / "whole")

@@ -135,7 +135,7 @@ def test_epsilon_stands_in_the_ledger_and_a_resumed_run_has_the_same_noise(
     assert [record.privacy for record in later] == [record.privacy for record in records]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_secret_noise_is_other_noise_and_every_round_is_kept(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     secret = NOISY.replace("}", ", noise_seed: secret}")
     asked = ("method=fedavg", secret, "checkpoint_every=5", "checkpoints_kept=5", "comm_round=3")

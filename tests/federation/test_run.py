@@ -41,7 +41,7 @@ def test_a_repeated_run_gives_the_same_ledger_but_for_seconds(tiny_settings: Set
     assert first != ledger_text(tiny_settings("random_seed=2"), tmp_path / "3.jsonl")
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_ledger_reads_back_and_says_what_everyone_cost(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     experiment = build_experiment(tiny_settings())
     _, records = simulate(experiment, [LedgerWriter(tmp_path / "ledger.jsonl")])
@@ -63,7 +63,7 @@ def test_a_ledger_is_never_overwritten(tiny_settings: SettingsFactory, tmp_path:
     assert (tmp_path / "ledger.jsonl").read_text() == "somebody's results\n"
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_torn_ledgers_keep_their_rounds_and_damaged_ones_are_refused_by_line(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:

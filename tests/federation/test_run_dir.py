@@ -100,7 +100,7 @@ def test_what_cannot_be_resumed_is_refused(experiment: Experiment, tmp_path: Pat
         open_run_dir(experiment, tmp_path, resume=True)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_run_is_finished_with_its_last_global_model(
     settings: Settings, experiment: Experiment, tmp_path: Path
 ) -> None:

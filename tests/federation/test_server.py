@@ -33,7 +33,7 @@ def test_unexpected_uploads_are_refused(tiny_settings: SettingsFactory) -> None:
     assert [client.client for client in record.clients] == [chosen[0]]  # those who answered make the round
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_samples_of_clients_differ_by_round_and_repeat_by_seed(tiny_settings: SettingsFactory) -> None:
     settings = tiny_settings("client_num_per_round=4", "epochs=1", "comm_round=3", "method=fedavg")
     taking_part = [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
@@ -42,7 +42,7 @@ def test_samples_of_clients_differ_by_round_and_repeat_by_seed(tiny_settings: Se
     assert taking_part == [[c.client for c in record.clients] for record in simulate(build_experiment(settings))[1]]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
     _, records = simulate(build_experiment(tiny_settings("comm_round=4")))
     scores = [record.scores for record in records if record.scores is not None]
@@ -53,7 +53,7 @@ def test_best_and_same_round_values(tiny_settings: SettingsFactory) -> None:
             assert best == max(s.domain_accuracy[domain] for s in scores[:position])
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_skipped_rounds_are_not_scored_but_the_last_is(tiny_settings: SettingsFactory) -> None:
     _, records = simulate(build_experiment(tiny_settings("comm_round=3", "frequency_of_the_test=2", "epochs=1")))
     assert [record.scores is not None for record in records] == [False, True, True]
@@ -88,7 +88,7 @@ def test_uploads_are_folded_in_client_order_whatever_the_arrival(tiny_settings: 
     assert method.order == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_validation_samples_are_scored_apart(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings("data_args.validation_share=0.2", "comm_round=1"))
     server, [record] = simulate(experiment)

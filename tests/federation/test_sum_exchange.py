@@ -122,7 +122,7 @@ def test_a_round_that_all_have_opened_before_is_void(silos: Callable[..., Federa
     assert record.refused.keys() == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_server_does_not_ask_again(
     silos: Callable[..., Federation], tmp_path: Path
 ) -> None:

@@ -156,7 +156,7 @@ def test_no_method_takes_extras_that_it_does_not_know(tiny_settings: SettingsFac
     server.receive(upload)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_counters_as_high_as_they_may_be_leave_honest_uploads_in_bounds(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*FEW, "method=fedavg", "comm_round=3"))
     server, clients = Server(experiment), ClientSide(experiment)

@@ -159,7 +159,7 @@ def test_a_clients_memory_travels_with_its_messages(tiny_settings: SettingsFacto
     assert all(tensor.equal(received.tensors[name]) for name, tensor in sent.tensors.items())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_foreign_experiments_are_refused_naming_both_values(tiny_settings: SettingsFactory) -> None:
     ours, theirs = (build_experiment(tiny_settings(f"method={name}", "epochs=1")) for name in ("dapperfl", "fedavg"))
     _, uploads = messages_of(theirs)

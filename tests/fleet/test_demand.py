@@ -35,7 +35,7 @@ ROUNDS = (
 )  # fmt: skip
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("name", sampled(ROUNDS, always=("dapperfl",)))
 def test_a_round_s_work_is_what_a_client_really_runs(name: str, tiny_settings: SettingsFactory) -> None:
     """Relative to FedAvg's own round, since torch leaves out norms and the first layer's input gradient."""

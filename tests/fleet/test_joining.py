@@ -46,7 +46,7 @@ def joining(tiny_settings: SettingsFactory) -> Callable[..., JoiningDevices]:
     return build
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_silo_gets_the_level_that_a_simulated_client_of_its_device_would(
     tiny_settings: SettingsFactory, joining: Callable[..., JoiningDevices]
 ) -> None:

@@ -50,7 +50,7 @@ def test_the_page_s_method_runs(page: Path, tiny_settings: SettingsFactory) -> N
     assert not torch.allclose(moved[name], plain[name])
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_the_page_s_loss_is_what_clients_minimise(page: Path, tiny_settings: SettingsFactory) -> None:
     above = page.with_name("calibrated.yaml")
     shifted = final_weights(build_experiment(tiny_settings(*FEW, above=above)))

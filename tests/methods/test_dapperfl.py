@@ -151,7 +151,7 @@ def test_importance_is_taken_on_the_fused_weights(tiny_settings: SettingsFactory
     assert all(torch.equal(upload.weights[name], tensor) for name, tensor in kept.items())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_statistics_are_those_of_the_dense_epoch(tiny_settings: SettingsFactory) -> None:
     def statistics_after(epochs: int, choice: str) -> dict[str, Tensor]:
         experiment = build_experiment(tiny_settings(f"epochs={epochs}", params(bn_statistics=choice)))

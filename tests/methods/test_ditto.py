@@ -36,7 +36,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(tensor, right[name]) for name, tensor in left.items())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_global_path_is_fedavg_bit_for_bit(fedavg: Experiment) -> None:
     expected, plain = play(fedavg, 2)
     found, uploads = play(ditto(fedavg), 2)

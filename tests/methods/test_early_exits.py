@@ -158,7 +158,7 @@ def full_models(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     return build_experiment(load_settings([DIGITS], small))
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [DeepestDepthFL, DeepestScaleFL])
 def test_full_models_without_the_early_losses_are_fedavg_bit_for_bit(
     full_models: Experiment, kind: type[Method[Any]]
@@ -178,7 +178,7 @@ def test_a_network_of_one_stage_is_left_with_fedavg_bit_for_bit(full_models: Exp
     assert all(torch.equal(tensor, ours[key]) for key, tensor in fedavg.items())
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 @pytest.mark.parametrize("name", BOTH)
 def test_early_losses_move_the_network(full_models: Experiment, name: str) -> None:
     fedavg = simulate(full_models)[0].state.weights

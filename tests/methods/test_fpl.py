@@ -85,7 +85,7 @@ def test_class_means_by_hand() -> None:
     assert not found["prototypes"].requires_grad
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_terms_start_in_the_second_round_and_without_them_fpl_is_fedavg(fedavg: Experiment) -> None:
     plain, on = after_rounds(fedavg), after_rounds(fpl(fedavg))
     off = after_rounds(fpl(fedavg, contrast=False, consistency=False))

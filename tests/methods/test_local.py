@@ -54,7 +54,7 @@ def test_it_is_fedavg_of_one_client(fedavg: Experiment) -> None:
     assert not same(found[0], found[3])
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_kept_momentum_makes_the_rounds_one_run_of_sgd(fedavg: Experiment) -> None:
     method, client = fedavg.method, ClientContext(fedavg.profiles[0], fedavg.clients[0])
     model = method.load(client, Server(fedavg).downlink(0))

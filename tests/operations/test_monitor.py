@@ -111,7 +111,7 @@ def test_nothing_else_is_there(monitor: Monitor, port: int) -> None:
         assert b"501" in raw.recv(100)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_requests_that_never_come_take_no_more_than_their_places(
     monitor: Monitor, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
     assert absent[-1] == ()  # waited for again
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_client_of_another_experiment_is_refused_naming_the_values(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -75,7 +75,7 @@ def test_workers_under_fedmls_runner_train_the_same_model(tiny_settings: Setting
     assert list(aggregator.server.memories) == list(expected.memories) == [0, 1, 2, 3]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_aggregator_by_fedmls_list_equals_the_server(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
     args, experiment = prepared(tiny_settings, tmp_path)
     dataset, model = platform.load(args)

@@ -163,7 +163,7 @@ def test_a_finished_run_waits_for_ranks_that_are_late_to_hear_so(config: Path, t
     assert len(read_ledger(tmp_path / "run" / "ledger.jsonl")[1]) == 1
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_an_exception_on_any_rank_ends_the_job_with_its_error(config: Path, tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
     program.write_text(FAILING_PROGRAM)

@@ -145,7 +145,7 @@ def test_a_late_silo_joins_and_one_comes_back_with_other_data(
     assert joined() == [("1", "scans"), ("2", "blended"), ("2", "fonts"), ("3", "segments")]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_silo_that_is_refused_hears_why(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

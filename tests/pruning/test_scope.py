@@ -158,7 +158,7 @@ def test_an_experiment_of_init_leaves_the_scope_to_the_network(network: str) -> 
     assert load_settings([Path("experiment.yaml")]).dapper_args.pruning.scope == "auto"
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_network_of_one_hidden_layer_is_cut_and_the_level_table_says_how(
     network: str, tmp_path: Path, tiny_settings: Callable[..., Settings]
 ) -> None:

@@ -74,7 +74,7 @@ def check_same_model(federation: Federation, settings: Settings) -> None:
     assert [record.scores for record in federation.rounds()] == [record.scores for record in rounds]
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_the_model_is_the_in_process_one_and_strangers_change_nothing(
     in_threads: InThreads, tiny_settings: SettingsFactory, config: SecureGrpcConfig, other_certificates: Path,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,

@@ -40,7 +40,7 @@ def own(config: SecureGrpcConfig, certificates: Path, tmp_path: Path) -> SecureG
     return config.model_copy(update={**own, "monitor_port": free_port()})
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_a_silo_that_is_revoked_at_work_is_cut_off_and_the_run_ends_without_it(
     in_threads: InThreads, tiny_settings: SettingsFactory, own: SecureGrpcConfig, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -155,7 +155,7 @@ def test_what_is_no_order_is_refused(
     assert manager.asked == []
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_orders_have_the_limits_of_other_calls(server: Running, own: SecureGrpcConfig, admin: Credentials) -> None:
     tls = grpc.ssl_channel_credentials(admin.authority, admin.key, admin.certificate)
     with grpc.secure_channel(own.server_address, tls) as channel:
