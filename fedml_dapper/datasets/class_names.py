@@ -34,35 +34,34 @@ def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[s
     return classes
 
 
-def notes_on_classes(parts: Sequence[Items], classes: Sequence[str]) -> tuple[str, ...]:
-    """What is to be said of ``classes``, by label: that nobody has some of them, or that names were not understood."""
-    return (*_not_understood(parts), *_missing(parts, classes))
+def note_on_names(parts: Sequence[Items]) -> str | None:
+    """What is to be said of the first data set whose ``classes`` name none; None where all are understood."""
+    for one in parts:
+        for source in one.sources:
+            stated = source.stated("classes")
+            if stated is not None and _names(stated) is None:
+                return (
+                    f"{source.name}: its `classes`, a {type(stated).__name__}, name no classes; a list has the name of"
+                    " class 0 first (or set data_args.classes)"
+                )
+    return None
 
 
-def _missing(parts: Sequence[Items], classes: Sequence[str]) -> list[str]:
+def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | None:
+    """What is to be said where nobody has some of the ``classes``, which are in the order of labels; else None."""
     labelled = [one.labels for one in parts if one.labels is not None]
     if not labelled:
-        return []
+        return None
     occurring = set(torch.unique(torch.cat(labelled)).tolist())
     missing = [label for label in range(len(classes)) if label not in occurring]
     if not missing:
-        return []
+        return None
     named = ", ".join(str(label) for label in missing[:_MOST_NAMED])
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     note = f"no item of any domain has the class {named}{more}, so nothing trains the network's output for it"
     if missing[0] == 0:
         note += "; classes count from 0: where yours count from 1, give target - 1"
-    return [note]
-
-
-def _not_understood(parts: Sequence[Items]) -> list[str]:
-    return [
-        f"{source.name}: its `classes`, a {type(stated).__name__}, name no classes; a list has the name of class 0"
-        " first (or set data_args.classes)"
-        for one in parts
-        for source in one.sources
-        if (stated := source.stated("classes")) is not None and _names(stated) is None
-    ][:1]
+    return note
 
 
 def _stated_by_all(where: str, parts: Sequence[Items]) -> tuple[str, ...] | None:

@@ -208,7 +208,7 @@ def _names_of(item: object) -> frozenset[object]:
 
 
 def _dtype_of(item: object) -> str:
-    """Of an input that is one tensor or array, empty for others; float64 is float32, which it becomes."""
+    """The dtype that an item's input has in a batch, where that is one tensor or array; an empty text for others."""
     given = item[0] if isinstance(item, list | tuple) and item else None
     if not isinstance(given, Tensor | np.ndarray):
         return ""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets.class_names import names_of_classes, notes_on_classes
+from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, what_was_raised
@@ -40,13 +40,18 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
     _check_alike(name, domains)
     parts = _all(domains)
     classes = names_of_classes(f"{_KEY}: {name}", parts, args.classes)
+    notes = [
+        *(note for domain in domains for note in domain.notes),
+        None if args.classes is not None else note_on_names(parts),
+        note_on_missing(parts, classes),
+    ]
     return Suite(
         name=name,
         domains=domains,
         classes=classes,
         client_share=None,
         swap_in_missing_classes=False,
-        notes=(*(note for domain in domains for note in domain.notes), *notes_on_classes(parts, classes)),
+        notes=tuple(note for note in notes if note is not None),
     )
 
 

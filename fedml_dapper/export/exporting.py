@@ -179,7 +179,7 @@ class Exporter:
 
 
 def _names(example: Inputs) -> tuple[str, ...]:
-    """Of each of its tensors in a file."""
+    """The names under which a file takes the tensors of inputs like ``example``."""
     if isinstance(example, Tensor):
         return ("inputs",)
     return tuple(example) if isinstance(example, dict) else tuple(f"inputs_{place}" for place in range(len(example)))

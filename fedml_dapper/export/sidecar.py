@@ -55,7 +55,7 @@ class Sidecar(_Part):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """Of one tensor or several."""
+        """The ports of an input's tensors, also where it is one alone."""
         return (self.input,) if isinstance(self.input, Port) else self.input
 
     @property

@@ -40,14 +40,14 @@ class InputPart(Record):
     """One of several tensors that an input consists of."""
 
     shape: tuple[int, ...]
-    """Of a batch of one."""
+    """The shape of a batch of one."""
     dtype: str
     fill: int
     """What stands for it where there are no data: 1 for a mask that begins with it, which left nothing with 0."""
 
     @classmethod
     def of(cls, part: Tensor) -> InputPart:
-        """Of a batch of one; nothing else of what it holds is kept."""
+        """What is kept of ``part``, a batch of one: what it looks like, and whether it is a mask."""
         fill = int(part.numel() > 0 and is_mask(part) and part.flatten()[0] == 1)
         return cls(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."), fill=fill)
 
@@ -68,12 +68,12 @@ class ModelOrigin(Record):
     classes: tuple[str, ...]
     """By label; empty where targets are no classes."""
     input_shape: tuple[int, ...] | None
-    """Of a batch of one; None where an input is several tensors."""
+    """The shape of a batch of one; None where an input is several tensors."""
     input_dtype: str | None
     input_parts: dict[str, InputPart] | tuple[InputPart, ...] | None = Field(
         default=None, exclude_if=lambda parts: parts is None
     )
-    """These, by name or in order."""
+    """The several tensors of an input, by name or in order; None where it is one."""
     preprocessing: Preprocessing | None
     """From pictures to input, where the data are pictures."""
     seed: int

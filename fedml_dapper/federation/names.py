@@ -35,9 +35,10 @@ def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterato
     yield lambda: METHODS.find(args.method)
     chosen = _method(args.method)
     for name, values in args.params.items():
-        method = chosen if chosen is not None and chosen.name == name else _method(name) if name in METHODS else None
-        if method is not None:
-            yield partial(method.check_params, values)
+        if chosen is not None and chosen.name == name:
+            yield partial(chosen.check_params, values)
+        elif name in METHODS:
+            yield partial(METHODS[name].check_params, values)
     yield lambda: TASKS.find(settings.train_args.task)
     if data is not None and not passes_data:
         yield lambda: SUITES.find(data)

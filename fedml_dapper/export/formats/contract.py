@@ -38,7 +38,7 @@ class Product:
     label: str
     """What errors call the network."""
     input_names: tuple[str, ...]
-    """Of each of an input's tensors."""
+    """The names under which the file takes an input's tensors, in order."""
     output_name: str
 
     @property
