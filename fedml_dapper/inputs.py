@@ -103,6 +103,17 @@ def described(inputs: Inputs, say: Callable[[Tensor], str]) -> str:
     return f"({', '.join(map(say, inputs))})"
 
 
+def with_numbers(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """The same but for its real numbers, of which there is what ``change`` makes of them; what counts or names, and
+    masks beside other tensors, stay."""
+
+    def changed(part: Tensor) -> Tensor:
+        kept = not part.is_floating_point() or (not isinstance(inputs, Tensor) and is_mask(part))
+        return part if kept else change(part)
+
+    return mapped(inputs, changed)
+
+
 def is_mask(part: Tensor) -> bool:
     """Whether it holds but zeros and ones: whatever else such a tensor held, networks would not know what to do."""
     return bool(((part == 0) | (part == 1)).all())

@@ -17,7 +17,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedml_dapper.config import did_you_mean
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.inputs import Inputs, count, described, is_mask, mapped, repeated, rows
+from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
 from fedml_dapper.models.admission import check_network, copied, way_out
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.passing import called, misfit
@@ -166,11 +166,7 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
 
 
 def _inputs_like(example: Inputs) -> Inputs:
-    def varied(part: Tensor) -> Tensor:
-        kept = not part.is_floating_point() or (not isinstance(example, Tensor) and is_mask(part))
-        return part if kept else part + torch.randn_like(part)
-
-    return mapped(repeated(example, _PROBED), varied)
+    return with_numbers(repeated(example, _PROBED), lambda part: part + torch.randn_like(part))
 
 
 def _probe(module: nn.Module, label: str) -> nn.Module:

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.inputs import Inputs, expanded, is_mask, mapped, moved, tensors_of
+from fedml_dapper.inputs import Inputs, expanded, moved, tensors_of, with_numbers
 from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
@@ -213,12 +213,7 @@ class _Run:
 
 def _random(inputs: Inputs, generator: torch.Generator) -> Inputs:
     """Inputs of the same kind: numbers drawn anew, and what counts, names or masks as it is."""
-
-    def drawn(part: Tensor) -> Tensor:
-        kept = not part.is_floating_point() or (not isinstance(inputs, Tensor) and is_mask(part))
-        return part if kept else torch.randn(part.shape, generator=generator).to(part)
-
-    return mapped(inputs, drawn)
+    return with_numbers(inputs, lambda part: torch.randn(part.shape, generator=generator).to(part))
 
 
 def _same_tensors(model: nn.Module) -> nn.Module:
