@@ -1,9 +1,10 @@
-"""A client's part in one secure sum: four steps, each once, in this order."""
+"""A client's part in one secure sum: five steps, each once, in this order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from cryptography.exceptions import InvalidTag
@@ -15,6 +16,7 @@ from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.keys import KEY_BYTES, KeyPair
 from fedml_dapper.secure_sum.keystream import ChaCha20Stream, MaskGenerator, add
 from fedml_dapper.secure_sum.protocol import (
+    Consent,
     Deal,
     PublicKeys,
     Revealed,
@@ -27,8 +29,9 @@ from fedml_dapper.secure_sum.protocol import (
 )
 from fedml_dapper.secure_sum.seeds import commitment, following, layers, mask_key
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES, Randomness, split
+from fedml_dapper.secure_sum.signatures import Identity, statement_of_keys, statement_of_survivors
 
-_Step = Literal["deal", "mask", "reveal", "done"]
+_Step = Literal["deal", "mask", "agree", "reveal", "done"]
 _NONCE = bytes(12)
 """A sealing key seals one message."""
 
@@ -36,26 +39,31 @@ _NONCE = bytes(12)
 class Participant:
     """Client ``client`` in a sum by its own ``rules``.
 
-    Whatever the server asks, of no other client's two secrets it tells more than one. Every method raises
-    :class:`ProtocolError` for what a server that keeps to the protocol would not ask, and then tells nothing more.
+    Whatever the server asks, of no other client's two secrets it tells more than one, and that only by a list of
+    survivors that ``threshold`` of these have signed. Every method raises :class:`ProtocolError` for what a server
+    that keeps to the protocol would not ask, and then tells nothing more.
+
+    ``about`` tells this sum from those of other rounds and experiments, ``part`` is a digest of what the client holds
+    of it. ``promise`` is called with what a signature is for before that is given; what it raises keeps it back.
     """
 
     def __init__(
-        self, client: int, rules: Rules, randomness: Randomness = os.urandom, masks: MaskGenerator = ChaCha20Stream
-    ) -> None:
-        self._client, self._rules = client, rules
-        self._randomness, self._masks = randomness, masks
+        self, client: int, rules: Rules, identity: Identity, about: bytes, part: bytes,
+        promise: Callable[[bytes], None] = lambda statement: None, randomness: Randomness = os.urandom,
+        masks: MaskGenerator = ChaCha20Stream,
+    ) -> None:  # fmt: skip
+        self._client, self._rules, self._identity, self._about = client, rules, identity, about
+        self._promise, self._randomness, self._masks = promise, randomness, masks
         self._sealing, self._masking = KeyPair(randomness(KEY_BYTES)), KeyPair(randomness(KEY_BYTES))
+        keys = PublicKeys(self._sealing.public, self._masking.public, part, identity.certificate)
+        self.public_keys = replace(keys, signature=identity.sign(statement_of_keys(about, client, keys)))
+        """What the others are to know."""
         self._first_seed = randomness(KEY_BYTES)
         self._next: _Step = "deal"
         self._roster = Roster(b"", {})
         self._held: dict[int, list[bytes]] = {}
         """Shares dealt to this client, by who dealt them: of the private masking key, and of each seed."""
-
-    @property
-    def public_keys(self) -> PublicKeys:
-        """What the others are to know."""
-        return PublicKeys(self._sealing.public, self._masking.public)
+        self._survivors: frozenset[int] = frozenset()
 
     def deal(self, roster: Roster) -> Deal:
         """Shares of this client's secrets for everyone in the ``roster``, sealed for each."""
@@ -63,6 +71,9 @@ class Participant:
         roster.check(self._rules)
         if roster.keys.get(self._client) != self.public_keys:
             raise ProtocolError("the roster does not have this client's own keys")
+        for client, keys in roster.keys.items():
+            statement = statement_of_keys(self._about, client, keys)
+            self._identity.check(client, keys.certificate, statement, keys.signature)
         self._roster = roster
         clients = sorted(roster.keys)
         seeds = following(self._first_seed, roster.num_layers(self._rules))
@@ -102,23 +113,45 @@ class Participant:
             key = self._masking.agreed(self._roster.keys[peer].masking, pair_purpose(self._roster))
             common = Places(sizes, sent & cells.held_by(peer))
             add(masked, common, self._masks(key), subtract=peer < self._client)
-        self._next = "reveal"
+        self._next = "agree"
         return masked
 
-    def reveal(self, survivors: Collection[int]) -> Revealed:
-        """This client's shares that take the masks off the sum of the ``survivors``, who have sent what is masked."""
-        self._take_step("reveal")
-        left = set(survivors)
+    def agree(self, survivors: Collection[int]) -> Consent:
+        """This client's word for the list of ``survivors``, who have sent what is masked; it gives it for one list."""
+        self._take_step("agree")
+        left = frozenset(survivors)
         if not left <= self._held.keys() or self._client not in left:
             raise ProtocolError("the survivors are not among those that have dealt, or this client is not one of them")
         if len(left) < self._rules.threshold:
             raise TooFewError(f"{len(left)} clients are left, and the threshold is {self._rules.threshold}")
-        lost = self._held.keys() - left
-        self._next = "done"
+        self._survivors = left
+        statement = self._statement()
+        self._promise(statement)
+        self._next = "reveal"
+        return Consent(self._identity.sign(statement))
+
+    def reveal(self, consents: Mapping[int, Consent]) -> Revealed:
+        """This client's shares that take the masks off the sum of the survivors, of whom enough have given their word
+        for the same list."""
+        self._take_step("reveal")
+        left, lost = self._survivors, self._held.keys() - self._survivors
+        if not consents.keys() <= left:
+            raise ProtocolError("others than survivors are said to have signed the list of survivors")
+        for client, consent in consents.items():
+            certificate = self._roster.keys[client].certificate
+            self._identity.check(client, certificate, self._statement(), consent.signature)
+        if len(consents) < self._rules.threshold:
+            raise TooFewError(
+                f"{len(consents)} clients have signed this list of survivors, and the threshold is"
+                f" {self._rules.threshold}"
+            )
         return Revealed(
             seeds={client: self._held[client][1 + len(lost)] for client in sorted(left)},
             keys={client: self._held[client][0] for client in sorted(lost)},
         )
+
+    def _statement(self) -> bytes:
+        return statement_of_survivors(self._roster, self._held, self._survivors)
 
     def _take_step(self, step: _Step) -> None:
         if self._next != step:

@@ -27,12 +27,18 @@ class Rules:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """A client's, for one sum: 32 bytes each."""
+    """A client's, for one sum, 32 bytes each, and its word for them."""
 
     sealing: bytes
     """For shares on their way through the server."""
     masking: bytes
     """For masks; the private one is shared out."""
+    part: bytes
+    """Digest of what it holds of the sum, 32 bytes."""
+    certificate: bytes = b""
+    """By which others know its signatures."""
+    signature: bytes = b""
+    """Of the above, and of which sum this is about (``signatures.statement_of_keys``)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,9 @@ class Roster:
         """Of all that is in it: who is told another roster derives other keys."""
         digest = hashlib.sha256(len(self.context).to_bytes(8, "little") + self.context)
         for client in sorted(self.keys):
-            digest.update(client.to_bytes(8, "little") + self.keys[client].sealing + self.keys[client].masking)
+            keys = self.keys[client]
+            digest.update(client.to_bytes(8, "little") + keys.sealing + keys.masking + keys.part)
+            digest.update(hashlib.sha256(keys.certificate).digest())
         return digest.digest()
 
     def check(self, rules: Rules) -> None:
@@ -75,6 +83,14 @@ class Deal:
     """By receiver, whom alone they can be read by."""
     commitment: bytes
     """To its seeds (``seeds.commitment``)."""
+
+
+@dataclass(frozen=True)
+class Consent:
+    """A survivor's word that it tells shares by the list of survivors that it was told, and by no other."""
+
+    signature: bytes
+    """Of ``signatures.statement_of_survivors``."""
 
 
 @dataclass(frozen=True)

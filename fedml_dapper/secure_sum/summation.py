@@ -13,9 +13,19 @@ from fedml_dapper.secure_sum.cells import Cells, Chosen, Places
 from fedml_dapper.secure_sum.fixed_point import Words, as_numbers
 from fedml_dapper.secure_sum.keys import KeyPair
 from fedml_dapper.secure_sum.keystream import ChaCha20Stream, Given, MaskGenerator, add
-from fedml_dapper.secure_sum.protocol import Deal, Revealed, Roster, Rules, TooFewError, pair_purpose, point_of
+from fedml_dapper.secure_sum.protocol import (
+    Consent,
+    Deal,
+    Revealed,
+    Roster,
+    Rules,
+    TooFewError,
+    pair_purpose,
+    point_of,
+)
 from fedml_dapper.secure_sum.seeds import commitment, following, layers, mask_key
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES, Recombination
+from fedml_dapper.secure_sum.signatures import Witness, statement_of_survivors
 
 _SEALED_EXTRA = 16
 """Bytes that sealing adds."""
@@ -40,14 +50,18 @@ class Summation:
     client may not send, and :class:`TooFewError` where a step ends with fewer clients than the threshold.
     """
 
-    def __init__(self, roster: Roster, rules: Rules, cells: Cells, masks: MaskGenerator = ChaCha20Stream) -> None:
+    def __init__(
+        self, roster: Roster, rules: Rules, cells: Cells, witness: Witness, masks: MaskGenerator = ChaCha20Stream
+    ) -> None:
         roster.check(rules)
-        self.roster, self._rules, self._cells, self._masks = roster, rules, cells, masks
+        self.roster, self._rules, self._cells = roster, rules, cells
+        self._witness, self._masks = witness, masks
         self._deals: dict[int, Deal] = {}
         self._totals: Words = np.zeros(int(cells.sizes.sum()), dtype=np.uint32)
         self._layers = layers(cells, roster.keys, rules)
         self._sharers: tuple[int, ...] = ()
         self._survivors: set[int] = set()
+        self._consents: dict[int, Consent] = {}
         self._revealed: dict[int, Revealed] = {}
         self._step = 0
 
@@ -87,9 +101,21 @@ class Summation:
         self._end(1, self._survivors, "have sent their part")
         return sorted(self._survivors)
 
+    def take_consent(self, client: int, consent: Consent) -> None:
+        """A survivor's word for the list of survivors."""
+        self._expect(2, client in self._survivors and client not in self._consents, client, "a signature")
+        statement = statement_of_survivors(self.roster, self._sharers, self._survivors)
+        self._witness.check(client, self.roster.keys[client].certificate, statement, consent.signature)
+        self._consents[client] = consent
+
+    def end_agreeing(self) -> Mapping[int, Consent]:
+        """Whoever has not signed tells no shares; what those that have are to get."""
+        self._end(2, self._consents, "have signed the list of survivors")
+        return self._consents
+
     def take_revealed(self, client: int, revealed: Revealed) -> None:
         """A survivor's shares of others' secrets."""
-        self._expect(2, client in self._survivors and client not in self._revealed, client, "shares of secrets")
+        self._expect(3, client in self._consents and client not in self._revealed, client, "shares of secrets")
         lost = set(self._sharers) - self._survivors
         shares = (*revealed.seeds.values(), *revealed.keys.values())
         fits = all(len(share) == SHARE_BYTES for share in shares)
@@ -100,11 +126,11 @@ class Summation:
     @property
     def can_open(self) -> bool:
         """Whether enough survivors have told their shares."""
-        return self._step == 2 and len(self._revealed) >= self._rules.threshold
+        return self._step == 3 and len(self._revealed) >= self._rules.threshold
 
     def open(self) -> Opened:
         """The sum, once."""
-        self._end(2, self._revealed, "have told their shares")
+        self._end(3, self._revealed, "have told their shares")
         tellers = sorted(self._revealed)[: self._rules.threshold]
         put_together = Recombination([point_of(teller) for teller in tellers])
         lost = sorted(set(self._sharers) - self._survivors)

@@ -26,8 +26,10 @@ from fedml_dapper.pruning import (
     slim_tensors,
     trace_layout,
 )
-from fedml_dapper.secure_sum import FixedPoint, Participant, Roster, Rules, Summation
+from fedml_dapper.secure_sum import FixedPoint, Rules, Summation
 from fedml_dapper.secure_sum.fixed_point import as_words
+from tests.secure_sum.identities import people
+from tests.secure_sum.made_up_sums import participants, roster_of
 
 from .networks import build, example
 from .test_private import BEFORE, HOLDERS, LAYOUT, PLANS, RULES, sent
@@ -92,10 +94,10 @@ def masked_sum(
     rules: Rules, late: Collection[int],
 ) -> PartialSum:  # fmt: skip
     """What a server opens where the uploads of ``late`` clients do not arrive."""
-    parts = {client: Participant(client, rules) for client in plans}
-    roster = Roster(b"test", {client: part.public_keys for client, part in parts.items()})
+    parts = participants(plans, rules)
+    roster = roster_of(parts)
     packing = Packing(layout, plans)
-    server = Summation(roster, rules, packing.cells)
+    server = Summation(roster, rules, packing.cells, people(plans)[min(plans)])
     for client, part in parts.items():
         server.take_deal(client, part.deal(roster))
     for client, inbox in server.end_dealing().items():
@@ -107,7 +109,10 @@ def masked_sum(
             server.take_masked(client, masked)
     survivors = server.end_masking()
     for client in survivors:
-        server.take_revealed(client, parts[client].reveal(survivors))
+        server.take_consent(client, parts[client].agree(survivors))
+    consents = server.end_agreeing()
+    for client in survivors:
+        server.take_revealed(client, parts[client].reveal(consents))
     return packing.unpack(server.open())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedml_dapper.secure_sum import (
     Cells,
+    Consent,
     Deal,
     Opened,
     Participant,
@@ -26,6 +27,10 @@ from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.keystream import ChaCha20Stream, MaskGenerator
 from fedml_dapper.secure_sum.shamir import Randomness
 
+from .identities import people
+
+ABOUT, PART = b"a made-up round", bytes(32)
+
 
 @dataclass(frozen=True)
 class Drops:
@@ -33,6 +38,7 @@ class Drops:
 
     dealing: frozenset[int] = frozenset()
     masking: frozenset[int] = frozenset()
+    agreeing: frozenset[int] = frozenset()
     revealing: frozenset[int] = frozenset()
 
 
@@ -59,6 +65,7 @@ class Transcript:
     keys: dict[int, PublicKeys] = field(default_factory=dict)
     deals: dict[int, Deal] = field(default_factory=dict)
     masked: dict[int, Words] = field(default_factory=dict)
+    consents: dict[int, Consent] = field(default_factory=dict)
     revealed: dict[int, Revealed] = field(default_factory=dict)
     opened: Opened | None = None
     cells: Cells | None = None
@@ -90,10 +97,16 @@ def play(
     sets = (case.holders.astype(np.uint64) * bits[:, None]).sum(axis=0, dtype=np.uint64)[None]
     cells, numbers = cells_of(clients, sets, np.ones(case.holders.shape[1], dtype=np.int64))
     seen.cells, seen.numbers = cells, numbers
-    parts = {client: Participant(client, case.rules, randomness(client), masks(client)) for client in clients}
+    identities = people(clients)
+    parts = {
+        client: Participant(
+            client, case.rules, identities[client], ABOUT, PART, randomness=randomness(client), masks=masks(client)
+        )
+        for client in clients
+    }
     seen.keys = {client: part.public_keys for client, part in parts.items()}
     roster = Roster(b"made up", seen.keys)
-    server = Summation(roster, case.rules, cells, masks(None))
+    server = Summation(roster, case.rules, cells, identities[clients[0]], masks(None))
     for client in gone(clients, drops.dealing):
         seen.deals[client] = parts[client].deal(roster)
         server.take_deal(client, seen.deals[client])
@@ -106,11 +119,24 @@ def play(
         if client not in drops.masking:
             server.take_masked(client, seen.masked[client])
     survivors = server.end_masking()
-    for client in gone(survivors, drops.revealing):
-        seen.revealed[client] = parts[client].reveal(survivors)
+    for client in gone(survivors, drops.agreeing):
+        seen.consents[client] = parts[client].agree(survivors)
+        server.take_consent(client, seen.consents[client])
+    consents = server.end_agreeing()
+    for client in gone(consents, drops.revealing):
+        seen.revealed[client] = parts[client].reveal(consents)
         server.take_revealed(client, seen.revealed[client])
     seen.opened = server.open()
     return seen
+
+
+def participants(clients: Collection[int], rules: Rules) -> dict[int, Participant]:
+    """These clients, who know each other's certificates."""
+    return {client: Participant(client, rules, identity, ABOUT, PART) for client, identity in people(clients).items()}
+
+
+def roster_of(parts: Mapping[int, Participant]) -> Roster:
+    return Roster(b"made up", {client: part.public_keys for client, part in parts.items()})
 
 
 def gone(clients: Collection[int], without: Collection[int]) -> list[int]:
@@ -138,4 +164,4 @@ def cases(draw: st.DrawFn, most_clients: int = 6) -> Case:
     rules = Rules(draw(st.integers(count // 2 + 1, count)), draw(st.integers(2, 4)))
     clients = [3 * number for number in range(count)]
     some = st.frozensets(st.sampled_from(clients), max_size=draw(st.integers(0, 2)))
-    return Case(holders, values, rules, Drops(draw(some), draw(some), draw(some)))
+    return Case(holders, values, rules, Drops(draw(some), draw(some), draw(some), draw(some)))

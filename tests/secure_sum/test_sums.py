@@ -9,27 +9,44 @@ import pytest
 from hypothesis import given, settings
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.secure_sum import Participant, Roster, Rules, Summation, TooFewError, cells_of
+from fedml_dapper.secure_sum import Roster, Rules, Summation, TooFewError, cells_of
 from fedml_dapper.secure_sum.keys import KeyPair
 from fedml_dapper.secure_sum.protocol import point_of
 from fedml_dapper.secure_sum.seeds import commitment, following
 from fedml_dapper.secure_sum.shamir import Recombination
 
-from .made_up_sums import Case, Drops, cases, gone, num_holders, plain_sum, play
+from .identities import people
+from .made_up_sums import (
+    Case,
+    Drops,
+    Transcript,
+    cases,
+    gone,
+    num_holders,
+    participants,
+    plain_sum,
+    play,
+    roster_of,
+)
 
 
-def left_at(case: Case) -> tuple[list[int], list[int], list[int]]:
-    """Who deals, who survives, and who tells shares."""
+def left_at(case: Case) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Who deals, who survives, who signs, and who tells shares."""
     sharers = gone(case.clients, case.drops.dealing)
     survivors = gone(sharers, case.drops.masking)
-    return sharers, survivors, gone(survivors, case.drops.revealing)
+    return (
+        sharers,
+        survivors,
+        gone(survivors, case.drops.agreeing),
+        gone(survivors, case.drops.agreeing | case.drops.revealing),
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_equals_the_plain_sum_of_those_it_names_and_below_the_threshold_there_is_none(case: Case) -> None:
-    sharers, survivors, tellers = left_at(case)
-    if min(len(sharers), len(survivors), len(tellers)) < case.rules.threshold:
+    sharers, survivors, signers, tellers = left_at(case)
+    if min(map(len, (sharers, survivors, signers, tellers))) < case.rules.threshold:
         with pytest.raises(TooFewError, match="and the threshold is"):
             play(case)
         return
@@ -63,25 +80,38 @@ def dense(count: int, coordinates: int = 5, threshold: int = 3, min_holders: int
 
 def test_a_client_tells_one_of_a_peers_two_secrets_and_once() -> None:
     case = dense(4)
-    parts = {client: Participant(client, case.rules) for client in case.clients}
-    roster = Roster(b"", {client: part.public_keys for client, part in parts.items()})
+    parts = participants(case.clients, case.rules)
+    roster = roster_of(parts)
     cells, _ = cells_of(case.clients, np.full((1, 1), 0b1111, dtype=np.uint64), np.array([5]))
-    server = Summation(roster, case.rules, cells)
+    server = Summation(roster, case.rules, cells, people(case.clients)[0])
     for client, part in parts.items():
         server.take_deal(client, part.deal(roster))
     for client, inbox in server.end_dealing().items():
         parts[client].mask(inbox, np.zeros(5, dtype=np.uint32), cells)
-    told = parts[0].reveal([0, 3, 6])
+    consents = {client: parts[client].agree([0, 3, 6]) for client in (0, 3, 6)}
+    told = parts[0].reveal(consents)
     assert told.seeds.keys() == {0, 3, 6}
     assert told.keys.keys() == {9}
     for survivors in ([0, 3, 6], [0, 3, 9], [0, 3, 6, 9]):
         with pytest.raises(ProtocolError, match="never again"):
-            parts[0].reveal(survivors)
-    for survivors in ([0, 3], [3, 6, 9], [0, 3, 6, 12]):  # too few; without the client that is asked; a stranger
-        with pytest.raises(ProtocolError):
-            parts[3 if survivors[0] == 0 else 0].reveal(survivors)
+            parts[0].agree(survivors)
     with pytest.raises(ProtocolError, match="never again"):
-        parts[3].reveal([0, 3, 6, 9])  # it was asked for too few before: it tells nothing more
+        parts[0].reveal(consents)
+
+
+@pytest.mark.parametrize("survivors", [[0, 3], [3, 6, 9], [0, 3, 6, 12]])
+def test_who_is_asked_for_what_no_honest_server_asks_tells_nothing_more(survivors: list[int]) -> None:
+    """Too few; without the client that is asked; a stranger."""
+    case = dense(4)
+    parts = participants(case.clients, case.rules)
+    roster = roster_of(parts)
+    cells, _ = cells_of(case.clients, np.full((1, 1), 0b1111, dtype=np.uint64), np.array([5]))
+    deals = {client: part.deal(roster) for client, part in parts.items()}
+    parts[0].mask({peer: deals[peer].sealed[0] for peer in (3, 6, 9)}, np.zeros(5, dtype=np.uint32), cells)
+    with pytest.raises(ProtocolError):
+        parts[0].agree(survivors)
+    with pytest.raises(ProtocolError, match="never again"):
+        parts[0].agree([0, 3, 6, 9])
 
 
 @pytest.mark.parametrize("threshold", [3, 4])
@@ -102,10 +132,16 @@ def test_of_what_clients_tell_one_share_less_than_the_threshold_opens_nothing(th
     assert not set(secrets(threshold - 1)) & set(expected)
 
 
+def again(case: Case, seen: Transcript) -> Summation:
+    """A server that begins to hear the same."""
+    assert seen.cells is not None
+    return Summation(Roster(b"made up", seen.keys), case.rules, seen.cells, people(case.clients)[0])
+
+
 def test_a_sum_opens_once() -> None:
     case = dense(4)
     seen = play(case)
-    server = Summation(Roster(b"made up", seen.keys), case.rules, seen.cells)  # type: ignore[arg-type]
+    server = again(case, seen)
     for client, deal in seen.deals.items():
         server.take_deal(client, deal)
     server.end_dealing()
@@ -114,6 +150,9 @@ def test_a_sum_opens_once() -> None:
     with pytest.raises(ProtocolError, match="not due now"):
         server.take_masked(0, seen.masked[0])
     server.end_masking()
+    for client, consent in seen.consents.items():
+        server.take_consent(client, consent)
+    server.end_agreeing()
     for client, revealed in seen.revealed.items():
         server.take_revealed(client, revealed)
     server.open()
@@ -122,25 +161,25 @@ def test_a_sum_opens_once() -> None:
 
 
 def test_rules_are_the_clients_own() -> None:
-    part, others = Participant(0, Rules(3, 2)), [Participant(client, Rules(3, 2)) for client in (1, 2, 3, 4, 5)]
-    keys = {0: part.public_keys} | {other._client: other.public_keys for other in others}
+    parts = participants(range(6), Rules(3, 2))
+    part, keys = parts[0], roster_of(parts).keys
     with pytest.raises(ProtocolError, match="3 is not more than half of 6"):
         part.deal(Roster(b"", keys))
     with pytest.raises(ProtocolError, match="never again"):
         part.deal(Roster(b"", dict(list(keys.items())[:5])))
     with pytest.raises(TooFewError):
-        Participant(0, Rules(3, 2)).deal(Roster(b"", dict(list(keys.items())[:2])))
+        participants(range(6), Rules(3, 2))[0].deal(Roster(b"", dict(list(keys.items())[:2])))
     with pytest.raises(ProtocolError, match="own keys"):
-        Participant(0, Rules(3, 2)).deal(Roster(b"", dict(list(keys.items())[:3])))
-    fresh = Participant(0, Rules(3, 2))
+        participants(range(6), Rules(3, 2))[0].deal(Roster(b"", dict(list(keys.items())[:3])))
+    fresh = participants(range(6), Rules(3, 2))[0]
     with pytest.raises(ProtocolError, match="the same"):
         fresh.deal(Roster(b"", {0: fresh.public_keys, 1: keys[1], 2: keys[1]}))
 
 
 def test_shares_for_another_sum_or_another_client_are_not_read() -> None:
     case = dense(3)
-    parts = {client: Participant(client, case.rules) for client in case.clients}
-    roster = Roster(b"", {client: part.public_keys for client, part in parts.items()})
+    parts = participants(case.clients, case.rules)
+    roster = roster_of(parts)
     cells, _ = cells_of(case.clients, np.full((1, 1), 0b111, dtype=np.uint64), np.array([5]))
     deals = {client: part.deal(roster) for client, part in parts.items()}
     swapped = {3: deals[3].sealed[6], 6: deals[6].sealed[0]}
@@ -152,7 +191,7 @@ def test_shares_for_another_sum_or_another_client_are_not_read() -> None:
 def test_a_wrong_share_is_noticed_and_gives_no_sum(wrong: str) -> None:
     case = dense(4, drops=Drops(masking=frozenset({9})))
     seen = play(case)
-    server = Summation(Roster(b"made up", seen.keys), case.rules, seen.cells)  # type: ignore[arg-type]
+    server = again(case, seen)
     for client, deal in seen.deals.items():
         server.take_deal(client, deal)
     server.end_dealing()
@@ -160,6 +199,9 @@ def test_a_wrong_share_is_noticed_and_gives_no_sum(wrong: str) -> None:
         if client != 9:
             server.take_masked(client, masked)
     server.end_masking()
+    for client, consent in seen.consents.items():
+        server.take_consent(client, consent)
+    server.end_agreeing()
     for client, revealed in seen.revealed.items():
         shares = {"seeds": revealed.seeds, "keys": revealed.keys}
         if client == 3:

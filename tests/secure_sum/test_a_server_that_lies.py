@@ -1,0 +1,160 @@
+"""A server that lies: whatever it tells whom, shares leave for one list of survivors alone, which enough have signed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.secure_sum import Cells, Consent, Deal, Participant, Revealed, Roster, Rules, cells_of
+
+from .identities import people
+from .made_up_sums import ABOUT, PART, participants, roster_of
+
+SETTINGS = [
+    (count, threshold, holders)
+    for count in range(3, 13)
+    for threshold in range(count // 2 + 1, count + 1)
+    for holders in (2, min(3, threshold))
+]
+
+
+@dataclass
+class LyingServer:
+    """One that has brought honest clients up to where masked uploads are in."""
+
+    count: int
+    rules: Rules
+    parts: dict[int, Participant] = field(init=False)
+    roster: Roster = field(init=False)
+    cells: Cells = field(init=False)
+    deals: dict[int, Deal] = field(init=False)
+    told: dict[int, Revealed] = field(default_factory=dict)
+    """All shares that it got out of clients."""
+
+    def __post_init__(self) -> None:
+        self.parts = participants(range(self.count), self.rules)
+        self.roster = roster_of(self.parts)
+        everybody = np.full((1, 1), (1 << self.count) - 1, dtype=np.uint64)
+        self.cells, _ = cells_of(range(self.count), everybody, np.array([4]))
+        self.deals = {client: part.deal(self.roster) for client, part in self.parts.items()}
+        for client, part in self.parts.items():
+            inbox = {peer: deal.sealed[client] for peer, deal in self.deals.items() if peer != client}
+            part.mask(inbox, np.zeros(4, dtype=np.uint32), self.cells)
+
+    def signed(self, views: Mapping[int, Collection[int]]) -> dict[int, Consent]:
+        """What clients sign that are each told a list of survivors of their own."""
+        return {client: self.parts[client].agree(view) for client, view in views.items()}
+
+    def ask(self, client: int, consents: Mapping[int, Consent]) -> None:
+        self.told[client] = self.parts[client].reveal(consents)
+
+
+@pytest.mark.parametrize(("count", "threshold", "holders"), SETTINGS)
+def test_two_lists_of_survivors_open_at_most_one_sum(count: int, threshold: int, holders: int) -> None:
+    """The attack on both halves: some are told that others dropped out, and the others that all are there."""
+    server = LyingServer(count, Rules(threshold, holders))
+    small, everybody = range(threshold), range(count)
+    views = {client: small if client < threshold // 2 else everybody for client in everybody}
+    consents = server.signed(views)
+    for client, view in views.items():
+        of_this_view = {peer: consent for peer, consent in consents.items() if peer in view and views[peer] == view}
+        for offered in (of_this_view, {peer: consents[peer] for peer in view}):
+            with suppress(ProtocolError):
+                server.ask(client, offered)
+    by_view = {tuple(views[client]) for client in server.told}
+    assert len(by_view) <= 1
+    for revealed in server.told.values():  # and of each client one kind of secret alone
+        assert not revealed.seeds.keys() & revealed.keys.keys()
+
+
+@pytest.mark.parametrize("count", range(3, 13))
+def test_without_enough_signatures_no_share_leaves(count: int) -> None:
+    threshold = count // 2 + 1
+    for signers in combinations(range(threshold), threshold - 1):
+        server = LyingServer(count, Rules(threshold, 2))
+        consents = server.signed(dict.fromkeys(range(threshold), range(threshold)))
+        for client in range(threshold):
+            with pytest.raises(ProtocolError, match=f"{threshold - 1} clients have signed this list of survivors"):
+                server.ask(client, {signer: consents[signer] for signer in signers})
+        assert server.told == {}
+        break  # by symmetry one of them stands for all
+
+
+def of_another_sum(server: LyingServer) -> dict[int, Consent]:
+    """A list that was signed before, in a sum of the same clients."""
+    return LyingServer(server.count, server.rules).signed(dict.fromkeys(range(5), range(5)))
+
+
+def by_strangers(server: LyingServer) -> dict[int, Consent]:
+    """Signed by the server itself."""
+    forger = people([99])[99]
+    return {client: Consent(forger.sign(b"whatever")) for client in range(5)}
+
+
+def one_told_twice(server: LyingServer) -> dict[int, Consent]:
+    consents = server.signed(dict.fromkeys(range(1, 4), range(5)))
+    return dict.fromkeys(range(5), consents[1])
+
+
+@pytest.mark.parametrize("lie", [of_another_sum, by_strangers, one_told_twice])
+def test_signatures_count_for_their_own_list_and_client(lie: Callable[[LyingServer], dict[int, Consent]]) -> None:
+    server = LyingServer(5, Rules(3, 2))
+    offered = lie(server)
+    server.parts[0].agree(range(5))
+    with pytest.raises(ProtocolError, match=r"client \d has not signed this"):
+        server.ask(0, offered)
+    with pytest.raises(ProtocolError, match="never again"):
+        server.ask(0, offered)
+
+
+def test_a_list_does_not_shrink_once_it_is_signed() -> None:
+    server = LyingServer(5, Rules(3, 2))
+    consents = server.signed(dict.fromkeys(range(5), range(5)))
+    server.ask(0, consents)
+    for client in (0, 1):
+        with pytest.raises(ProtocolError, match="never again"):
+            server.parts[client].agree(range(3))
+
+
+@pytest.mark.parametrize("what", ["sealing", "masking", "part", "certificate", "signature"])
+def test_in_the_middle_nothing_of_a_client_s_keys_can_be_changed(what: str) -> None:
+    """Nobody seals a share to keys that their owner has not signed."""
+    parts = participants(range(5), Rules(3, 2))
+    others = people(range(10, 15))[10]
+    keys = dict(roster_of(parts).keys)
+    changed = {"certificate": others.certificate, "signature": others.sign(b"whatever")}
+    keys[3] = replace(keys[3], **{what: changed.get(what, bytes(range(32)))})
+    with pytest.raises(ProtocolError, match="client 3"):
+        parts[0].deal(Roster(b"made up", keys))
+    with pytest.raises(ProtocolError, match="never again"):
+        parts[0].deal(roster_of(parts))
+
+
+def test_keys_of_another_round_are_no_keys_of_this_one() -> None:
+    identities = people(range(3))
+    before = {client: Participant(client, Rules(2, 2), each, b"round 1", PART) for client, each in identities.items()}
+    now = Participant(0, Rules(2, 2), identities[0], ABOUT, PART)
+    keys = {0: now.public_keys, 1: before[1].public_keys, 2: before[2].public_keys}
+    with pytest.raises(ProtocolError, match="client 1 has not signed this"):
+        now.deal(Roster(b"made up", keys))
+
+
+def test_what_is_signed_is_written_down_first_and_what_cannot_be_is_not_signed() -> None:
+    server, promised = LyingServer(3, Rules(2, 2)), list[bytes]()
+
+    def refuse(statement: bytes) -> None:
+        promised.append(statement)
+        raise ProtocolError("another list was signed in this round")
+
+    server.parts[0]._promise = refuse
+    with pytest.raises(ProtocolError, match="another list was signed"):
+        server.parts[0].agree(range(3))
+    assert len(promised) == 1
+    with pytest.raises(ProtocolError, match="never again"):
+        server.ask(0, {})
