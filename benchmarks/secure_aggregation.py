@@ -85,12 +85,12 @@ def side_by_side(work: Callable[[int], T], clients: Sequence[int], threads: int)
 def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, threads: int) -> dict[str, Figure]:
     """One round of so many clients, on as many threads; where not all go on to ``masking``, it ends there."""
     watch, everyone, some = Watch(), list(range(clients)), list(range(masking))
-    plans, rules = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2)
+    plans, rules, identities = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2), people(everyone)
     numbers = {kept: numbers_of(layout, plans[kept]) for kept in some}
 
     def begin(client: int) -> Participant:
         with watch.part("set-up"):
-            return Participant(client, rules)
+            return Participant(client, rules, identities[client], b"benchmark", bytes(32))
 
     def deal(client: int) -> Deal:
         with watch.part("set-up"):
@@ -106,7 +106,7 @@ def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, thr
         roster = Roster(b"benchmark", {client: part.public_keys for client, part in parts.items()})
         with watch.part("server"):
             packing = Packing(layout, plans)
-            server = Summation(roster, rules, packing.cells)
+            server = Summation(roster, rules, packing.cells, identities[0])
         deals = side_by_side(deal, everyone, threads)
         with watch.part("server"):
             for client, dealt in deals.items():
@@ -123,7 +123,13 @@ def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, thr
         if masking == clients:
             survivors = server.end_masking()
             for client in survivors:
-                told = parts[client].reveal(survivors)
+                with watch.part("sign"):
+                    consent = parts[client].agree(survivors)
+                with watch.part("server"):
+                    server.take_consent(client, consent)
+            consents = server.end_agreeing()
+            for client in survivors:
+                told = parts[client].reveal(consents)
                 with watch.part("server"):
                     server.take_revealed(client, told)
             with watch.part("server"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.sum_wire import (
+    Agreed,
     Content,
     Declined,
     Inbox,
@@ -17,14 +21,20 @@ from fedml_dapper.federation.sum_wire import (
 )
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.pruning import Packing, encoded_changes
-from fedml_dapper.secure_sum import Participant, Roster
+from fedml_dapper.secure_sum import Identity, Participant, Roster
 from fedml_dapper.secure_sum.fixed_point import as_words
 
 
 class MaskedUpload:
-    """One upload, and its silo's part in the sum of its round."""
+    """One upload, and its silo's part in the sum of its round, in which it signs by its ``identity``.
 
-    def __init__(self, experiment: Experiment, codec: SumCodec, upload: Upload, downlink: Downlink) -> None:
+    ``promise`` is called before it signs a list of survivors, with what the round is about and with what is signed.
+    """
+
+    def __init__(
+        self, experiment: Experiment, codec: SumCodec, upload: Upload, downlink: Downlink, identity: Identity,
+        promise: Callable[[bytes, bytes], None],
+    ) -> None:  # fmt: skip
         secure = experiment.method.problem.secure_sums
         assert secure is not None, "Experiment.sums_in_secret says so"
         self._layout, self._codec = experiment.method.problem.layout, codec
@@ -32,11 +42,14 @@ class MaskedUpload:
         self._steps = upload.metrics.steps
         share = experiment.method.problem.noise_share(upload.round, upload.client_id)
         self._numbers = encoded_changes(upload.weights, downlink.weights, secure.code, share)
-        self._participant = Participant(upload.client_id, secure.rules)
+        about = codec.about(upload.round)
+        self._participant = Participant(
+            upload.client_id, secure.rules, identity, about, codec.part(upload.plan), partial(promise, about)
+        )
         self._sum_id = ""
         self._packing: Packing | None = None
-        self.has_opened = False
-        """Whether it has told shares, after which nothing of the round may be told again."""
+        self.has_signed = False
+        """Whether it has signed a list of survivors, after which no other sum of the round may be opened."""
 
     def ready(self) -> SumMessage:
         """What the server is told when the upload is there."""
@@ -57,6 +70,9 @@ class MaskedUpload:
             case Start(keys, plans):
                 if self._client not in plans or not plans[self._client].equals(self._plan):
                     raise ProtocolError("the sum's plan for this client is not the one that it was sent")
+                for client, plan in plans.items():
+                    if keys[client].part != self._codec.part(plan):
+                        raise ProtocolError(f"the server says that client {client} holds what it has not signed")
                 self._sum_id = message.sum_id
                 self._packing = Packing(self._layout, plans)
                 return self._participant.deal(Roster(self._codec.context(message), keys))
@@ -64,7 +80,9 @@ class MaskedUpload:
                 values = as_words(self._packing.pack(self._client, self._numbers))
                 return Masked(self._participant.mask(sealed, values, self._packing.cells))
             case Survivors(clients) if message.sum_id == self._sum_id:
-                revealed = self._participant.reveal(clients)
-                self.has_opened = True
-                return revealed
+                consent = self._participant.agree(clients)
+                self.has_signed = True
+                return consent
+            case Agreed(consents) if message.sum_id == self._sum_id:
+                return self._participant.reveal(consents)
         raise ProtocolError("asked for what no step of the sum asks for")

@@ -27,6 +27,7 @@ from fedml_dapper.federation.virtual_time import VirtualTime, at_work_after
 from fedml_dapper.methods import ClientProfile, MergingAggregation, ServerState, TrainingMetrics, Upload
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import PruningPlan
+from fedml_dapper.secure_sum import Witness
 from fedml_dapper.seeding import Stream, numpy_generator
 
 LOGGER = logging.getLogger(__name__)
@@ -222,17 +223,20 @@ class Server(Collector):
         self._awaited.remove(message.client_id)
         self._ready[message.client_id] = message.content
 
-    def begin_sum(self, codec: SumCodec, opening: Callable[[], None] = lambda: None) -> SumExchange | None:
+    def begin_sum(
+        self, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None
+    ) -> SumExchange | None:
         """The sum over who is ready, before the round closes; None where the server sees uploads themselves.
 
-        It calls ``opening`` before clients are asked to open it. One that an earlier server may have seen opened is
-        void: that of a round is a look at the clients' data, and there is no second one.
+        ``witness`` tells who has signed what. ``opening`` is called before clients are asked to open it. One that an
+        earlier server may have seen opened is void: that of a round is a look at the clients' data, and there is no
+        second one.
         """
         secure = self._method.problem.secure_sums
         if secure is None or self.holds_memories:
             return None
         round_, plans = self.state.round + 1, {client_id: self._plan_of(client_id) for client_id in self._ready}
-        self._exchange = SumExchange(round_, self._ready, plans, self._layout, secure.rules, codec, opening)
+        self._exchange = SumExchange(round_, self._ready, plans, self._layout, secure.rules, codec, witness, opening)
         if round_ <= self.opened_before:
             self._exchange.end("it may have been opened before the server crashed, and nothing is opened twice")
         return self._exchange

@@ -9,6 +9,7 @@ from typing import Literal
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.sum_wire import (
+    Agreed,
     Content,
     Declined,
     Inbox,
@@ -20,9 +21,9 @@ from fedml_dapper.federation.sum_wire import (
     Survivors,
 )
 from fedml_dapper.pruning import ChannelLayout, Packing, PartialSum, PruningPlan
-from fedml_dapper.secure_sum import Deal, Revealed, Roster, Rules, Summation
+from fedml_dapper.secure_sum import Consent, Deal, Revealed, Roster, Rules, Summation, Witness
 
-_Step = Literal["dealing", "masking", "revealing", "over"]
+_Step = Literal["dealing", "masking", "agreeing", "revealing", "over"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class SumExchange:
 
     def __init__(
         self, round_: int, ready: Mapping[int, Ready], plans: Mapping[int, PruningPlan], layout: ChannelLayout,
-        rules: Rules, codec: SumCodec, opening: Callable[[], None] = lambda: None,
+        rules: Rules, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._round, self._sum_id = round_, secrets.token_hex(16)
         self.awaited: set[int] = set()
@@ -65,7 +66,7 @@ class SumExchange:
         self._packing = Packing(layout, self._start.plans)
         roster = Roster(codec.context(self._message(0, self._start)), keys)
         try:
-            self._summation = Summation(roster, rules, self._packing.cells)
+            self._summation = Summation(roster, rules, self._packing.cells, witness)
         except ProtocolError as error:
             self.end(str(error))
         else:
@@ -95,6 +96,8 @@ class SumExchange:
                 case Masked(words), "masking":
                     self._summation.take_masked(client, words)
                     self._bytes_up[client] += words.nbytes
+                case Consent(), "agreeing":
+                    self._summation.take_consent(client, content)
                 case Revealed(), "revealing":
                     self._summation.take_revealed(client, content)
                 case Declined(reason), _:
@@ -135,6 +138,10 @@ class SumExchange:
                     survivors = tuple(self._summation.end_masking())
                     self._opening()
                     told = dict.fromkeys(survivors, Survivors(survivors))
+                    self._step = "agreeing"
+                case "agreeing":
+                    consents = self._summation.end_agreeing()
+                    told = dict.fromkeys(consents, Agreed(consents))
                     self._step = "revealing"
                 case "revealing":
                     self._open()

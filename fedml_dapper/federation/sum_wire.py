@@ -1,11 +1,13 @@
 """What a server and its silos tell each other in a secure sum, and that as bytes, framed as uploads are (``wire``).
 
-silo -> server   Ready       it has trained: its public keys
+silo -> server   Ready       it has trained: its public keys, which it has signed
 server -> silo   Start       everyone's keys and plans
 silo -> server   Deal        shares of its secrets, sealed for each of the others
 server -> silo   Inbox       what the others have sealed for it
 silo -> server   Masked      its change of the model, under masks
 server -> silo   Survivors   whose changes have come
+silo -> server   Consent     its signature of that list
+server -> silo   Agreed      everyone's signatures of it
 silo -> server   Revealed    shares of others' secrets, by which the masks come off
 silo -> server   Declined    it tells nothing more in this round, and why
 """
@@ -14,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Literal
 
 import numpy as np
@@ -26,13 +29,15 @@ from fedml_dapper.federation.identity import Agreement, Identity
 from fedml_dapper.federation.wire import Codec, framed, unframed
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import PruningPlan
-from fedml_dapper.secure_sum import Deal, PublicKeys, Revealed
+from fedml_dapper.secure_sum import Consent, Deal, PublicKeys, Revealed
 from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES
 
 _WHOLE_NUMBERS = 2**31
 _MOST_CLIENTS = 4096
 """In a round under masks: everybody tells something for everybody else."""
+_LONGEST_PIECE = 1 << 16
+"""Bytes of a certificate, or a signature."""
 _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _ClientId = Annotated[int, Field(ge=0, lt=_WHOLE_NUMBERS)]
 _ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=_MOST_CLIENTS)]
@@ -74,11 +79,16 @@ class Survivors:
 
 
 @dataclass(frozen=True)
+class Agreed:
+    consents: Mapping[int, Consent]
+
+
+@dataclass(frozen=True)
 class Declined:
     reason: str
 
 
-Content = Ready | Start | Deal | Inbox | Masked | Survivors | Revealed | Declined
+Content = Ready | Start | Deal | Inbox | Masked | Survivors | Consent | Agreed | Revealed | Declined
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +115,21 @@ class SumHeader(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "revealed", "declined"]
+    kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "consent", "agreed", "revealed", "declined"]
     identity: Identity
     round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
     client_id: _ClientId
     sum_id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$")
     steps: int = Field(default=0, ge=0, lt=_WHOLE_NUMBERS)
-    keys: dict[_ClientId, tuple[_Hex, _Hex]] = Field(default={}, max_length=_MOST_CLIENTS)
+    keys: dict[_ClientId, tuple[_Hex, _Hex, _Hex]] = Field(default={}, max_length=_MOST_CLIENTS)
+    """Of the body is each one's certificate, and its signature."""
     plans: dict[_ClientId, _Plan] = Field(default={}, max_length=_MOST_CLIENTS)
     clients: _ClientIds = ()
-    """Of whom the body's pieces are, one each of equal length."""
+    """Of whom the body's pieces are, one each, of equal length where ``lengths`` say nothing."""
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=_LONGEST_PIECE)], ...], Field(max_length=2 * _MOST_CLIENTS)
+    ] = ()
+    """Of the body's pieces."""
     lost: _ClientIds = ()
     """The same, after these."""
     commitment: _Hex | None = None
@@ -146,6 +161,17 @@ class SumCodec:
         self._agreement.check(header.identity)
         return SumMessage(header.round, header.client_id, header.sum_id, self._content(header, body))
 
+    def about(self, round_: int) -> bytes:
+        """What sets a round apart from all others: its experiment and its number."""
+        identity = self._agreement.identity(self._agreement.schema)
+        told = json.dumps([identity.method, identity.settings_digest, round_])
+        return hashlib.sha256(told.encode()).digest()
+
+    def part(self, plan: PruningPlan) -> bytes:
+        """Digest of what a client of this plan holds."""
+        [told] = self._plans({0: plan}).values()
+        return hashlib.sha256(json.dumps(told.model_dump(), sort_keys=True).encode()).digest()
+
     def context(self, start: SumMessage) -> bytes:
         """What sets one sum apart from all others: its round, its number and the plans of its clients."""
         assert isinstance(start.content, Start)
@@ -158,9 +184,11 @@ class SumCodec:
         pieces: list[bytes] = []
         match message.content:
             case Ready(keys, steps):
-                fields = {"kind": "ready", "steps": steps, "keys": _hex({message.client_id: keys} if keys else {})}
+                own = {message.client_id: keys} if keys else {}
+                fields, pieces = {"kind": "ready", "steps": steps, "keys": _hex(own)}, _words_for(own)
             case Start(all_keys, plans):
                 fields = {"kind": "start", "keys": _hex(all_keys), "plans": self._plans(plans)}
+                pieces = _words_for(all_keys)
             case Deal(sealed, commitment):
                 fields = {"kind": "deal", "clients": tuple(sealed), "commitment": commitment.hex()}
                 pieces = [*sealed.values()]
@@ -170,34 +198,40 @@ class SumCodec:
                 fields, pieces = {"kind": "masked"}, [words.astype("<u4", copy=False).tobytes()]
             case Survivors(left):
                 fields = {"kind": "survivors", "clients": left}
+            case Consent(signature):
+                fields, pieces = {"kind": "consent"}, [signature]
+            case Agreed(consents):
+                fields = {"kind": "agreed", "clients": tuple(consents)}
+                pieces = [each.signature for each in consents.values()]
             case Revealed(seeds, private):
                 fields = {"kind": "revealed", "clients": tuple(seeds), "lost": tuple(private)}
                 pieces = [*seeds.values(), *private.values()]
             case Declined(reason):
                 fields = {"kind": "declined", "reason": reason[:1000]}
+        if fields["kind"] in ("ready", "start", "agreed"):
+            fields["lengths"] = tuple(map(len, pieces))
         return fields, b"".join(pieces)
 
     def _content(self, header: SumHeader, body: bytes) -> Content:
         content: Content
-        keys = {client: PublicKeys(*map(bytes.fromhex, pair)) for client, pair in header.keys.items()}
+        keys = _keys(header, body) if header.kind in ("ready", "start") else {}
         match header.kind:
             case "ready":
                 content = Ready(keys.get(header.client_id), header.steps)
             case "start":
-                plans = {client: self._codec.plan_of(plan.kept, plan.omitted) for client, plan in header.plans.items()}
-                if plans.keys() != keys.keys():
-                    raise ProtocolError("a sum's clients are others by keys than by plans")
-                content = Start(keys, plans)
+                content = self._start(header, keys)
             case "deal":
                 content = Deal(_pieces(body, header.clients), bytes.fromhex(header.commitment or ""))
             case "inbox":
                 content = Inbox(_pieces(body, header.clients))
             case "masked":
-                if len(body) % 4:
-                    raise ProtocolError("a masked upload is not of whole words")
-                content = Masked(np.frombuffer(body, dtype="<u4"))
+                content = Masked(_words(body))
             case "survivors":
                 content = Survivors(header.clients)
+            case "consent":
+                content = Consent(body)
+            case "agreed":
+                content = _agreed(header, body)
             case "revealed":
                 shares = _pieces(body, (*header.clients, *header.lost), SHARE_BYTES)
                 seeds, private = ({client: shares[client] for client in each} for each in (header.clients, header.lost))
@@ -206,6 +240,12 @@ class SumCodec:
                 content = Declined(header.reason)
         return content
 
+    def _start(self, header: SumHeader, keys: Mapping[int, PublicKeys]) -> Start:
+        plans = {client: self._codec.plan_of(plan.kept, plan.omitted) for client, plan in header.plans.items()}
+        if plans.keys() != keys.keys():
+            raise ProtocolError("a sum's clients are others by keys than by plans")
+        return Start(keys, plans)
+
     def _plans(self, plans: Mapping[int, PruningPlan]) -> dict[int, _Plan]:
         return {
             client: _Plan(kept=self._codec.bitmaps(plan), omitted=tuple(sorted(plan.omitted)))
@@ -213,8 +253,45 @@ class SumCodec:
         }
 
 
-def _hex(keys: Mapping[int, PublicKeys]) -> dict[int, tuple[str, str]]:
-    return {client: (each.sealing.hex(), each.masking.hex()) for client, each in keys.items()}
+def _hex(keys: Mapping[int, PublicKeys]) -> dict[int, tuple[str, str, str]]:
+    return {client: (each.sealing.hex(), each.masking.hex(), each.part.hex()) for client, each in keys.items()}
+
+
+def _words_for(keys: Mapping[int, PublicKeys]) -> list[bytes]:
+    """Each one's certificate and signature."""
+    return [piece for each in keys.values() for piece in (each.certificate, each.signature)]
+
+
+def _keys(header: SumHeader, body: bytes) -> dict[int, PublicKeys]:
+    pieces = _cut(body, header.lengths)
+    if len(pieces) != 2 * len(header.keys):
+        raise ProtocolError("a message of a sum does not hold a certificate and a signature for each client's keys")
+    words = zip(pieces[::2], pieces[1::2], strict=True)
+    return {
+        client: PublicKeys(bytes.fromhex(sealing), bytes.fromhex(masking), bytes.fromhex(part), certificate, signature)
+        for (client, (sealing, masking, part)), (certificate, signature) in zip(header.keys.items(), words, strict=True)
+    }
+
+
+def _words(body: bytes) -> Words:
+    if len(body) % 4:
+        raise ProtocolError("a masked upload is not of whole words")
+    return np.frombuffer(body, dtype="<u4")
+
+
+def _agreed(header: SumHeader, body: bytes) -> Agreed:
+    signatures = _cut(body, header.lengths)
+    if len(set(header.clients)) < len(header.clients) or len(signatures) != len(header.clients):
+        raise ProtocolError("a message of a sum does not hold one signature for each client that it names")
+    return Agreed({client: Consent(each) for client, each in zip(header.clients, signatures, strict=True)})
+
+
+def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
+    """``body`` cut into pieces of these lengths; raises :class:`ProtocolError`."""
+    if sum(lengths) != len(body):
+        raise ProtocolError("a message of a sum is not as long as the pieces that it names")
+    ends = list(accumulate(lengths))
+    return [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
 def _pieces(body: bytes, clients: tuple[int, ...], length: int | None = None) -> dict[int, bytes]:

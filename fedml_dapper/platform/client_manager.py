@@ -15,6 +15,7 @@ from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
 from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
 from fedml.cross_silo.client.message_define import MyMessage
 
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
     Codec,
@@ -28,7 +29,9 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.collector import one_line
 from fedml_dapper.federation.magnitude import is_finite
+from fedml_dapper.federation.promises import Promises
 from fedml_dapper.methods import Downlink, Memory, Upload
+from fedml_dapper.platform.certified import CertifiedIdentity
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
@@ -37,6 +40,7 @@ from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.summing import SUM
 from fedml_dapper.platform.tracking import client_status_told
 from fedml_dapper.platform.transports import open_transport, reason_of
+from fedml_dapper.secure_sum import Revealed
 
 LOGGER = logging.getLogger(__name__)
 FAREWELL_SECONDS = 2.0
@@ -79,8 +83,10 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._sum_codec = sum_codec
         self._masked: MaskedUpload | None = None
         """The latest upload, where the server learns sums alone."""
-        self._opened_round = 0
-        """The last round of whose sum this process has told shares."""
+        self._signed_round = 0
+        """The last round of whose sum this process has signed a list of survivors."""
+        output = experiment.settings.dapper_args.output_dir
+        self._promises = Promises(output / f"silo-{rank}-signed.jsonl")
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
         self._life = secrets.token_hex(8)
 
@@ -116,8 +122,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if any(self._round_of(message) > downlink.round for message in waiting):
             LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
             return
-        if self._experiment.sums_in_secret and downlink.round <= self._opened_round:
-            LOGGER.warning("round %d was opened before, and is not opened again", downlink.round)
+        if self._experiment.sums_in_secret and downlink.round <= self._signed_round:
+            LOGGER.warning("round %d may have been opened before, and is not opened again", downlink.round)
             self._say_ready(SumMessage(downlink.round, downlink.client_id, "", Ready(None, 0)), msg_params)
             return
         refused = msg_params.get(REFUSED_BEFORE)
@@ -142,7 +148,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             return
         self._warn_if_not_finite(upload)
         if self._experiment.sums_in_secret:
-            self._masked = MaskedUpload(self._experiment, self._sum_codec, upload, downlink)
+            self._masked = MaskedUpload(
+                self._experiment, self._sum_codec, upload, downlink, self._identity(), self._promises.keep
+            )
             self._say_ready(self._masked.ready(), msg_params)
         else:
             message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
@@ -153,6 +161,12 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             message.add_params(TICKET, msg_params.get(TICKET))
             self._send_until_heard(message)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
+
+    def _identity(self) -> CertifiedIdentity:
+        """By its certificate as it is now, which may have been renewed."""
+        config = self._experiment.settings.comm_args.dapper_grpc
+        assert config is not None, "sums in secret are for silos that have certificates"
+        return CertifiedIdentity(config, read_credentials(config, self.rank))
 
     def _warn_if_not_finite(self, upload: Upload) -> None:
         """Silos learn it here, and not from a server that refuses what they send."""
@@ -186,8 +200,10 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             told = self._masked.answer(asked)
         if isinstance(told.content, Declined):
             LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
-        if self._masked is not None and self._masked.has_opened:
-            self._opened_round, self._masked = asked.round, None
+        if self._masked is not None and self._masked.has_signed:
+            self._signed_round = asked.round
+        if self._masked is not None and isinstance(told.content, Declined | Revealed):
+            self._masked = None
         message = Message(SUM, self.rank, 0)
         message.add_params(SUM, self._sum_codec.encode(told))
         self._send_until_heard(message)

@@ -13,6 +13,7 @@ from fedml.core.distributed.communication.base_com_manager import BaseCommunicat
 from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.client.message_define import MyMessage
 
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import (
     FIRST_WITH_SUMS,
@@ -32,6 +33,7 @@ from fedml_dapper.federation import (
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, State
+from fedml_dapper.platform.certified import CertifiedWitness
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.dispatch import Ranks
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
@@ -268,11 +270,18 @@ class DapperServerManager(RoundManager):
         refused = len(self._server.refused) if self._experiment.sums_in_secret else 0
         return self._server.num_uploads + refused
 
+    def _witness(self) -> CertifiedWitness:
+        config = self._experiment.settings.comm_args.dapper_grpc
+        assert config is not None, "sums in secret are for silos that have certificates"
+        return CertifiedWitness(config, read_credentials(config, 0))
+
     def _close(self) -> None:
         self._open = False
         for client_id in self._unsent:
             self._server.give_up(client_id)
-        exchange = self._server.begin_sum(self._sum_codec, self._journal.sum_opens)
+        exchange = None
+        if self._experiment.sums_in_secret:
+            exchange = self._server.begin_sum(self._sum_codec, self._witness(), self._journal.sum_opens)
         if exchange is None:
             self._close_after_sum()
         else:

@@ -17,11 +17,12 @@ from fedml_dapper.federation import (
     SumExchange,
     SumMessage,
 )
-from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed
+from fedml_dapper.federation.sum_wire import Consent, Deal, Masked, Revealed
 from fedml_dapper.pruning import FixedPointMean, PruningPlan, Tensors
+from tests.secure_sum.identities import Person, people
 
 SECURE = "dapper_args.privacy={secure_aggregation: {threshold: 3, min_holders: 2}}"
-STEPS = (Deal, Masked, Revealed)
+STEPS = (Deal, Masked, Consent, Revealed)
 
 
 @dataclass
@@ -40,13 +41,16 @@ class Federation:
         layout, agreement = self.experiment.method.problem.layout, Agreement.of(self.experiment)
         self.server, self._clients = Server(self.experiment), ClientSide(self.experiment)
         self.codec = SumCodec(Codec(layout, agreement), agreement)
+        self.people: dict[int, Person] = people(range(len(self.experiment.clients)))
 
     def train(self) -> None:
         """All clients of the next round, which then are ready."""
         for client_id in self.server.round_clients():
             downlink = self.server.downlink(client_id)
             upload = self._clients.update(downlink, self.experiment.clients[client_id])
-            self.uploads[client_id] = MaskedUpload(self.experiment, self.codec, upload, downlink)
+            self.uploads[client_id] = MaskedUpload(
+                self.experiment, self.codec, upload, downlink, self.people[client_id], lambda about, statement: None
+            )
             self.changes[client_id] = (upload.plan, upload.weights)
             self.server.receive_ready(self.sent(self.uploads[client_id].ready()))
 
@@ -57,7 +61,7 @@ class Federation:
     def round(self, gone: Mapping[type, Collection[int]]) -> RoundRecord:
         """One whole round, in which these are gone before they send what is of that type."""
         self.train()
-        exchange = self.server.begin_sum(self.codec)
+        exchange = self.server.begin_sum(self.codec, self.people[0])
         assert exchange is not None
         self.sum_up(exchange, gone)
         return self.server.close_round()

@@ -98,10 +98,10 @@ def test_nothing_that_a_silo_sends_holds_its_change(silos: Callable[..., Federat
 def test_a_client_opens_a_round_once(silos: Callable[..., Federation]) -> None:
     federation = silos("method=fedavg")
     federation.train()
-    exchange = federation.server.begin_sum(federation.codec)
+    exchange = federation.server.begin_sum(federation.codec, federation.people[0])
     assert exchange is not None
     federation.sum_up(exchange, {})
-    assert all(upload.has_opened for upload in federation.uploads.values())
+    assert all(upload.has_signed for upload in federation.uploads.values())
     again = SumMessage(1, 0, exchange._sum_id, Survivors((0, 1, 2)))
     assert "never again" in str(federation.uploads[0].answer(again).content)
 
@@ -114,7 +114,7 @@ def test_a_round_that_all_have_opened_before_is_void(silos: Callable[..., Federa
         with pytest.raises(ProtocolError, match="nothing is opened twice") as reason:
             federation.server.receive_ready(opened)
         federation.server.refuse(client_id, reason.value)
-    exchange = federation.server.begin_sum(federation.codec)
+    exchange = federation.server.begin_sum(federation.codec, federation.people[0])
     assert exchange is not None
     assert exchange.is_over
     record = federation.server.close_round()
@@ -134,10 +134,10 @@ def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_s
     crashed.train()
 
     def opens() -> None:
-        assert not any(upload.has_opened for upload in crashed.uploads.values())
+        assert not any(upload.has_signed for upload in crashed.uploads.values())
         journal.sum_opens()
 
-    exchange = crashed.server.begin_sum(crashed.codec, opens)
+    exchange = crashed.server.begin_sum(crashed.codec, crashed.people[0], opens)
     assert exchange is not None
     crashed.sum_up(exchange, {})
     assert exchange.opened is not None
@@ -149,7 +149,7 @@ def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_s
     assert void.rolled_back == (
         "the sum is void: it may have been opened before the server crashed, and nothing is opened twice"
     )
-    assert not any(upload.has_opened for upload in again.uploads.values())
+    assert not any(upload.has_signed for upload in again.uploads.values())
     journal.round_closed(void)
     assert again.round({}).rolled_back is None
     journal.finished()

@@ -1,4 +1,4 @@
-"""A server that lies: whatever it tells whom, shares leave for one list of survivors alone, which enough have signed."""
+"""A server that lies: whatever it tells whom, shares leave for one list of survivors alone, which enough signed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""What a silo has signed, on its disk before the signature leaves it: one list of survivors a round, whatever crashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from fedml_dapper.errors import ProtocolError
+
+
+class Promises:
+    """The promises in the file at ``path``, a line each; the folder is made with the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def keep(self, about: bytes, statement: bytes) -> None:
+        """Promise to sign of the round that ``about`` stands for this statement alone.
+
+        Raises :class:`ProtocolError` where another one was promised, or this one cannot be written down.
+        """
+        round_, digest = about.hex(), hashlib.sha256(statement).hexdigest()
+        try:
+            promised = self._read().get(round_, digest)
+            if promised != digest:
+                raise ProtocolError(
+                    f"another list of survivors was signed in this round of this experiment before ({self._path}), and"
+                    " a second sum could be set against the first; begin anew with another random_seed"
+                )
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([round_, digest]) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise ProtocolError(f"what is signed cannot be written down in {self._path}: {error.strerror}") from error
+
+    def _read(self) -> dict[str, str]:
+        """By round; a line that was torn stands for a signature that never left."""
+        if not self._path.exists():
+            return {}
+        promised = dict[str, str]()
+        for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                round_, digest = json.loads(line)
+            except ValueError:
+                continue
+            promised[str(round_)] = str(digest)
+        return promised

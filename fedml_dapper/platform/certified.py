@@ -1,0 +1,98 @@
+"""Who has signed what in a secure sum, by the certificates that silos have already."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import Credentials
+from fedml_dapper.errors import ConfigError, ProtocolError
+
+_PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.MAX_LENGTH)
+
+
+class CertifiedWitness:
+    """Takes a silo's word where it is signed by a certificate of the federation's authority that bears the silo's name.
+
+    The authority is this process's own file, not what a server says it is.
+    """
+
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
+        self._config = config
+        self._authorities = x509.load_pem_x509_certificates(credentials.authority)
+
+    def check(self, client: int, certificate: bytes, statement: bytes, signature: bytes) -> None:
+        """As ``secure_sum.Witness`` asks; ``certificate`` is DER."""
+        name = self._config.name_of(client + 1)
+        try:
+            found = x509.load_der_x509_certificate(certificate)
+            self._check_issued(found)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+            raise ProtocolError(
+                f"client {client}: the certificate that it is said to have is none of this federation's authority"
+            ) from error
+        names = [str(each.value) for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        if names != [name]:
+            raise ProtocolError(
+                f"client {client}: its certificate bears the name {', '.join(names) or 'of nobody'}, not {name}"
+            )
+        if not found.not_valid_before_utc <= datetime.now(timezone.utc) < found.not_valid_after_utc:
+            raise ProtocolError(f"client {client}: the certificate of {name} is not valid now")
+        try:
+            _verify(found.public_key(), signature, statement)
+        except (InvalidSignature, ValueError) as error:
+            raise ProtocolError(
+                f"client {client} has not signed this: the server told {name} something else than this client, or made"
+                " it up"
+            ) from error
+
+    def _check_issued(self, found: x509.Certificate) -> None:
+        """Raises what ``cryptography`` does where no authority issued it."""
+        *others, last = self._authorities
+        for authority in others:
+            try:
+                found.verify_directly_issued_by(authority)
+            except (ValueError, TypeError, InvalidSignature):
+                continue
+            return
+        found.verify_directly_issued_by(last)
+
+
+class CertifiedIdentity(CertifiedWitness):
+    """A silo's own, by its key."""
+
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
+        super().__init__(config, credentials)
+        self._key = load_pem_private_key(credentials.key, password=None)
+        self.certificate = x509.load_pem_x509_certificate(credentials.certificate).public_bytes(Encoding.DER)
+
+    def sign(self, statement: bytes) -> bytes:
+        """By ECDSA, Ed25519 or RSA-PSS, as the key is."""
+        match self._key:
+            case ec.EllipticCurvePrivateKey():
+                return self._key.sign(statement, ec.ECDSA(SHA256()))
+            case ed25519.Ed25519PrivateKey():
+                return self._key.sign(statement)
+            case rsa.RSAPrivateKey():
+                return self._key.sign(statement, _PSS, SHA256())
+        raise ConfigError("privacy.secure_aggregation: the key of this silo's certificate signs nothing; use an EC key")
+
+
+def _verify(key: object, signature: bytes, statement: bytes) -> None:
+    """Raises :class:`InvalidSignature` unless it is the owner's of ``key``."""
+    match key:
+        case ec.EllipticCurvePublicKey():
+            key.verify(signature, statement, ec.ECDSA(SHA256()))
+        case ed25519.Ed25519PublicKey():
+            key.verify(signature, statement)
+        case rsa.RSAPublicKey():
+            key.verify(signature, statement, _PSS, SHA256())
+        case _:
+            raise InvalidSignature
