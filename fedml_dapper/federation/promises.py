@@ -1,4 +1,4 @@
-"""What a silo has signed, on its disk before the signature leaves it: one list of survivors a round, whatever crashes."""
+"""What a silo has signed, on its disk before the signature leaves: one list of survivors a round, whatever crashes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Promises:
                 )
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([round_, digest]) + "\n")
+                file.write(f"\n{json.dumps([round_, digest])}\n")  # apart from a line that was torn
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:

@@ -1,0 +1,99 @@
+"""Whose word counts in a secure sum: who has a certificate of the federation's authority, in its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.credentials import Credentials, read_credentials
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.platform.certified import CertifiedIdentity, CertifiedWitness
+
+from .authorities import Authority
+from .conftest import make_certificates
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> SecureGrpcConfig:
+    folder = tmp_path_factory.mktemp("certified") / "certs"
+    make_certificates(folder, 3)
+    return SecureGrpcConfig(server_address="localhost:1", certificates=folder)
+
+
+@pytest.fixture
+def silo_1(config: SecureGrpcConfig) -> CertifiedIdentity:
+    return CertifiedIdentity(config, read_credentials(config, 1))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_everybody_knows_what_a_silo_has_signed(config: SecureGrpcConfig, silo_1: CertifiedIdentity, rank: int) -> None:
+    witness = CertifiedWitness(config, read_credentials(config, rank))
+    signature = silo_1.sign(b"a list")
+    witness.check(0, silo_1.certificate, b"a list", signature)
+    with pytest.raises(ProtocolError, match="client 0 has not signed this: the server told silo-1 something else"):
+        witness.check(0, silo_1.certificate, b"another list", signature)
+    with pytest.raises(ProtocolError, match="client 0 has not signed this"):
+        witness.check(0, silo_1.certificate, b"a list", signature[:-1])
+
+
+def test_a_certificate_counts_for_its_own_client(config: SecureGrpcConfig, silo_1: CertifiedIdentity) -> None:
+    witness = CertifiedWitness(config, read_credentials(config, 2))
+    with pytest.raises(ProtocolError, match="client 1: its certificate bears the name silo-1, not silo-2"):
+        witness.check(1, silo_1.certificate, b"a list", silo_1.sign(b"a list"))
+    server = CertifiedIdentity(config, read_credentials(config, 0))
+    with pytest.raises(ProtocolError, match="bears the name server, not silo-1"):
+        witness.check(0, server.certificate, b"a list", server.sign(b"a list"))
+
+
+def test_a_server_s_own_authority_is_none(config: SecureGrpcConfig, silo_1: CertifiedIdentity, tmp_path: Path) -> None:
+    """It makes certificates of every name, and no silo has its authority."""
+    make_certificates(tmp_path / "certs", 3)
+    theirs = config.model_copy(update={"certificates": tmp_path / "certs"})
+    impostor = CertifiedIdentity(theirs, read_credentials(theirs, 1))
+    witness = CertifiedWitness(config, read_credentials(config, 2))
+    for certificate in (impostor.certificate, b"", b"no certificate", silo_1.certificate[:-1]):
+        with pytest.raises(ProtocolError, match="client 0: the certificate that it is said to have is none of this"):
+            witness.check(0, certificate, b"a list", impostor.sign(b"a list"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ec.generate_private_key(ec.SECP384R1()),
+        ed25519.Ed25519PrivateKey.generate(),
+        rsa.generate_private_key(65537, 2048),
+    ],
+    ids=["P-384", "Ed25519", "RSA"],
+)
+def test_keys_of_any_usual_kind_sign(config: SecureGrpcConfig, key: PrivateKeyTypes) -> None:
+    authority = Authority()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    credentials = Credentials("silo-1", authority.pem, authority.certify("silo-1", key), pem)
+    identity = CertifiedIdentity(config, credentials)
+    identity.check(0, identity.certificate, b"a list", identity.sign(b"a list"))
+    with pytest.raises(ProtocolError, match="has not signed"):
+        identity.check(0, identity.certificate, b"another", identity.sign(b"a list"))
+
+
+def test_a_certificate_counts_while_it_is_valid(config: SecureGrpcConfig) -> None:
+    authority, key = Authority(), ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    credentials = Credentials("silo-1", authority.pem, authority.certify("silo-1", key, days=-1), pem)
+    identity = CertifiedIdentity(config, credentials)
+    with pytest.raises(ProtocolError, match="client 0: the certificate of silo-1 is not valid now"):
+        identity.check(0, identity.certificate, b"a list", identity.sign(b"a list"))
+
+
+def test_any_of_several_authorities_counts(config: SecureGrpcConfig, silo_1: CertifiedIdentity) -> None:
+    """As while one takes the place of another."""
+    own = read_credentials(config, 2)
+    for authorities in (own.authority + Authority().pem, Authority().pem + own.authority):
+        CertifiedWitness(config, replace(own, authority=authorities)).check(
+            0, silo_1.certificate, b"a list", silo_1.sign(b"a list")
+        )
