@@ -16,14 +16,6 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.platform.certified import CertifiedIdentity, CertifiedWitness
 
 from .authorities import Authority
-from .conftest import make_certificates
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> SecureGrpcConfig:
-    folder = tmp_path_factory.mktemp("certified") / "certs"
-    make_certificates(folder, 3)
-    return SecureGrpcConfig(server_address="localhost:1", certificates=folder)
 
 
 @pytest.fixture
@@ -51,10 +43,11 @@ def test_a_certificate_counts_for_its_own_client(config: SecureGrpcConfig, silo_
         witness.check(0, server.certificate, b"a list", server.sign(b"a list"))
 
 
-def test_a_server_s_own_authority_is_none(config: SecureGrpcConfig, silo_1: CertifiedIdentity, tmp_path: Path) -> None:
+def test_a_server_s_own_authority_is_none(
+    config: SecureGrpcConfig, silo_1: CertifiedIdentity, other_certificates: Path
+) -> None:
     """It makes certificates of every name, and no silo has its authority."""
-    make_certificates(tmp_path / "certs", 3)
-    theirs = config.model_copy(update={"certificates": tmp_path / "certs"})
+    theirs = config.model_copy(update={"certificates": other_certificates})
     impostor = CertifiedIdentity(theirs, read_credentials(theirs, 1))
     witness = CertifiedWitness(config, read_credentials(config, 2))
     for certificate in (impostor.certificate, b"", b"no certificate", silo_1.certificate[:-1]):
