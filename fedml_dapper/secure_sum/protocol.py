@@ -24,6 +24,14 @@ class Rules:
     min_holders: int
     """A coordinate with fewer survivors is never opened; with fewer senders, never sent. At least 2."""
 
+    def allies(self, clients: int) -> int:
+        """How many of a round's ``clients`` may be on the side of a server that lies.
+
+        With one more, two lists of survivors could have ``threshold`` signatures each, or what opens could be of one
+        other client. Each of the others signs one list, so two lists need 2 (threshold - c) <= clients - c.
+        """
+        return max(0, min(2 * self.threshold - clients - 1, self.min_holders - 2))
+
 
 @dataclass(frozen=True)
 class PublicKeys:

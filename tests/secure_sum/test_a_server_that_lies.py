@@ -145,6 +145,18 @@ def test_keys_of_another_round_are_no_keys_of_this_one() -> None:
         now.deal(Roster(b"made up", keys))
 
 
+@pytest.mark.parametrize(("count", "threshold", "holders"), SETTINGS)
+def test_so_many_may_help_a_server_and_no_more(count: int, threshold: int, holders: int) -> None:
+    """Those who help sign both lists; everybody else signs one."""
+    allies = Rules(threshold, holders).allies(count)
+
+    def is_safe(helping: int) -> bool:
+        return 2 * (threshold - helping) > count - helping and holders - helping >= 2
+
+    assert is_safe(allies)
+    assert not is_safe(allies + 1)
+
+
 def test_what_is_signed_is_written_down_first_and_what_cannot_be_is_not_signed() -> None:
     server, promised = LyingServer(3, Rules(2, 2)), list[bytes]()
 
