@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Literal, TypeVar
 
 import click
@@ -17,8 +20,10 @@ from numpy.typing import NDArray
 
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.uploads import RATIOS
-from fedml_dapper.config import ModelArgs
+from fedml_dapper.config import ModelArgs, SecureGrpcConfig
+from fedml_dapper.credentials import read_credentials
 from fedml_dapper.models import BACKBONES, build_backbone, example_image
+from fedml_dapper.platform.certified import CertifiedIdentity
 from fedml_dapper.pruning import (
     DENSE,
     ChannelLayout,
@@ -32,6 +37,7 @@ from fedml_dapper.pruning import (
 from fedml_dapper.secure_sum import Deal, Participant, Roster, Rules, Summation
 from fedml_dapper.secure_sum.fixed_point import as_words
 
+ROOT = Path(__file__).parents[1]
 Plans = Literal["full", "nested", "random"]
 T = TypeVar("T")
 
@@ -82,10 +88,19 @@ def side_by_side(work: Callable[[int], T], clients: Sequence[int], threads: int)
         return dict(zip(clients, pool.map(work, clients), strict=True))
 
 
+def certified(clients: int) -> list[CertifiedIdentity]:
+    """Silos with certificates as run/make_certs.sh makes them."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "certs"
+        subprocess.run(["bash", ROOT / "run" / "make_certs.sh", place, str(clients)], check=True, capture_output=True)
+        config = SecureGrpcConfig(server_address="localhost:1", certificates=place)
+        return [CertifiedIdentity(config, read_credentials(config, 1 + client)) for client in range(clients)]
+
+
 def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, threads: int) -> dict[str, Figure]:
     """One round of so many clients, on as many threads; where not all go on to ``masking``, it ends there."""
     watch, everyone, some = Watch(), list(range(clients)), list(range(masking))
-    plans, rules, identities = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2), people(everyone)
+    plans, rules, identities = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2), certified(clients)
     numbers = {kept: numbers_of(layout, plans[kept]) for kept in some}
 
     def begin(client: int) -> Participant:
@@ -123,19 +138,22 @@ def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, thr
         if masking == clients:
             survivors = server.end_masking()
             for client in survivors:
-                with watch.part("sign"):
+                with watch.part("signatures"):
                     consent = parts[client].agree(survivors)
                 with watch.part("server"):
                     server.take_consent(client, consent)
             consents = server.end_agreeing()
             for client in survivors:
-                told = parts[client].reveal(consents)
+                with watch.part("signatures"):
+                    told = parts[client].reveal(consents)
                 with watch.part("server"):
                     server.take_revealed(client, told)
             with watch.part("server"):
                 packing.unpack(server.open())
     plain = sum(each.nbytes for client in some for each in numbers[client].values()) / masking
-    shares = 64 + sum(len(sealed) for inbox in inboxes.values() for sealed in inbox.values()) / clients
+    own = roster.keys[0]
+    signed = len(own.sealing + own.masking + own.part + own.certificate) + 2 * len(own.signature)
+    shares = signed + sum(len(sealed) for inbox in inboxes.values() for sealed in inbox.values()) / clients
     row |= {
         "set-up CPU s, of all": sum(watch.processor("set-up")),
         "set-up s": watch.clock("setting up"),
@@ -145,9 +163,10 @@ def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, thr
         "of plain": (masked_bytes / masking + shares) / plain,
     }
     if masking < clients:
-        return row | {"server CPU s": "", "all CPU s": "", "all s": ""}
-    parts_of_all = [*watch.processor("set-up"), *watch.processor("mask"), *watch.processor("server")]
+        return row | {"signatures CPU s, of one": "", "server CPU s": "", "all CPU s": "", "all s": ""}
+    parts_of_all = [second for name in ("set-up", "mask", "signatures", "server") for second in watch.processor(name)]
     return row | {
+        "signatures CPU s, of one": sum(watch.processor("signatures")) / clients,
         "server CPU s": sum(watch.processor("server")),
         "all CPU s": sum(parts_of_all),
         "all s": watch.clock("setting up") + watch.clock("the rest"),

@@ -202,7 +202,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
         if self._masked is not None and self._masked.has_signed:
             self._signed_round = asked.round
-        if self._masked is not None and isinstance(told.content, Declined | Revealed):
+        if self._masked is not None and isinstance(told.content, Revealed):
             self._masked = None
         message = Message(SUM, self.rank, 0)
         message.add_params(SUM, self._sum_codec.encode(told))
