@@ -12,7 +12,8 @@ from pathlib import Path
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 
-options = list(zip(sys.argv[1::2], sys.argv[2::2]))
+arguments = [argument for argument in sys.argv[1:] if argument not in ("--resume", "--restart")]
+options = list(zip(arguments[::2], arguments[1::2]))
 try:
     settings = load_settings([Path(v) for k, v in options if k == "--cf"], [v for k, v in options if k == "--set"])
 except ConfigError as error:
@@ -30,11 +31,13 @@ cleanup() {
 trap cleanup EXIT
 
 read -r clients edges <<<"$ranks"
+anew=--restart # all on one machine: what silos signed in an earlier trial guards nothing
+[[ " $* " != *" --resume "* ]] || anew=
 for rank in $edges; do
     .venv/bin/python -m fedml_dapper --rank "$rank" --role edge "$@" &
 done
 for rank in $(seq 1 "$clients"); do
-    .venv/bin/python -m fedml_dapper --rank "$rank" --role client "$@" &
+    .venv/bin/python -m fedml_dapper --rank "$rank" --role client "$@" $anew &
 done
 status=0
 .venv/bin/python -m fedml_dapper --rank 0 --role server "$@" || status=$?

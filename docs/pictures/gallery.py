@@ -17,6 +17,7 @@ from docs.pictures import (
     recording,
     recovery,
     rooms,
+    secure_sum,
 )
 from docs.pictures.canvas import Picture
 
@@ -33,6 +34,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "levels": levels.picture,
     "over_time": over_time.picture,
     "inversion": inversion.picture,
+    "secure_sum": secure_sum.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 

@@ -40,6 +40,7 @@ from fedml_dapper.federation import (
     read_ledger,
     read_unfinished,
 )
+from fedml_dapper.federation.promises import Promises
 from fedml_dapper.interruption import INTERRUPTED, hurry, take_time, undisguised
 from fedml_dapper.one_process import run_in_one_process
 from fedml_dapper.operations import read_membership
@@ -75,7 +76,9 @@ def run_experiment(
     if settings.comm_args.backend == "DAPPER_GRPC" and settings.comm_args.dapper_grpc is not None:
         _check_who_is_who(settings.comm_args.dapper_grpc, rank)
     if rank > 0:
-        _run_client(configs, loaded, rank, log_format)
+        if restart:
+            Promises(output or settings.dapper_args.output_dir, rank).forget()
+        _run_client(configs, loaded, rank, output, log_format)
         return
     console = Console(stderr=as_json)
     with redirect_stdout(sys.stderr):  # FedML prints as it likes
@@ -116,13 +119,13 @@ def run_experiment(
     _finish(run_dir, console, as_json, interrupted)
 
 
-def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, log_format: LogFormat) -> None:
+def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, output: Path | None, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
         experiment = build_experiment(loaded.settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # slow: after the checks
 
         show_log(f"rank {rank}", log_format)
-        run_federation(configs, loaded.sections, experiment, rank)
+        run_federation(configs, loaded.sections, experiment, rank, output)
 
 
 def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:

@@ -34,7 +34,9 @@ from fedml_dapper.interruption import ending_in_order
 )
 @click.option("--role", type=click.Choice(["server", "client", "edge"]))
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE")
-@click.option("--output", type=NamedPath(), help="Folder for the server's results.")
+@click.option(
+    "--output", type=NamedPath(), help="Folder for the server's results; a silo notes there what it has signed.",
+)  # fmt: skip
 @resume_option
 @restart_option
 @log_format_option

@@ -19,7 +19,8 @@ resume_option = click.option(
 )  # fmt: skip
 restart_option = click.option(
     "--restart", is_flag=True,
-    help="Delete what an earlier run left in the --output folder, and begin with round 1.",
+    help="Delete what an earlier run left in the --output folder, and begin with round 1. A silo forgets what it has"
+    " signed.",
 )  # fmt: skip
 log_format_option = click.option(
     "--log-format", type=click.Choice(get_args(LogFormat)), default="text", envvar="DAPPER_LOG_FORMAT",

@@ -210,6 +210,8 @@ def _with_found_files(settings: Settings, search: _Search) -> Settings:
         own = own.model_copy(update={"data_cache_dir": place})
     if own.device is not None and own.device.endswith(".yaml"):
         own = own.model_copy(update={"device": str(search.find(Path(own.device), "silo_args.device"))})
+    if own.known is not None:
+        own = own.model_copy(update={"known": search.find(own.known, "silo_args.known")})
     found_sections = {"comm_args": comm, "client_specific_args": silos, "silo_args": own, "dapper_args": dapper}
     return settings.model_copy(update={**found_sections, "data_args": data, "model_args": model})
 

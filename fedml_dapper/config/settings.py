@@ -130,10 +130,16 @@ class Settings(Section):
         if self.data_args.partition == "own":
             return
         fleet = self.dapper_args.fleet
-        if self.silo_args != SiloArgs():
+        if self.silo_args != SiloArgs(known=self.silo_args.known):
             yield "silo_args go with data_args.partition: own, where every silo has its own data"
         if fleet is not None and fleet.devices is None:
             yield "dapper_args.fleet.devices: name the clients' devices, e.g. [raspberry_pi_4]"
+
+    @rule
+    def _whom_a_silo_knows_is_for_sums(self) -> Iterator[str]:
+        privacy = self.dapper_args.privacy
+        if self.silo_args.known is not None and (privacy is None or privacy.secure_aggregation is None):
+            yield "silo_args.known says with whom a silo sums; it goes with dapper_args.privacy.secure_aggregation"
 
     @rule
     def _own_data_are_of_silos(self) -> Iterator[str]:

@@ -18,8 +18,8 @@ class ClientSpecificArgs(Section):
 
 
 class SiloArgs(Section):
-    """``silo_args``: with ``data_args.partition: own``, what this silo holds; every silo has a file of its own, laid
-    over the one that all share."""
+    """``silo_args``: with ``data_args.partition: own``, what this silo holds, and whom it knows; every silo has a file
+    of its own, laid over the one that all share."""
 
     domain: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     """The domain that its images are of: the suite's, or any name for a folder with one; its only one when absent."""
@@ -30,6 +30,9 @@ class SiloArgs(Section):
     device: str | None = Field(default=None, min_length=1)
     """Its device's profile, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
     largest level that this can run."""
+    known: Path | None = None
+    """With ``privacy.secure_aggregation``: list of the certificates with which this silo sums, which ``fedml-dapper
+    silos`` writes; without it, with each that ca.pem vouches for (docs/privacy.md)."""
 
 
 class SiloLevel(Section):

@@ -127,11 +127,12 @@ def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
     return (
         f"secure aggregation, {how}: threshold {rules.threshold} clients, weights of fewer than {rules.min_holders}"
         f" holders stay as they were, changes up to {code.largest:g} to the nearest 2^{-round(log2(code.scale))}"
-        f"{'' if is_simulation else _who_is_safe(rules, code.summands)}"
+        f"{'' if is_simulation else f'; {who_is_safe(rules, code.summands)}'}"
     )
 
 
-def _who_is_safe(rules: Rules, clients: int) -> str:
-    allies = rules.allies(clients)
-    helped = f", and {allies} silos help it, which leaves {rules.min_holders - allies} others" if allies else ""
-    return f"; a sum opens for at least {rules.min_holders} of {clients} silos, also if the server lies{helped}"
+def who_is_safe(rules: Rules, silos: int) -> str:
+    """How many ``silos`` are hidden behind each other by ``rules``, in one line for people."""
+    allies = rules.allies(silos)
+    helped = f" and {allies} of them help it, which leaves {rules.min_holders - allies} others" if allies else ""
+    return f"a sum opens for at least {rules.min_holders} of {silos} silos, also if the server lies{helped}"

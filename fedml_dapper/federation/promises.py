@@ -7,14 +7,24 @@ import json
 import os
 from pathlib import Path
 
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ConfigError, ProtocolError
 
 
 class Promises:
-    """The promises in the file at ``path``, a line each; the folder is made with the first one."""
+    """The promises of the silo of this rank, a line each in a file in ``folder``, which is made with the first one."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = folder / f"silo-{rank}-signed.jsonl"
+
+    def forget(self) -> None:
+        """Begin anew, as a silo's operator asks for who knows that no server may still open what was signed.
+
+        Raises :class:`ConfigError` where the file cannot be deleted.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be deleted: {error.strerror}") from error
 
     def keep(self, about: bytes, statement: bytes) -> None:
         """Promise to sign of the round that ``about`` stands for this statement alone.
@@ -27,7 +37,8 @@ class Promises:
             if promised != digest:
                 raise ProtocolError(
                     f"another list of survivors was signed in this round of this experiment before ({self._path}), and"
-                    " a second sum could be set against the first; begin anew with another random_seed"
+                    " a second sum could be set against the first; for a new run take another random_seed, or start"
+                    " this silo with --restart"
                 )
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:

@@ -6,6 +6,7 @@ from fedml_dapper.operations.certificate import Certificate, certificate_of, rea
 from fedml_dapper.operations.membership import (
     Member,
     Membership,
+    MembershipFile,
     add_members,
     read_membership,
     revoke_members,
@@ -19,6 +20,7 @@ __all__ = [
     "Certificate",
     "Member",
     "Membership",
+    "MembershipFile",
     "Sighting",
     "Sightings",
     "add_members",

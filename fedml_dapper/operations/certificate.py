@@ -29,6 +29,15 @@ class Certificate:
     expires: datetime
     """UTC."""
 
+    @classmethod
+    def of(cls, found: x509.Certificate) -> Certificate:
+        names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return cls(
+            fingerprint=found.fingerprint(SHA256()).hex(),
+            name=str(names[0].value) if len(names) == 1 else "",
+            expires=found.not_valid_after_utc,
+        )
+
     @property
     def is_expired(self) -> bool:
         return datetime.now(timezone.utc) >= self.expires
@@ -38,13 +47,7 @@ class Certificate:
 def certificate_of(pem: bytes) -> Certificate:
     """The first certificate in ``pem``. Raises :class:`ConfigError` where there is none."""
     try:
-        found = x509.load_pem_x509_certificate(pem)
-        names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        return Certificate(
-            fingerprint=found.fingerprint(SHA256()).hex(),
-            name=str(names[0].value) if len(names) == 1 else "",
-            expires=found.not_valid_after_utc,
-        )
+        return Certificate.of(x509.load_pem_x509_certificate(pem))
     except ValueError as error:
         raise ConfigError(f"no certificate that can be read: {error}") from error
 

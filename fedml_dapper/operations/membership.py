@@ -10,6 +10,7 @@ slip of the hand lets it in again. When each one called, the server writes besid
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,13 +19,14 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedml_dapper.credentials import ADMIN
+from fedml_dapper.credentials import ADMIN, stamp
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.operations.certificate import Certificate
 from fedml_dapper.operations.folder_lock import FolderBusyError, folder_locked
 from fedml_dapper.regular_file import read_regular
 
+LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 8 << 20
 """Of the file; some 25,000 members."""
 MAX_REASON = 200
@@ -125,6 +127,27 @@ def read_membership(file: Path) -> Membership:
         mistake = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(step) for step in mistake["loc"])
         raise ConfigError(f"{file}: not a list of members: {place or 'the file'}: {mistake['msg']}") from error
+
+
+class MembershipFile:
+    """The list in ``file``, which is read again once it has changed. Raises as :func:`read_membership` does."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._stamp = file, stamp(file)
+        self._last = read_membership(file)
+
+    def read(self) -> Membership:
+        """As it is on the disk; the one before, and a line in the log, where that is no list."""
+        if (found := stamp(self._file)) == self._stamp:
+            return self._last
+        self._stamp = found
+        try:
+            self._last = read_membership(self._file)
+        except ConfigError as error:
+            LOGGER.warning("the list of members is of no use, the one before still counts: %s", error)
+        else:
+            LOGGER.info("the list of members has been read again: %d certificates", len(self._last.members))
+        return self._last
 
 
 def add_members(file: Path, certificates: Sequence[Certificate]) -> list[Member]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import NameOID
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials
+from fedml_dapper.credentials import CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.operations import Certificate, Membership, MembershipFile
 
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.MAX_LENGTH)
 
@@ -21,11 +22,12 @@ _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.MAX_LENGTH)
 class CertifiedWitness:
     """Takes a silo's word where it is signed by a certificate of the federation's authority that bears the silo's name.
 
-    The authority is this process's own file, not what a server says it is.
+    The authority is this process's own file, not what a server says it is. Where there is a list of ``known``
+    certificates, the silo's has to be in it, too.
     """
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
-        self._config = config
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
+        self._config, self._known = config, known
         self._authorities = x509.load_pem_x509_certificates(credentials.authority)
 
     def check(self, client: int, certificate: bytes, statement: bytes, signature: bytes) -> None:
@@ -38,11 +40,12 @@ class CertifiedWitness:
             raise ProtocolError(
                 f"client {client}: the certificate that it is said to have is none of this federation's authority"
             ) from error
-        names = [str(each.value) for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-        if names != [name]:
-            raise ProtocolError(
-                f"client {client}: its certificate bears the name {', '.join(names) or 'of nobody'}, not {name}"
-            )
+        shown = Certificate.of(found)
+        if shown.name != name:
+            bears = f"bears the name {shown.name}" if shown.name else "bears no single name"
+            raise ProtocolError(f"client {client}: its certificate {bears}, not {name}")
+        if self._known is not None and (refusal := self._known.refusal(shown)) is not None:
+            raise ProtocolError(f"client {client}: the certificate of {name} {refusal} (silo_args.known)")
         if not found.not_valid_before_utc <= datetime.now(timezone.utc) < found.not_valid_after_utc:
             raise ProtocolError(f"client {client}: the certificate of {name} is not valid now")
         try:
@@ -68,8 +71,8 @@ class CertifiedWitness:
 class CertifiedIdentity(CertifiedWitness):
     """A silo's own, by its key."""
 
-    def __init__(self, config: SecureGrpcConfig, credentials: Credentials) -> None:
-        super().__init__(config, credentials)
+    def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
+        super().__init__(config, credentials, known)
         self._key = load_pem_private_key(credentials.key, password=None)
         self.certificate = x509.load_pem_x509_certificate(credentials.certificate).public_bytes(Encoding.DER)
 
@@ -83,6 +86,22 @@ class CertifiedIdentity(CertifiedWitness):
             case rsa.RSAPrivateKey():
                 return self._key.sign(statement, _PSS, SHA256())
         raise ConfigError("privacy.secure_aggregation: the key of this silo's certificate signs nothing; use an EC key")
+
+
+class IdentityFiles:
+    """What a silo signs by, and whose word it takes, as its files are when it is asked.
+
+    Raises :class:`ConfigError` for a file that is missing or of no use at the start; later the content before counts.
+    """
+
+    def __init__(self, config: SecureGrpcConfig, rank: int, known: Path | None) -> None:
+        self._config, self._credentials = config, CredentialFiles(config, rank)
+        self._known = None if known is None else MembershipFile(known)
+
+    def read(self) -> CertifiedIdentity:
+        self._credentials.renew()
+        known = None if self._known is None else self._known.read()
+        return CertifiedIdentity(self._config, self._credentials.current, known)
 
 
 def _verify(key: object, signature: bytes, statement: bytes) -> None:

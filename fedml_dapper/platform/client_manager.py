@@ -15,32 +15,24 @@ from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
 from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
 from fedml.cross_silo.client.message_define import MyMessage
 
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
     Codec,
-    Declined,
     Experiment,
-    MaskedUpload,
-    Ready,
     Rewind,
-    SumCodec,
-    SumMessage,
 )
 from fedml_dapper.federation.collector import one_line
 from fedml_dapper.federation.magnitude import is_finite
-from fedml_dapper.federation.promises import Promises
 from fedml_dapper.methods import Downlink, Memory, Upload
-from fedml_dapper.platform.certified import CertifiedIdentity
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
+from fedml_dapper.platform.silo_in_sums import SiloInSums
 from fedml_dapper.platform.summing import SUM
 from fedml_dapper.platform.tracking import client_status_told
 from fedml_dapper.platform.transports import open_transport, reason_of
-from fedml_dapper.secure_sum import Revealed
 
 LOGGER = logging.getLogger(__name__)
 FAREWELL_SECONDS = 2.0
@@ -68,7 +60,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
 
     def __init__(
         self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
-        experiment: Experiment, codec: Codec, sum_codec: SumCodec, comm: Any, rank: int, num_processes: int,
+        experiment: Experiment, codec: Codec, sums: SiloInSums | None, comm: Any, rank: int, num_processes: int,
     ) -> None:  # fmt: skip
         EventLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
@@ -80,13 +72,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._experiment = experiment
         self._codec = codec
         self._trainer = trainer
-        self._sum_codec = sum_codec
-        self._masked: MaskedUpload | None = None
-        """The latest upload, where the server learns sums alone."""
-        self._signed_round = 0
-        """The last round of whose sum this process has signed a list of survivors."""
-        output = experiment.settings.dapper_args.output_dir
-        self._promises = Promises(output / f"silo-{rank}-signed.jsonl")
+        self._sums = sums
+        """Where the server learns sums alone."""
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
         self._life = secrets.token_hex(8)
 
@@ -122,9 +109,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         if any(self._round_of(message) > downlink.round for message in waiting):
             LOGGER.info("skipping round %d, which is over: a later one's model has arrived", downlink.round)
             return
-        if self._experiment.sums_in_secret and downlink.round <= self._signed_round:
-            LOGGER.warning("round %d may have been opened before, and is not opened again", downlink.round)
-            self._say_ready(SumMessage(downlink.round, downlink.client_id, "", Ready(None, 0)), msg_params)
+        if self._sums is not None and (passed_over := self._sums.passes_over(downlink)) is not None:
+            self._send_upload(passed_over, msg_params)
             return
         refused = msg_params.get(REFUSED_BEFORE)
         if refused is not None:
@@ -147,26 +133,13 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
             return
         self._warn_if_not_finite(upload)
-        if self._experiment.sums_in_secret:
-            self._masked = MaskedUpload(
-                self._experiment, self._sum_codec, upload, downlink, self._identity(), self._promises.keep
-            )
-            self._say_ready(self._masked.ready(), msg_params)
+        if self._sums is not None:
+            self._send_upload(self._sums.ready(upload, downlink), msg_params)
         else:
-            message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
             if memory is not None:
                 memory = memories.pop(downlink.client_id)
-            message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._codec.encode(upload, memory))
-            message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
-            message.add_params(TICKET, msg_params.get(TICKET))
-            self._send_until_heard(message)
+            self._send_upload(self._codec.encode(upload, memory), msg_params, num_samples)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
-
-    def _identity(self) -> CertifiedIdentity:
-        """By its certificate as it is now, which may have been renewed."""
-        config = self._experiment.settings.comm_args.dapper_grpc
-        assert config is not None, "sums in secret are for silos that have certificates"
-        return CertifiedIdentity(config, read_credentials(config, self.rank))
 
     def _warn_if_not_finite(self, upload: Upload) -> None:
         """Silos learn it here, and not from a server that refuses what they send."""
@@ -183,29 +156,20 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             " use; %s, or look for such values in the data", upload.client_id, upload.round, remedy,
         )  # fmt: skip
 
-    def _say_ready(self, ready: SumMessage, asked: Message) -> None:
-        """In place of an upload: it follows under masks, once the server says whom it is summed with."""
+    def _send_upload(self, encoded: bytes, asked: Message, num_samples: int | None = None) -> None:
+        """``num_samples`` is for FedML; sums in secret do not say it."""
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
-        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._sum_codec.encode(ready))
+        message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, encoded)
+        if num_samples is not None:
+            message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
         message.add_params(TICKET, asked.get(TICKET))
         self._send_until_heard(message)
 
     def handle_sum(self, msg_params: Message) -> None:
         """A step of the sum that the latest upload is for."""
-        asked = self._sum_codec.decode(msg_params.get(SUM))
-        if self._masked is None:
-            reason = Declined("it was started again, or has told all that it tells in this round")
-            told = SumMessage(asked.round, asked.client_id, asked.sum_id, reason)
-        else:
-            told = self._masked.answer(asked)
-        if isinstance(told.content, Declined):
-            LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
-        if self._masked is not None and self._masked.has_signed:
-            self._signed_round = asked.round
-        if self._masked is not None and isinstance(told.content, Revealed):
-            self._masked = None
+        assert self._sums is not None
         message = Message(SUM, self.rank, 0)
-        message.add_params(SUM, self._sum_codec.encode(told))
+        message.add_params(SUM, self._sums.answer(msg_params.get(SUM)))
         self._send_until_heard(message)
 
     def _measure(self, downlink: Downlink, ticket: str) -> None:

@@ -36,6 +36,7 @@ from fedml_dapper.platform.program import experiment_of, hand_back, note_data, n
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.shown import results_shown, rounds_shown
+from fedml_dapper.platform.silo_in_sums import SiloInSums
 from fedml_dapper.platform.tracking import sinks_for
 
 LOGGER = logging.getLogger(__name__)
@@ -128,9 +129,15 @@ class DistributedRunner:
         self._args.scenario = "horizontal"
         LOGGER.info("training with %d threads", torch.get_num_threads())
         DapperClientManager(
-            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, self._sum_codec, comm,
+            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, self._sums(rank), comm,
             rank, self._num_processes(comm),
         ).run()  # fmt: skip
+
+    def _sums(self, rank: int) -> SiloInSums | None:
+        if not self.experiment.sums_in_secret:
+            return None
+        folder = Path(self.run_dir or self.experiment.settings.dapper_args.output_dir)
+        return SiloInSums(self.experiment, self._sum_codec, rank, folder)
 
     def _num_threads(self, neighbours: int) -> int:
         """As set, by the experiment or the environment; else under MPI, where torch by itself takes one, all cores for

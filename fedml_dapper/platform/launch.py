@@ -30,7 +30,8 @@ def run_federation(
 ) -> None:
     """Run this process's part of ``experiment``: all of it, or what ``rank`` does where there are several processes.
 
-    ``sections`` are what stands in ``config_files``; ``run_dir``, ``observers`` and ``resume`` are the server's.
+    ``sections`` are what stands in ``config_files``; ``observers`` and ``resume`` are the server's. ``run_dir`` is
+    the folder of its run, and for a silo the one in which it writes down what it has signed.
     """
     command_line = add_args()
     command_line.yaml_config_file, command_line.rank = str(config_files[0]), rank

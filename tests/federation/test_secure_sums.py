@@ -10,8 +10,10 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
+from fedml_dapper.federation.privacy import who_is_safe
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
+from fedml_dapper.secure_sum import Rules
 
 from ..grids import first_and_drawn, sampled
 from .test_privacy import ALLOWED, FREE_OF_NORMS, REFUSED, same
@@ -89,3 +91,16 @@ def test_the_ledger_says_what_is_summed_how(tiny_settings: SettingsFactory) -> N
         "secure aggregation, as a simulation, without masks: the same sums: threshold 3 clients, weights of fewer than"
         " 2 holders stay as they were, changes up to 1 to the nearest 2^-28"
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "silos", "told"),
+    [
+        (Rules(3, 3), 5, "3 of 5 silos, also if the server lies"),
+        (Rules(4, 4), 6, "4 of 6 silos, also if the server lies and 1 of them help it, which leaves 3 others"),
+        (Rules(9, 3), 10, "3 of 10 silos, also if the server lies and 1 of them help it, which leaves 2 others"),
+        (Rules(9, 8), 10, "8 of 10 silos, also if the server lies and 6 of them help it, which leaves 2 others"),
+    ],
+)
+def test_one_line_says_whom_the_rules_protect(rules: Rules, silos: int, told: str) -> None:
+    assert who_is_safe(rules, silos) == f"a sum opens for at least {told}"

@@ -59,7 +59,13 @@ def test_systemd_takes_it_and_it_is_shut_in(unit: Path, tmp_path: Path) -> None:
 )
 def test_it_starts_what_the_image_starts(unit: Path, target: str, command: Sequence[str]) -> None:
     [start] = directives(unit)["ExecStart"]
-    places = {"%d": "/run/secrets", "%S/fedml-dapper-server": "/runs", "/etc/fedml-dapper": "/experiment", "%i": "2"}
+    places = {
+        "%d": "/run/secrets",
+        "%S/fedml-dapper-server": "/runs",
+        "%S/fedml-dapper-silo-%i": "/runs",
+        "/etc/fedml-dapper": "/experiment",
+        "%i": "2",
+    }
     for here, there in places.items():
         start = start.replace(here, there)
     program, *options = shlex.split(start)

@@ -80,8 +80,9 @@ class Silos:
         self.processes: dict[int, subprocess.Popen[bytes] | Fork] = {}
 
     def start(
-        self, rank: int, config: Path | None = None, program: Path | None = None, above: Path | None = None
-    ) -> None:
+        self, rank: int, config: Path | None = None, program: Path | None = None, above: Path | None = None,
+        options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Start one process, of another experiment, as a program of the user's own, or with a file laid over the
         experiment, where given; the server goes on with the run that is there."""
         role = ["--role", "client" if rank <= self.num_clients else "edge"]
@@ -90,7 +91,7 @@ class Silos:
         program = program or self._programs.get(rank)
         what = ["-m", "fedml_dapper"] if program is None else [str(program)]
         files = ["--cf", str(config or self.config), *([] if above is None else ["--cf", str(above)])]
-        arguments = [*what, *files, "--rank", str(rank), *role, *self._overrides]
+        arguments = [*what, *files, "--rank", str(rank), *role, *options, *self._overrides]
         environment = os.environ | {"HOME": str(self.folder), "OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
         with self._log(rank).open("ab") as log:
             if rank in self._cold:

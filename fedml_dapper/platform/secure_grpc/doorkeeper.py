@@ -13,16 +13,16 @@ from pathlib import Path
 
 import grpc
 
-from fedml_dapper.credentials import ADMIN, CredentialFiles, stamp
+from fedml_dapper.credentials import ADMIN, CredentialFiles
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import (
     AuditLog,
     Certificate,
     Membership,
+    MembershipFile,
     Sightings,
     certificate_of,
     printable,
-    read_membership,
 )
 from fedml_dapper.platform.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
 from fedml_dapper.platform.secure_grpc.link import Link
@@ -70,20 +70,21 @@ class Doorkeeper:
         self, credentials: CredentialFiles, members_file: Path | None, links: Mapping[str, Link],
         audit: AuditLog, cut_off: Callable[[Link], None], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._credentials, self._members_file, self._links = credentials, members_file, links
+        self._credentials, self._links = credentials, links
         self._admin = Link(0, ADMIN, 0, clock)
         self._clock = clock
         self._audit, self._cut_off = audit, cut_off
         self._lock = threading.RLock()
         self._open: set[OpenCall] = set()
         self._looked = float("-inf")
+        self._members_file: MembershipFile | None = None
         self._members: Membership | None = None
         self._sightings: Sightings | None = None
         self._let_in = set(links)
         """Names that a certificate may call with."""
         if members_file is not None:
-            self._stamp = stamp(members_file)
-            self._members, self._sightings = read_membership(members_file), Sightings(members_file)
+            self._members_file, self._sightings = MembershipFile(members_file), Sightings(members_file)
+            self._members = self._members_file.read()
             self._let_in = self._names_let_in()
 
     @contextmanager
@@ -124,7 +125,7 @@ class Doorkeeper:
             return
         self._looked = now
         are_new = self._credentials.renew()
-        before, members = self._members, self._changed_members()
+        before, members = self._members, None if self._members_file is None else self._members_file.read()
         ended: list[tuple[str, str]] = []
         with self._lock:
             self._members = members
@@ -150,19 +151,6 @@ class Doorkeeper:
         """Write down who was seen."""
         if self._sightings is not None:
             self._sightings.save(at_once=True)
-
-    def _changed_members(self) -> Membership | None:
-        """The list as it is on the disk; the one before where that is no list."""
-        if self._members_file is None or (found := stamp(self._members_file)) == self._stamp:
-            return self._members
-        self._stamp = found
-        try:
-            members = read_membership(self._members_file)
-        except ConfigError as error:
-            LOGGER.warning("the list of members is of no use, the one before still counts: %s", error)
-            return self._members
-        LOGGER.info("the list of members has been read again: %d certificates", len(members.members))
-        return members
 
     def _note_changes(self, before: Membership | None, now: Membership | None) -> None:
         """Into the audit log, which certificates may call and could not before, and the other way round."""

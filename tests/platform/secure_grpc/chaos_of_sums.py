@@ -44,12 +44,14 @@ DEATHS = {
     "after sharing": ("Deal", "after"),
     "before sending": ("Masked", "before"),
     "after sending": ("Masked", "after"),
+    "before signing": ("Consent", "before"),
+    "after signing": ("Consent", "after"),
     "before opening": ("Revealed", "before"),
     "after opening": ("Revealed", "after"),
 }
 """Of silos: what they are asked for, and whether they die before they have sent it."""
-SERVER_DEATHS = ("dealing", "masking", "told to open", "opened")
-"""At the end of a step of the sum; with clients about to be asked to open it; or with it open, and nothing written."""
+SERVER_DEATHS = ("dealing", "masking", "told who is left", "agreeing", "opened")
+"""At the end of a step of the sum; with clients about to be told who is left; or with it open, and nothing written."""
 
 _SILO = """
 import json, os, runpy, signal
@@ -108,7 +110,7 @@ def go_on_or_die(exchange):
     die_if_planned(exchange._round, step)
     messages = go_on(exchange)
     if step == "masking" and messages:
-        die_if_planned(exchange._round, "told to open")
+        die_if_planned(exchange._round, "told who is left")
     if exchange.opened is not None:
         with told.open("a") as log:
             log.write(json.dumps((exchange._round, exchange._sum_id, exchange.opened.clients)) + "\\n")
@@ -240,7 +242,7 @@ def problems(report: Report, rounds: int) -> list[str]:
     found = []
     if [record.round for record in report.rounds] != list(range(1, rounds + 1)):
         found.append(f"rounds in the ledger: {[record.round for record in report.rounds]}")
-    found += _opened_twice(report)
+    found += [*_opened_twice(report), *_signed_twice(report)]
     found += [text for record in report.rounds if (text := _wrong_with(record, report))]
     found += [f"rank {rank} ended with {code}" for rank, code in report.exit_codes.items() if code != 0]
     if report.differing:
@@ -258,6 +260,15 @@ def _opened_twice(report: Report) -> Iterator[str]:
         for round_, count in Counter(round_ for round_, _ in sums).items():
             if count > 1:
                 yield f"client {client} told shares of two sums of round {round_}"
+
+
+def _signed_twice(report: Report) -> Iterator[str]:
+    """By one client, in all its lives: two lists of survivors of one round."""
+    for client, answers in report.told.items():
+        lists = {(round_, number, *left) for round_, what, number, left in answers if what == "Consent"}
+        for round_, count in Counter(round_ for round_, *_ in lists).items():
+            if count > 1:
+                yield f"client {client} signed {count} lists of survivors of round {round_}"
 
 
 def _wrong_with(record: RoundRecord, report: Report) -> str:

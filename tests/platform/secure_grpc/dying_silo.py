@@ -38,7 +38,9 @@ runpy.run_module("fedml_dapper", run_name="__main__")
 """
 
 
-def dying_program(folder: Path, step: Literal["Deal", "Masked", "Revealed"], when: Literal["before", "after"]) -> Path:
+def dying_program(
+    folder: Path, step: Literal["Deal", "Masked", "Consent", "Revealed"], when: Literal["before", "after"]
+) -> Path:
     """The program of a silo that dies right before, or after, it sends what that step asks for."""
     program = folder / f"dies_{when}_{step}.py"
     program.write_text(_PROGRAM.format(step=step, when=when))

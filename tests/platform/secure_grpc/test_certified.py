@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import Credentials, read_credentials
-from fedml_dapper.errors import ProtocolError
-from fedml_dapper.platform.certified import CertifiedIdentity, CertifiedWitness
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.operations import add_members, read_certificate
+from fedml_dapper.platform.certified import CertifiedIdentity, CertifiedWitness, IdentityFiles
 
 from .authorities import Authority
 
@@ -90,3 +91,21 @@ def test_any_of_several_authorities_counts(config: SecureGrpcConfig, silo_1: Cer
         CertifiedWitness(config, replace(own, authority=authorities)).check(
             0, silo_1.certificate, b"a list", silo_1.sign(b"a list")
         )
+
+
+def test_a_silo_sums_with_the_certificates_that_it_knows(
+    config: SecureGrpcConfig, silo_1: CertifiedIdentity, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever makes certificates can make up silos; a list that the server cannot write stands against that."""
+    known = tmp_path / "known.json"
+    add_members(known, [read_certificate(config.certificates / "silo-2.pem")])
+    files = IdentityFiles(config, 2, known)
+    with pytest.raises(ProtocolError, match="client 0: the certificate of silo-1 is not in the list of members"):
+        files.read().check(0, silo_1.certificate, b"a list", silo_1.sign(b"a list"))
+    add_members(known, [read_certificate(config.certificates / "silo-1.pem")])
+    files.read().check(0, silo_1.certificate, b"a list", silo_1.sign(b"a list"))
+    known.write_text("half of a")
+    files.read().check(0, silo_1.certificate, b"a list", silo_1.sign(b"a list"))
+    assert "the list of members is of no use, the one before still counts" in caplog.text
+    with pytest.raises(ConfigError, match="not a list of members"):
+        IdentityFiles(config, 2, known)

@@ -191,7 +191,7 @@ def test_a_disk_that_hangs_keeps_nobody_waiting(
         goes_on.wait()
         raise ConfigError("it is gone")
 
-    monkeypatch.setattr("fedml_dapper.platform.secure_grpc.doorkeeper.read_membership", read)
+    monkeypatch.setattr("fedml_dapper.operations.membership.read_membership", read)
     file.write_bytes(file.read_bytes() + b"\n")
     clock.now += 2 * LOOK_SECONDS
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation import RoundRecord, build_experiment, simulate
 
 from ...grids import sampled
 from ..federation_in_threads import Federation
@@ -156,3 +157,24 @@ def test_a_silo_of_a_version_without_it_hears_that_in_a_line(
     failure = federation.error_of(4)
     assert isinstance(failure, ConfigError)
     assert "this run sums under masks, which its version of fedml_dapper cannot: upgrade" in str(failure)
+
+
+@pytest.mark.nightly
+def test_a_second_run_sums_once_silos_are_told_that_it_is_one(
+    federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
+) -> None:
+    """Else it is the same to them as a server that asks a second time, of other survivors."""
+    silos = federation(settings_of(tiny_settings, 3, secure(2), "comm_round=1"), config)
+
+    def run_again(*options: str) -> RoundRecord:
+        shutil.rmtree(silos.run_dir, ignore_errors=True)
+        silos.start(0)
+        for rank in (1, 2, 3):
+            silos.start(rank, options=options)
+        assert [silos.wait(rank) for rank in range(4)] == [0] * 4, silos.output(0)
+        return silos.rounds()[0]
+
+    assert run_again().rolled_back is None
+    assert run_again().rolled_back is not None
+    assert "another list of survivors was signed in this round of this experiment before" in silos.output(1)
+    assert run_again("--restart").rolled_back is None
