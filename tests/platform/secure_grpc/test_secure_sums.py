@@ -164,14 +164,14 @@ def test_a_second_run_sums_once_silos_are_told_that_it_is_one(
     federation: Callable[..., Silos], tiny_settings: SettingsFactory, config: SecureGrpcConfig
 ) -> None:
     """Else it is the same to them as a server that asks a second time, of other survivors."""
-    silos = federation(settings_of(tiny_settings, 3, secure(2), "comm_round=1"), config)
+    silos = federation(settings_of(tiny_settings, 4, SECURE, "method=fedavg", "comm_round=1"), config)
 
     def run_again(*options: str) -> RoundRecord:
         shutil.rmtree(silos.run_dir, ignore_errors=True)
         silos.start(0)
-        for rank in (1, 2, 3):
+        for rank in range(1, 5):
             silos.start(rank, options=options)
-        assert [silos.wait(rank) for rank in range(4)] == [0] * 4, silos.output(0)
+        assert [silos.wait(rank) for rank in range(5)] == [0] * 5, silos.output(0)
         return silos.rounds()[0]
 
     assert run_again().rolled_back is None
