@@ -158,3 +158,15 @@ def test_levels_stand_in_one_place(experiment: Path) -> None:
 
 def test_a_plan_needs_a_fleet(experiment: Path) -> None:
     assert "dapper_args.fleet: the experiment names no devices" in refused(experiment, command="plan")
+
+
+def test_a_plan_of_silos_that_sum_under_masks_says_whom_the_rules_protect(experiment: Path) -> None:
+    (experiment.parent / "certs").mkdir()
+    grpc = json.dumps({"server_address": "localhost:1", "certificates": "certs"})
+    sums = ("aggregation_weights=uniform", "norm=group", "privacy={secure_aggregation: {threshold: 6}}")
+    silos = ("training_type=cross_silo", "backend=DAPPER_GRPC", f"comm_args.dapper_grpc={grpc}", "method=fedavg")
+    asked = [part for override in (*silos, *sums, fleet()) for part in ("--set", override)]
+    result = call("plan", "-c", experiment, *asked, "--method", "fedavg")
+    assert result.exit_code == 0, result.output
+    told = "Secure aggregation: a sum opens for at least 6 of 10 silos, also if the server lies and 1 of them help it"
+    assert told in " ".join(result.stdout.split())
