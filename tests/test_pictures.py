@@ -105,6 +105,7 @@ def test_the_house_has_all_rooms_on_their_floors() -> None:
     assert [floor[0] for floor in drawn] == sorted((floor[0] for floor in drawn), reverse=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["dapperfl", "dapperfl_slim"])
 def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> None:
     held = memory.held(method)

@@ -162,6 +162,7 @@ def test_a_file_does_not_say_where_it_was_made(exported_own: Exported, finished_
     assert not said
 
 
+@pytest.mark.long
 def test_an_onnx_file_holds_no_notes_of_its_exporter(exported_own: Exported) -> None:
     model = onnx.load(exported_own[MIDDLE, "onnx"][0] / "model.onnx")
     assert not any(noted.metadata_props for noted in (model, model.graph, *model.graph.node, *model.graph.input))

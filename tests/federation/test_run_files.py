@@ -145,6 +145,7 @@ def test_a_run_can_be_interrupted_in_every_round(settings: Settings, whole: Undi
     assert_same_end(whole, again, cut)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "tail",
     first_and_drawn(
@@ -295,6 +296,7 @@ def test_a_run_killed_before_its_last_file_gets_it(settings: Settings, whole: Un
     assert_same_end(whole, again, cut)
 
 
+@pytest.mark.long
 def test_what_comes_later_waits_for_what_comes_first(settings: Settings, whole: Undisturbed, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     cut.mkdir()

@@ -230,6 +230,7 @@ def test_every_tensor_may_move_on_its_own(fedavg: Experiment, trained: Any) -> N
     assert experiment.method.roles.local == server.downlink(0).plan.omitted
 
 
+@pytest.mark.long
 def test_it_runs_on_residual_networks_whatever_the_pruning_scope(tiny_settings: SettingsFactory) -> None:
     few = ("client_num_in_total=4", "client_num_per_round=2", "client_share=0.05", "epochs=1", "personal=true")
     settings = tiny_settings("method=fdse", *few, "dapper_args.pruning.scope=grouped", "width=4")

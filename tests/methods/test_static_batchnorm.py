@@ -69,6 +69,7 @@ def test_statistics_of_a_level_are_the_mean_of_its_clients(tiny_settings: Settin
     assert all(torch.equal(state.weights[name], strongest[name]) for name in names)
 
 
+@pytest.mark.long
 def test_clients_get_their_level_s_statistics_and_all_else_is_as_ever(tiny_settings: SettingsFactory) -> None:
     finished = [
         (experiment := build(tiny_settings, "heterofl", choice), simulate(experiment)[0].state)

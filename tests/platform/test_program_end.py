@@ -44,6 +44,7 @@ def test_others_are_for_who_wrote_it(capsys: pytest.CaptureFixture[str]) -> None
     assert "ValueError: of the program's own" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_report_that_cannot_be_written_takes_nothing_from_it(
     tiny_settings: Callable[..., Settings], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_lg_fedavg_has_something_to_average() -> None:
     assert len(rounds) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_windows_need_no_classes_without_the_masked_loss(method: str) -> None:
     with pytest.raises(ConfigError, match="switch masked_loss off"):
