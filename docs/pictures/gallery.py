@@ -14,6 +14,7 @@ from docs.pictures import (
     memory,
     over_time,
     partitions,
+    phases,
     recording,
     recovery,
     rooms,
@@ -35,6 +36,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "over_time": over_time.picture,
     "inversion": inversion.picture,
     "secure_sum": secure_sum.picture,
+    "phases": phases.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 

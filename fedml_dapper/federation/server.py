@@ -223,18 +223,15 @@ class Server(Collector):
         self._awaited.remove(message.client_id)
         self._ready[message.client_id] = message.content
 
-    def begin_sum(
-        self, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None
-    ) -> SumExchange | None:
-        """The sum over who is ready, before the round closes; None where the server sees uploads themselves.
+    def begin_sum(self, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None) -> SumExchange:
+        """The sum over who is ready, before the round closes, where silos sum in secret.
 
         ``witness`` tells who has signed what. ``opening`` is called before clients are asked to open it. One that an
         earlier server may have seen opened is void: that of a round is a look at the clients' data, and there is no
         second one.
         """
         secure = self._method.problem.secure_sums
-        if secure is None or self.holds_memories:
-            return None
+        assert secure is not None, "Experiment.sums_in_secret says so"
         round_, plans = self.state.round + 1, {client_id: self._plan_of(client_id) for client_id in self._ready}
         self._exchange = SumExchange(round_, self._ready, plans, self._layout, secure.rules, codec, witness, opening)
         if round_ <= self.opened_before:

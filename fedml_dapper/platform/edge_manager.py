@@ -33,6 +33,7 @@ from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED,
 from fedml_dapper.platform.event_loop import STOP_SECONDS
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.patience import send_until_heard
+from fedml_dapper.platform.phase import STATE_OF, Phase
 from fedml_dapper.platform.round_manager import RoundManager
 from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
 
@@ -130,10 +131,10 @@ class DapperEdgeManager(RoundManager):
         return True
 
     def _is_there(self, process: int, again: bool) -> None:
-        if self._measuring:
+        if self._phase is Phase.MEASURING:
             if again:
                 self._measure_again(process)
-        elif self._open:
+        elif self._phase is Phase.TRAINING:
             if not self._owed_by(process):
                 self._send_next(process)
             self._close_if_complete()
@@ -186,6 +187,7 @@ class DapperEdgeManager(RoundManager):
         self._edge.begin(order)
         self._ordered = order.clients
         self._ticket, self._measuring = str(msg_params.get(TICKET)), {}
+        self._enter(Phase.WAITING)
         if msg_params.get(MEASURE):
             self._measured = {}
             if not self._begin_measuring(order.clients):
@@ -195,11 +197,11 @@ class DapperEdgeManager(RoundManager):
         self._close_if_complete()
 
     def on_deadline(self) -> None:
-        if self._leaving:
+        if self._phase is Phase.LEAVING:
             self.stop()
-        elif self._measuring:
+        elif self._phase is Phase.MEASURING:
             self._end_measuring()
-        elif self._open:
+        elif self._phase is Phase.TRAINING:
             self._note_silent()
             self._close()
         elif not self._announced:
@@ -210,7 +212,7 @@ class DapperEdgeManager(RoundManager):
         return awaited <= answered
 
     def _close(self) -> None:
-        self._open = False
+        self._enter(Phase.WAITING)
         self.set_deadline(None)
         for client_id in self._unsent:
             self._edge.give_up(client_id)
@@ -247,10 +249,11 @@ class DapperEdgeManager(RoundManager):
         return refused
 
     def _progress(self) -> Progress:
-        refused = len(self._edge.refused) if self._open else 0
+        is_open = self._phase is Phase.TRAINING
+        refused = len(self._edge.refused) if is_open else 0
         return Progress(
-            state=self._state,
-            round=self._edge.state.round + (1 if self._open else 0),
+            state=STATE_OF[self._phase],
+            round=self._edge.state.round + (1 if is_open else 0),
             rounds=self._experiment.settings.train_args.comm_round,
             standings=self._standings(),
             absent=self._absent,
@@ -261,7 +264,6 @@ class DapperEdgeManager(RoundManager):
 
     def handle_finish(self, msg_params: Message) -> None:
         """The run is over: silos are sent home, then the server hears of it."""
-        self._open = False
         self._leave()
 
     def _say_goodbye(self) -> None:

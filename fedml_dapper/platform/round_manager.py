@@ -21,11 +21,12 @@ from fedml_dapper.federation import Codec, Collector, Experiment
 from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
-from fedml_dapper.operations.status import Progress, ServerStatus, State, StatusBoard
+from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
+from fedml_dapper.platform.phase import Phase, after
 from fedml_dapper.platform.secure_grpc import CUT_OFF, FLOODS, SecureServer
 from fedml_dapper.platform.transports import open_audit_log, open_monitor, reason_of
 
@@ -82,9 +83,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         """How often processes were started again since the round began."""
         self._measuring: dict[int, str] = {}
         """Those who are to measure a model, and the ticket that came with it."""
-        self._open = False
-        self._leaving = False
+        self._phase = Phase.WAITING
         self._greeted = False
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = after(self._phase, phase)
 
     # What a server and an edge do in ways of their own
 
@@ -149,7 +152,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._asking[process] = str(msg_params.get(LIFE))
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
             self._said_goodbye.add(process)
-            if self._leaving and self._said_goodbye >= self._online:
+            if self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
                 self.stop()
         elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
             self._online.add(process)
@@ -195,7 +198,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         """A process calls so often that what it owes may not get through: nobody waits for it until it answers."""
         process = int(msg_params.get_sender_id())
         owed = set(self._owed_by(process)) - self._silent
-        if not self._open or not owed:
+        if self._phase is not Phase.TRAINING or not owed:
             return
         LOGGER.warning("%s floods the server with calls; the round does not wait for it", self._name_of(process))
         self._audit.record("flood", self._name_of(process))
@@ -210,9 +213,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._collector.give_up(client_id)
         if self._measuring.pop(process - 1, None) is not None and not self._measuring:
             self._end_measuring()
-        elif self._open:
+        elif self._phase is Phase.TRAINING:
             self._close_if_complete()
-        elif self._leaving and self._said_goodbye >= self._online:
+        elif self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
             self.stop()
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
@@ -236,7 +239,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._starts.clear()
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
         self._dispatch.begin(recipients)
-        self._open = True
+        self._enter(Phase.TRAINING)
         self.set_deadline(self._round_seconds)
         for process in sorted(self._online):
             self._send_next(process)
@@ -290,7 +293,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 raise
             for client_id in self._owed_by(process):
                 self._collector.refuse(client_id, error)
-        if self._open:
+        if self._phase is Phase.TRAINING:
             for free in (process, *self._dispatch.in_waiting()):
                 self._send_next(free)
             self._close_if_complete()
@@ -311,7 +314,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _close_if_complete(self) -> None:
         reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._online)}
         awaited = (self._sent.keys() | reachable) - self._collector.refused.keys() - self._silent
-        if self._open and self._is_complete(self._collector.answered(), awaited):
+        if self._phase is Phase.TRAINING and self._is_complete(self._collector.answered(), awaited):
             self._close()
 
     def _note_silent(self) -> None:
@@ -328,7 +331,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             if self._process_of(client_id) in self._online:
                 self._send_to_measure(client_id)
         self.set_deadline(self._round_seconds)
-        return bool(self._measuring)
+        if not self._measuring:
+            return False
+        self._enter(Phase.MEASURING)
+        return True
 
     def _send_to_measure(self, client_id: int) -> None:
         message = self._model_for(client_id)
@@ -365,6 +371,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _end_measuring(self) -> None:
         self._measuring = {}
+        self._enter(Phase.WAITING)
         self.set_deadline(None)
         self._all_measured()
 
@@ -379,18 +386,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._posted = time.monotonic()
             self._board.post(self._progress())
 
-    @property
-    def _state(self) -> State:
-        if self._leaving:
-            return "ending"
-        if self._measuring:
-            return "measuring"
-        return "round" if self._open else "waiting"
-
     def _standings(self, left_out: Collection[int] = ()) -> dict[str, str]:
         """What each process is at, by name; ``left_out`` are clients that take no part now."""
         groups: dict[str, Collection[int]] = {"left out": left_out, "measures": self._measuring}
-        if self._open:
+        if self._phase is Phase.TRAINING:
             groups |= {"upload refused": self._collector.refused, "answered": self._collector.answered()}
             groups |= {"silent": self._silent, "at work": self._sent}
         found = {}
@@ -410,7 +409,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _leave(self) -> None:
         """Send everybody home."""
-        self._leaving = True
+        self._enter(Phase.LEAVING)
         self.set_deadline(GOODBYE_SECONDS)
         for process in sorted(self._online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):

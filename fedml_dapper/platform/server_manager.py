@@ -32,10 +32,11 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
-from fedml_dapper.operations.status import Progress, State
+from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.certified import CertifiedWitness
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.dispatch import Ranks
+from fedml_dapper.platform.phase import STATE_OF, Phase
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
@@ -63,8 +64,6 @@ class DapperServerManager(RoundManager):
     ) -> None:  # fmt: skip
         self._server: Server = aggregator.server
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
-        self._parked = False
-        """Whether the next round is opened once the run is resumed."""
 
         def connect(audit: AuditLog) -> BaseCommunicationManager:
             if args.backend == "DAPPER_GRPC":
@@ -77,7 +76,7 @@ class DapperServerManager(RoundManager):
             self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
         self._edge_codec, self._sum_codec = edge_codec, sum_codec
         self._summing: Summing | None = None
-        """Between the last upload of a round and its end, where silos sum in secret."""
+        """The open round's secure sum, while it is on."""
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
         self._deferred: list[Message] = []
@@ -148,17 +147,17 @@ class DapperServerManager(RoundManager):
         return True
 
     def _is_there(self, process: int, again: bool) -> None:
-        if self._measuring:
+        if self._phase is Phase.MEASURING:
             if again:
                 self._measure_again(process)
         elif self._summing is not None:
             if again:
                 self._summing.lose(process - 1, "it was started again, and knows nothing of the sum")
-        elif self._open:
+        elif self._phase is Phase.TRAINING:
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
             self._close_if_complete()
-        elif not self._leaving and self._online == self._processes:
+        elif self._phase is not Phase.LEAVING and self._online == self._processes:
             self._open_round_or_leave()
 
     # A round
@@ -169,10 +168,10 @@ class DapperServerManager(RoundManager):
 
     def _open_round_or_leave(self) -> None:
         is_over = self._steering.is_last_round or not self._server.has_rounds_left
-        self._parked = self._steering.is_paused and not is_over
         if is_over:
             self._leave()
-        elif self._parked:
+        elif self._steering.is_paused:
+            self._enter(Phase.PAUSED)
             self.set_deadline(None)
             LOGGER.info("paused after round %d", self._server.state.round)
         else:
@@ -194,7 +193,7 @@ class DapperServerManager(RoundManager):
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         if self._summing is not None:
             self.note_drop("rank %s: an upload that comes too late for its sum, dropped", msg_params.get_sender_id())
-        elif self._measuring or self._parked:
+        elif self._phase in (Phase.MEASURING, Phase.PAUSED):
             self._deferred.append(msg_params)
         else:
             super().handle_message_receive_model_from_client(msg_params)
@@ -225,16 +224,16 @@ class DapperServerManager(RoundManager):
             self.note_drop("rank %d: what is no step of the present sum, dropped", process)
 
     def on_deadline(self) -> None:
-        if self._leaving:
+        if self._phase is Phase.LEAVING:
             self.stop()
         elif self._summing is not None:
             self._summing.time_is_over()
-        elif self._measuring:
+        elif self._phase is Phase.MEASURING:
             LOGGER.warning("clients %s measured nothing within %s", sorted(self._measuring), self._timeout())
             self._end_measuring()
         elif not self._server.has_rounds_left:
             self._leave()
-        elif not self._open:
+        elif self._phase is not Phase.TRAINING:
             self._start_without_the_missing()
         else:
             self._note_silent()
@@ -276,17 +275,15 @@ class DapperServerManager(RoundManager):
         return CertifiedWitness(config, read_credentials(config, 0))
 
     def _close(self) -> None:
-        self._open = False
         for client_id in self._unsent:
             self._server.give_up(client_id)
-        exchange = None
-        if self._experiment.sums_in_secret:
-            exchange = self._server.begin_sum(self._sum_codec, self._witness(), self._journal.sum_opens)
-        if exchange is None:
+        if not self._experiment.sums_in_secret:
             self._close_after_sum()
-        else:
-            self._summing = Summing(exchange, self._sum_codec, self._tell_of_sum, self._allow_step, self._end_sum)
-            self._summing.begin()
+            return
+        self._enter(Phase.SUMMING)
+        exchange = self._server.begin_sum(self._sum_codec, self._witness(), self._journal.sum_opens)
+        self._summing = Summing(exchange, self._sum_codec, self._tell_of_sum, self._allow_step, self._end_sum)
+        self._summing.begin()
 
     def _tell_of_sum(self, client_id: int, data: bytes) -> bool:
         message = Message(SUM, 0, self._process_of(client_id))
@@ -306,6 +303,7 @@ class DapperServerManager(RoundManager):
         self._close_after_sum()
 
     def _close_after_sum(self) -> None:
+        self._enter(Phase.WAITING)
         record = self._server.close_round()
         self._refused_uploads += len(record.refused)
         if missing := sorted(set(record.absent) - record.at_work.keys()):
@@ -339,8 +337,8 @@ class DapperServerManager(RoundManager):
         return self.call(partial(self._steering.carry_out, order))
 
     def go_on(self) -> None:
-        is_idle = not (self._open or self._measuring or self._leaving or self._summing)
-        if self._parked or (self._steering.is_last_round and is_idle):
+        ends_now = self._steering.is_last_round and self._phase is Phase.WAITING
+        if self._phase is Phase.PAUSED or ends_now:
             self._open_round_or_leave()
 
     def _let_go(self, process: int) -> None:
@@ -356,27 +354,20 @@ class DapperServerManager(RoundManager):
 
     def _progress(self) -> Progress:
         server, record = self._server, self._server.last_record
-        round_ = server.state.round + (1 if self._open or self._summing else 0)
+        round_ = server.state.round + (1 if self._phase in (Phase.TRAINING, Phase.SUMMING) else 0)
         out = {
             self._name_of(client + 1): "evicted" if server.is_evicted(client) else f"up to round {until}"
             for client, until in server.left_out.items()
         }
         return Progress(
-            state=self._state,
+            state=STATE_OF[self._phase],
             round=round_,
             rounds=self._experiment.settings.train_args.comm_round,
             standings=self._standings(server.left_out),
             out=out,
             absent=() if record is None else tuple(self._name_of(client + 1) for client in record.absent),
-            refused_uploads=self._refused_uploads + len(server.refused if self._open else ()),
+            refused_uploads=self._refused_uploads + len(server.refused if self._phase is Phase.TRAINING else ()),
         )
-
-    @property
-    def _state(self) -> State:
-        if self._summing is not None:
-            return "round"
-        state = super()._state
-        return "paused" if state == "waiting" and self._parked else state
 
     # The end
 

@@ -73,6 +73,7 @@ def dying_server(folder: Path, round_: int) -> Path:
 _BURYING = """
 import runpy
 from pathlib import Path
+from fedml_dapper.platform.phase import Phase
 from fedml_dapper.platform.server_manager import DapperServerManager
 
 on_turn = DapperServerManager.on_turn
@@ -83,7 +84,8 @@ def on_turn_among_the_dead(server):
     if server._summing is not None:
         awaited = server._summing._exchange.awaited
     else:
-        awaited = server._sent.keys() - server._collector.answered() - server._silent if server._open else set()
+        is_open = server._phase is Phase.TRAINING
+        awaited = server._sent.keys() - server._collector.answered() - server._silent if is_open else set()
     if awaited and awaited <= dead:
         server.set_deadline(0)  # what a dead one had sent comes first
 
