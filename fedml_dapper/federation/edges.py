@@ -89,11 +89,13 @@ class Edge(Collector):
     def close(self) -> EdgeSum:
         """What came in until now."""
         assert self._sum is not None, "begin comes first"
-        self._fold_the_rest()
-        partial = self._sum.partial() if self._records else PartialSum()
-        self._sum = self._aggregation = None
+        self._round.fold_the_rest()
+        records, refused = tuple(self._round.records), dict(self._round.refused)
+        partial = self._sum.partial() if records else PartialSum()
+        self._sum = None
+        self._round.close()
         self.state.round += 1
-        return EdgeSum(self.state.round, self._rank, tuple(self._records), dict(self._refused), partial)
+        return EdgeSum(self.state.round, self._rank, records, refused, partial)
 
 
 def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, ClientProfile]) -> None:

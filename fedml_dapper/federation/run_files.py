@@ -55,8 +55,8 @@ class RunFiles(RunObserver):
             self._ledger.path.unlink(missing_ok=True)
             return None
         _, rounds = found
-        if self._opened.exists():
-            self._server.opened_before = int(self._opened.read_text())
+        if self._opened.exists() and self._server.sums is not None:
+            self._server.sums.opened_before = int(self._opened.read_text())
         checkpoint = self._checkpoints.latest(len(rounds))
         if checkpoint is None:
             LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)

@@ -1,40 +1,41 @@
-"""A simulation's rounds on the virtual clock of its fleet, if it has one."""
+"""A simulation's rounds on the virtual clock of its fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.late_uploads import LateUpload, arriving, late_upload
+from fedml_dapper.federation.open_round import OpenRound
 from fedml_dapper.federation.records import ClientOnClock, RoundOnClock, RoundRecord, UnderWay
-from fedml_dapper.fleet import RoundTimes
+from fedml_dapper.federation.round_feature import RoundFeature
+from fedml_dapper.fleet import RoundTimes, VirtualClock
+from fedml_dapper.methods import ServerState, Upload
 
 
-class VirtualTime:
-    """Who is chosen, whose uploads are dropped, and what the ledger says of it. Without a clock nothing changes."""
+class VirtualTime(RoundFeature):
+    """Who is online, whose uploads come late or never, and what the ledger says of it."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self._clock, settings = experiment.clock, experiment.settings
+    def __init__(self, experiment: Experiment, clock: VirtualClock, state: ServerState) -> None:
+        settings = experiment.settings
+        self._clock, self._state, self._layout = clock, state, experiment.method.problem.layout
         self._wanted = settings.train_args.client_num_per_round
         self._fewest = settings.dapper_args.min_clients_per_round
-        self._times: RoundTimes | None = None
+        self._before: RoundRecord | None = None
+        self._reckoned: RoundTimes | None = None
         self._offline: tuple[int, ...] = ()
+        self._opened = OpenRound(number=0)
+        self.late: dict[int, LateUpload] = {}
+        """Uploads that will count in a later round, by client id."""
 
-    @property
-    def chosen(self) -> int:
-        """How many clients are to be at work in a round."""
-        return self._wanted if self._clock is None else self._clock.chosen(self._wanted)
-
-    def online(
-        self, round_: int, before: RoundRecord | None, client_ids: Sequence[int], at_work: Collection[int] = ()
-    ) -> Sequence[int]:
-        """Those whose devices are on where ``round_``, which follows ``before``, begins, and who are not ``at_work``.
+    def available(self, client_ids: Sequence[int]) -> Sequence[int]:
+        """Those whose devices are on and who are not at work where the coming round begins.
 
         Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` devices are on or at work.
         """
-        if self._clock is None:
-            return client_ids
-        at_s = _elapsed_s(before)
+        round_, before = self._state.round + 1, self._before
+        at_work, at_s = {one.client for one in at_work_after(before)}, _elapsed_s(before)
         idle = [client_id for client_id in client_ids if client_id not in at_work]
         online = self._clock.online(round_, at_s, idle)
         self._offline = tuple(sorted(set(idle) - set(online)))
@@ -46,15 +47,22 @@ class VirtualTime:
             )
         return online
 
-    def open(self, round_: int, before: RoundRecord | None, client_ids: Sequence[int]) -> None:
-        """Reckon the times of ``round_``, which follows ``before``.
+    @property
+    def _times(self) -> RoundTimes:
+        assert self._reckoned is not None, "no round was opened"
+        return self._reckoned
+
+    def wanted(self, number: int) -> int:
+        return self._clock.chosen(number) - len(at_work_after(self._before))
+
+    def opening(self, client_ids: Sequence[int]) -> Collection[int]:
+        """Those who began in earlier rounds, and whose uploads count in this one.
 
         Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` would be done in time.
         """
-        if self._clock is None:
-            return
+        round_, before = self._state.round + 1, self._before
         at_work = at_work_after(before)
-        self._times = times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted, at_work)
+        self._reckoned = times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted, at_work)
         num_done, num_at_work = len(times.in_time) + len(times.arrived), len(client_ids) + len(at_work)
         if num_done < min(self._fewest, num_at_work):
             arrivals = [(one.arrives_s, one.client) for one in times.clients]
@@ -65,27 +73,37 @@ class VirtualTime:
                 f" with their device on, dapper_args.min_clients_per_round is {self._fewest}; client {client} would"
                 f" take {arrives_s:.1f} s. Raise deadline_s, or change the profiles' availability"
             )
+        return times.arrived
 
-    @property
-    def arrived(self) -> Sequence[int]:
-        """Those who began in earlier rounds, and whose uploads count in the open one, ascending."""
-        return () if self._times is None else sorted(self._times.arrived)
+    def opened(self, opened: OpenRound) -> None:
+        """What is late arrives in the round in which it counts."""
+        self._opened = opened
+        arrived = {client_id: self.late.pop(client_id) for client_id in sorted(self._times.arrived)}
+        opened.bytes_down |= {client_id: late.bytes_down for client_id, late in arrived.items()}
+        opened.begun |= {client_id: late.change.round for client_id, late in arrived.items()}
+        weights = self._state.weights
+        opened.take(*(arriving(late, opened.number, weights, self._layout) for late in arrived.values()))
 
     def drops(self, client_id: int) -> bool:
-        """Whether the upload of ``client_id`` does not count in the open round, nor in a later one."""
-        times = self._times
-        return times is not None and client_id not in times.in_time and client_id not in times.under_way
+        return client_id not in self._times.in_time and client_id not in self._times.under_way
 
-    def keeps(self, client_id: int) -> bool:
-        """Whether the upload of ``client_id`` counts in a later round than the open one."""
-        return self._times is not None and client_id in self._times.under_way
+    def received(self, upload: Upload) -> Upload | None:
+        if upload.client_id not in self._times.under_way:
+            return upload
+        bytes_down = self._opened.bytes_down.pop(upload.client_id, 0)
+        self.late[upload.client_id] = late_upload(upload, self._state.weights, self._layout, bytes_down)
+        return None
 
-    def close(self, before: RoundRecord | None, refused: Container[int], kept: Container[int]) -> RoundOnClock | None:
-        """The open round, which follows ``before``, as the ledger has it; uploads of ``refused`` did not count, those
-        of ``kept`` will."""
-        times = self._times
-        if times is None:
-            return None
+    def closed(self, record: RoundRecord) -> RoundRecord:
+        self._before = record.model_copy(update={"clock": self._on_clock(record)})
+        return self._before
+
+    def resumed(self, record: RoundRecord) -> None:
+        self._before = record
+
+    def _on_clock(self, record: RoundRecord) -> RoundOnClock:
+        """The round as the ledger has it; what was refused did not count, what is late will."""
+        times, before = self._times, self._before
         previous, now = (None, 1) if before is None else (before.clock, before.round + 1)
         spent = [one.joules for one in times.clients]
         joules = None if None in spent else sum(value for value in spent if value is not None)
@@ -105,14 +123,14 @@ class VirtualTime:
                     training_s=one.training_s,
                     upload_s=one.upload_s,
                     joules=one.joules,
-                    outcome="refused" if one.client in refused else times.outcome(one.client),
+                    outcome="refused" if one.client in record.refused else times.outcome(one.client),
                 )
                 for one in times.clients
             ),
             arrived=tuple(one for one in at_work if one.client in times.arrived),
             under_way=(
                 *(one for one in at_work if one.client not in times.arrived),
-                *(one for one in begun if one.client in times.under_way and one.client in kept),
+                *(one for one in begun if one.client in times.under_way and one.client in self.late),
             ),
         )
 

@@ -21,8 +21,8 @@ from fedml_dapper.federation import (
     Experiment,
     Rewind,
 )
-from fedml_dapper.federation.collector import one_line
 from fedml_dapper.federation.magnitude import is_finite
+from fedml_dapper.federation.open_round import one_line
 from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset

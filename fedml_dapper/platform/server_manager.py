@@ -118,12 +118,12 @@ class DapperServerManager(RoundManager):
             return False
         if not self._experiment.silos_have_own_data:
             return True
-        if not self._server.is_edge(process - 1):
+        if process - 1 not in self._server.edges:
             return self._takes_in(process, message.get(HOLDS))
         if message.get(SILO) is None:
             return True  # the edge itself
         silo = int(message.get(SILO))
-        if silo in self._server.silos_of(process - 1):
+        if silo in self._server.edges.ranks_of_silos(process - 1):
             self._takes_in(silo, message.get(HOLDS), process)
         else:
             self.note_drop("rank %d speaks for silo %d, which another process serves; dropped", process, silo)
@@ -186,7 +186,7 @@ class DapperServerManager(RoundManager):
         self._close_if_complete()
 
     def _payload_for(self, client_id: int) -> bytes:
-        if self._server.is_edge(client_id):
+        if client_id in self._server.edges:
             return self._edge_codec.encode_order(self._server.order(client_id), self._schemas[client_id + 1])
         return super()._payload_for(client_id)
 
@@ -201,7 +201,7 @@ class DapperServerManager(RoundManager):
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
         if self._experiment.sums_in_secret:
             return self._read_ready(process, data)
-        if not (self._server.is_edge(process - 1) and isinstance(data, bytes)):
+        if not (process - 1 in self._server.edges and isinstance(data, bytes)):
             return super()._read(process, data)
         message = self._edge_codec.decode_sum(data)
         if message.edge != process:
@@ -249,7 +249,7 @@ class DapperServerManager(RoundManager):
     def _start_without_the_missing(self) -> None:
         missing = sorted(self._processes - self._online)
         minimum = self._experiment.settings.dapper_args.min_clients_per_round
-        if sum(self._server.num_behind(process - 1) for process in self._online) < minimum:
+        if sum(self._server.edges.num_behind(process - 1) for process in self._online) < minimum:
             self._give_up(
                 f"{len(self._online)} of {len(self._processes)} client processes came online within"
                 f" {self._join_seconds:g} s; missing ranks: {missing}. Are they started with the same addresses?"
@@ -277,11 +277,11 @@ class DapperServerManager(RoundManager):
     def _close(self) -> None:
         for client_id in self._unsent:
             self._server.give_up(client_id)
-        if not self._experiment.sums_in_secret:
+        if self._server.sums is None:
             self._close_after_sum()
             return
         self._enter(Phase.SUMMING)
-        exchange = self._server.begin_sum(self._sum_codec, self._witness(), self._journal.sum_opens)
+        exchange = self._server.sums.begin(self._sum_codec, self._witness(), self._journal.sum_opens)
         self._summing = Summing(exchange, self._sum_codec, self._tell_of_sum, self._allow_step, self._end_sum)
         self._summing.begin()
 
@@ -321,9 +321,9 @@ class DapperServerManager(RoundManager):
 
     def _note_measured(self, sender: int, said: Any) -> None:
         headline = self._experiment.method.problem.task.headline
-        if self._server.is_edge(sender):
+        if sender in self._server.edges:
             said = read_measurements(said)
-            told = {silo - 1: said[silo] for silo in self._server.silos_of(sender) if silo in said}
+            told = {silo - 1: said[silo] for silo in self._server.edges.ranks_of_silos(sender) if silo in said}
         else:
             told = {sender: said}
         self._measured |= {client_id: read_measurement(text, headline) for client_id, text in told.items()}

@@ -17,6 +17,7 @@ from fedml_dapper.federation import (
     SumExchange,
     SumMessage,
 )
+from fedml_dapper.federation.secret_sums import SecretSums
 from fedml_dapper.federation.sum_wire import Consent, Deal, Masked, Revealed
 from fedml_dapper.pruning import FixedPointMean, PruningPlan, Tensors
 from tests.secure_sum.identities import Person, people
@@ -43,6 +44,11 @@ class Federation:
         self.codec = SumCodec(Codec(layout, agreement), agreement)
         self.people: dict[int, Person] = people(range(len(self.experiment.clients)))
 
+    @property
+    def sums(self) -> SecretSums:
+        assert self.server.sums is not None
+        return self.server.sums
+
     def train(self) -> None:
         """All clients of the next round, which then are ready."""
         for client_id in self.server.round_clients():
@@ -61,8 +67,7 @@ class Federation:
     def round(self, gone: Mapping[type, Collection[int]]) -> RoundRecord:
         """One whole round, in which these are gone before they send what is of that type."""
         self.train()
-        exchange = self.server.begin_sum(self.codec, self.people[0])
-        assert exchange is not None
+        exchange = self.sums.begin(self.codec, self.people[0])
         self.sum_up(exchange, gone)
         return self.server.close_round()
 

@@ -45,7 +45,7 @@ def noise_of_round(federation: Federation, gone: dict[type, set[int]]) -> tuple[
     """A round without these, and what its sum holds besides the changes of the clients that it names."""
     before = dict(federation.server.state.weights)
     record = federation.round(gone)
-    exchange = federation.server._exchange
+    exchange = federation.sums._exchange
     assert exchange is not None
     assert exchange.opened is not None
     problem = federation.experiment.method.problem

@@ -58,7 +58,7 @@ def run(experiment: Experiment, silent: frozenset[int] = frozenset()) -> tuple[S
     while server.has_rounds_left:
         server.round_clients()
         for recipient in server.recipients:
-            if not server.is_edge(recipient):
+            if recipient not in server.edges:
                 server.receive(clients.update(server.downlink(recipient), experiment.clients[recipient]))
                 continue
             edge, order = edges[recipient], codec.decode_order(codec.encode_order(server.order(recipient)))

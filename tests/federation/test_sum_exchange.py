@@ -98,8 +98,7 @@ def test_nothing_that_a_silo_sends_holds_its_change(silos: Callable[..., Federat
 def test_a_client_opens_a_round_once(silos: Callable[..., Federation]) -> None:
     federation = silos("method=fedavg")
     federation.train()
-    exchange = federation.server.begin_sum(federation.codec, federation.people[0])
-    assert exchange is not None
+    exchange = federation.sums.begin(federation.codec, federation.people[0])
     federation.sum_up(exchange, {})
     assert all(upload.has_signed for upload in federation.uploads.values())
     again = SumMessage(1, 0, exchange._sum_id, Survivors((0, 1, 2)))
@@ -114,8 +113,7 @@ def test_a_round_that_all_have_opened_before_is_void(silos: Callable[..., Federa
         with pytest.raises(ProtocolError, match="nothing is opened twice") as reason:
             federation.server.receive_ready(opened)
         federation.server.refuse(client_id, reason.value)
-    exchange = federation.server.begin_sum(federation.codec, federation.people[0])
-    assert exchange is not None
+    exchange = federation.sums.begin(federation.codec, federation.people[0])
     assert exchange.is_over
     record = federation.server.close_round()
     assert record.rolled_back == "the sum is void: 0 clients are there, and the threshold is 3"
@@ -137,8 +135,7 @@ def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_s
         assert not any(upload.has_signed for upload in crashed.uploads.values())
         journal.sum_opens()
 
-    exchange = crashed.server.begin_sum(crashed.codec, crashed.people[0], opens)
-    assert exchange is not None
+    exchange = crashed.sums.begin(crashed.codec, crashed.people[0], opens)
     crashed.sum_up(exchange, {})
     assert exchange.opened is not None
 
@@ -158,9 +155,9 @@ def test_before_anybody_is_asked_to_open_it_that_is_written_down_and_a_resumed_s
 def test_a_client_that_says_others_keys_are_its_own_is_refused(silos: Callable[..., Federation]) -> None:
     federation = silos("method=fedavg")
     federation.train()
-    keys = federation.server._ready[1].keys
+    keys = federation.sums._ready[1].keys
     assert keys is not None
-    federation.server._awaited.append(0)
+    federation.server._round._awaited.append(0)
     for wrong in (keys, replace(keys, sealing=keys.masking)):
         with pytest.raises(ProtocolError, match="public key"):
             federation.server.receive_ready(SumMessage(1, 0, "", Ready(wrong, 1)))

@@ -93,10 +93,11 @@ runpy.run_module("fedml_dapper", run_name="__main__")
 _SERVER = """
 import json, os, runpy, signal
 from pathlib import Path
-from fedml_dapper.federation import Server, SumExchange
+from fedml_dapper.federation import SumExchange
+from fedml_dapper.federation.secret_sums import SecretSums
 
 plan, told = Path({plan!r}), Path({told!r})
-go_on, merge = SumExchange.go_on, Server._merge_opened
+go_on, closing = SumExchange.go_on, SecretSums.closing
 
 def die_if_planned(round_, step):
     left = json.loads(plan.read_text())
@@ -116,13 +117,13 @@ def go_on_or_die(exchange):
             log.write(json.dumps((exchange._round, exchange._sum_id, exchange.opened.clients)) + "\\n")
     return messages
 
-def merge_and_die(server):
-    merged = merge(server)
-    if merged is None:
-        die_if_planned(server.state.round + 1, "opened")
-    return merged
+def close_and_die(sums, opened, unfinished):
+    void = closing(sums, opened, unfinished)
+    if void is None:
+        die_if_planned(opened.number, "opened")
+    return void
 
-SumExchange.go_on, Server._merge_opened = go_on_or_die, merge_and_die
+SumExchange.go_on, SecretSums.closing = go_on_or_die, close_and_die
 runpy.run_module("fedml_dapper", run_name="__main__")
 """
 

@@ -1,0 +1,74 @@
+"""Rounds that close with so many uploads, while who is not done goes on (FedBuff; ``dapper_args.buffer_size``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from fedml_dapper.federation.late_uploads import AtWork, arriving, late_upload
+from fedml_dapper.federation.open_round import OpenRound
+from fedml_dapper.federation.records import RoundRecord
+from fedml_dapper.federation.round_feature import RoundFeature
+from fedml_dapper.methods import ServerState, Upload
+from fedml_dapper.pruning import ChannelLayout
+
+
+class Buffered(RoundFeature):
+    """Silos that are at work when their round closes, and whose uploads count in the round in which they arrive."""
+
+    def __init__(self, state: ServerState, layout: ChannelLayout) -> None:
+        self._state, self._layout = state, layout
+        self._at_work: dict[int, AtWork] = {}
+        """Silos that began in an earlier round, and whose uploads may count in the open one."""
+        self._opening = state
+        """The state in which the open round's clients began."""
+        self._opened = OpenRound(number=0)
+
+    @property
+    def at_work(self) -> Mapping[int, int]:
+        """The round that each of them began in, by client id."""
+        return {client_id: one.begun for client_id, one in self._at_work.items()}
+
+    def available(self, client_ids: Sequence[int]) -> Sequence[int]:
+        return [client_id for client_id in client_ids if client_id not in self._at_work]
+
+    def wanted(self, number: int) -> int:
+        return number - len(self._at_work)
+
+    def opening(self, client_ids: Sequence[int]) -> Collection[int]:
+        self._opening = replace(self._state, weights=dict(self._state.weights), memory=self._state.memory.snapshot())
+        return self._at_work.keys()
+
+    def opened(self, opened: OpenRound) -> None:
+        self._opened = opened
+        opened.bytes_down |= {client_id: one.bytes_down for client_id, one in self._at_work.items()}
+
+    def start_of(self, client_id: int) -> ServerState | None:
+        earlier = self._at_work.get(client_id)
+        return None if earlier is None else earlier.server
+
+    def received(self, upload: Upload) -> Upload:
+        earlier = self._at_work.get(upload.client_id)
+        if earlier is None:
+            return upload
+        late = late_upload(upload, earlier.server.weights, self._layout, earlier.bytes_down)
+        self._opened.begun[upload.client_id] = earlier.begun
+        return arriving(late, self._opened.number, self._state.weights, self._layout)
+
+    def given_up(self, client_id: int) -> None:
+        self._at_work.pop(client_id, None)
+
+    def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> None:
+        """Who is left at work are those that were sent something, and have not answered."""
+        self._at_work = {
+            client_id: self._at_work.get(client_id) or AtWork(self._opening, opened.bytes_down[client_id])
+            for client_id in unfinished
+            if client_id in opened.bytes_down
+        }
+
+    def closed(self, record: RoundRecord) -> RoundRecord:
+        return record.model_copy(update={"at_work": dict(self.at_work)})
+
+    def resumed(self, record: RoundRecord) -> None:
+        """Silos are sent the next round's model."""
+        self._at_work = {}

@@ -1,0 +1,156 @@
+"""One round's uploads as they come in: who is awaited, what was refused, and in which order the rest is folded."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.magnitude import Magnitude
+from fedml_dapper.federation.records import ClientRecord
+from fedml_dapper.methods import Aggregation, Upload
+from fedml_dapper.profiling import part
+from fedml_dapper.pruning import Together
+
+LOGGER = logging.getLogger(__name__)
+_REASON_LENGTH = 200
+
+
+class OpenRound:
+    """The uploads of one round, from its opening on; :meth:`close` ends it, and what came in can still be asked for.
+
+    Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
+    that arrives early waits for its turn. Those whose turn has come are folded together and dropped; the last ones of a
+    round when it closes, as the new model is made of the sums in the same pass.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        aggregation: Aggregation | None = None,
+        awaited: Iterable[int] = (),
+        usual: Magnitude = Magnitude(),  # noqa: B008  # frozen
+        record: Callable[[Upload], ClientRecord] | None = None,
+        refused: Callable[[int], None] | None = None,
+        is_simulation: bool = False,
+    ) -> None:
+        """``number`` counts from 1. ``record`` makes an upload's line of the ledger, ``refused`` is told of clients
+        whose upload was. In a simulation an upload that cannot be folded is a bug and raises; elsewhere it is refused.
+        """
+        self.number = number
+        self._aggregation = aggregation
+        self._awaited = sorted(awaited)
+        self._record = record
+        self._on_refusal = refused
+        self._is_simulation = is_simulation
+        self._together = Together()
+        self._early: dict[int, Upload] = {}
+        self._folded: set[int] = set()
+        self._aside: set[int] = set()
+        self.usual = usual
+        """The size of uploads of the round before."""
+        self.magnitudes: dict[int, Magnitude] = {}
+        """Of the uploads that came, by client id."""
+        self.records: list[ClientRecord] = []
+        """Of the uploads that were folded, in this order."""
+        self.refused: dict[int, str] = {}
+        """Clients whose upload was refused, and why."""
+        self.begun: dict[int, int] = {}
+        """Where an upload counts that began in an earlier round: that one, by client id."""
+        self.bytes_down: dict[int, int] = {}
+        """Of what each client was sent."""
+        self.num_downlinks: Counter[int] = Counter()
+        """How often each client was sent something."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a round, and it was not closed."""
+        return self._aggregation is not None
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """What the uploads are folded into."""
+        assert self._aggregation is not None, "no round is open"
+        return self._aggregation
+
+    def close(self) -> None:
+        """Nothing is folded any more."""
+        self._aggregation = None
+
+    def is_awaited(self, client_id: int) -> bool:
+        """Whether the client's upload may still come."""
+        return client_id in self._awaited and client_id not in self._early
+
+    def answered(self) -> set[int]:
+        """Clients whose upload has come and was not refused, those set aside included."""
+        return self._folded | self._early.keys() | self._aside
+
+    def line_of(self, upload: Upload) -> ClientRecord:
+        """What the ledger says of ``upload``."""
+        assert self._record is not None, "no round is open"
+        return self._record(upload)
+
+    def take(self, *uploads: Upload) -> None:
+        """Fold ``uploads`` as soon as it is their turn."""
+        self._early |= {upload.client_id: upload for upload in uploads}
+        self._fold_in_turn()
+
+    def set_aside(self, client_id: int) -> None:
+        """The client has answered, and there is nothing of it to be folded."""
+        self._awaited.remove(client_id)
+        self._aside.add(client_id)
+        self._fold_in_turn()
+
+    def refuse(self, client_id: int, reason: str) -> None:
+        """Go on without the client, and count that against it; nothing happens where it is not awaited."""
+        if self.is_awaited(client_id):
+            self._awaited.remove(client_id)
+            self.note_refusal(client_id, reason)
+            self._fold_in_turn()
+
+    def give_up(self, client_id: int) -> None:
+        """Go on without the client, which is not to blame; nothing happens where it is not awaited."""
+        if self.is_awaited(client_id):
+            self._awaited.remove(client_id)
+            self._fold_in_turn()
+
+    def note_refusal(self, client_id: int, reason: str) -> None:
+        """Write down that the client's upload was refused, whenever that shows."""
+        self.refused[client_id] = one_line(reason)
+        LOGGER.warning("round %d: upload of client %d refused: %s", self.number, client_id, self.refused[client_id])
+        if self._on_refusal is not None:
+            self._on_refusal(client_id)
+
+    def fold_the_rest(self) -> list[int]:
+        """Fold whatever has come; who has not answered is returned."""
+        unfinished = [client_id for client_id in self._awaited if client_id not in self._early]
+        for client_id in sorted(self._early):
+            self._fold(self._early.pop(client_id))
+        return unfinished
+
+    def _fold_in_turn(self) -> None:
+        while self._awaited and self._awaited[0] in self._early:
+            self._fold(self._early.pop(self._awaited.pop(0)))
+        if self._awaited:
+            with part("aggregation"):
+                self._together.fold()
+
+    def _fold(self, upload: Upload) -> None:
+        """Together with others whose turn it is."""
+        try:
+            with part("aggregation"), self._together.waiting():
+                self.aggregation.add(upload)
+        except ProtocolError as error:
+            if self._is_simulation:
+                raise
+            self.note_refusal(upload.client_id, str(error))
+            return
+        self._folded.add(upload.client_id)
+        self.records.append(self.line_of(upload))
+
+
+def one_line(reason: str) -> str:
+    """A reason as it may stand in logs and ledger: it can quote what a stranger sent."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

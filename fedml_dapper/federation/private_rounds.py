@@ -1,0 +1,45 @@
+"""Rounds of differential privacy: what they spend of it, and how clients count that send nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedml_dapper.federation.accountant import spent
+from fedml_dapper.federation.open_round import OpenRound
+from fedml_dapper.federation.records import PrivacySpent, RoundRecord
+from fedml_dapper.federation.round_feature import RoundFeature
+from fedml_dapper.methods import Method, Privacy, ServerState, TrainingMetrics, Upload
+
+
+class PrivateRounds(RoundFeature):
+    """Keeps the account of ``privacy``, by client."""
+
+    def __init__(self, method: Method[Any], privacy: Privacy, state: ServerState) -> None:
+        self._method, self._privacy, self._state = method, privacy, state
+        self._spent: PrivacySpent | None = None
+        """After the last round that was closed."""
+        self._uses: dict[int, int] = {}
+        """How often each client of the round that closes was asked."""
+
+    def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> None:
+        clients = self._state.clients
+        self._uses = {client_id: opened.num_downlinks.get(client_id, 1) for client_id in clients}
+        if self._privacy.where == "server":
+            self._count_in_the_silent(set(clients) - {record.client for record in opened.records}, opened)
+
+    def _count_in_the_silent(self, client_ids: set[int], opened: OpenRound) -> None:
+        """Chosen clients without an upload count as ones that changed nothing: what is divided by has to be the same
+        with and without anybody's upload (``pruning.private``)."""
+        for client_id in sorted(client_ids):
+            sent, nothing = self._method.downlink(self._state, client_id), TrainingMetrics(0.0, 0, 0.0)
+            opened.aggregation.add(Upload(sent.round, client_id, 0, sent.weights, nothing, sent.plan))
+
+    def closed(self, record: RoundRecord) -> RoundRecord:
+        sends_new_noise = self._privacy.is_secret and self._privacy.where == "client"
+        uses = self._uses if sends_new_noise else dict.fromkeys(self._uses, 1)
+        self._spent = spent(self._privacy, self._spent, uses)
+        return record.model_copy(update={"privacy": self._spent})
+
+    def resumed(self, record: RoundRecord) -> None:
+        self._spent = record.privacy
