@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from statistics import median
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import Fleet, fleet
 from fedml_dapper.models import BACKBONES
-from fedml_dapper.pruning import DENSE, RecoveringMean, Together
+from fedml_dapper.pruning import DENSE, RecoveringMean
 from fedml_dapper.resident import peak_extra_bytes
 
 
@@ -71,19 +70,20 @@ def aggregate(group: Fleet, times: int = 1, wait: bool = False) -> dict[str, Ten
     """The new global model from the slim uploads, each folded in ``times`` times; each when it comes, or when all have
     come."""
     mean = RecoveringMean(group.weights, group.layout)
-    with Together().waiting() if wait else nullcontext():
-        for _ in range(times):
-            for upload in group.uploads:
-                mean.add(upload.weights, upload.plan, upload.num_samples)
+    if wait:
+        mean.hold()
+    for _ in range(times):
+        for upload in group.uploads:
+            mean.add(upload.weights, upload.plan, upload.num_samples)
     return mean.result()
 
 
 def aggregate_dense(group: Fleet) -> dict[str, Tensor]:
     """The same from full models that wait for one another."""
     mean = RecoveringMean(group.weights, group.layout)
-    with Together().waiting():
-        for upload, full in zip(group.uploads, group.full, strict=True):
-            mean.add(full, DENSE, upload.num_samples)
+    mean.hold()
+    for upload, full in zip(group.uploads, group.full, strict=True):
+        mean.add(full, DENSE, upload.num_samples)
     return mean.result()
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
-from fedml_dapper.methods import Aggregation, Upload
+from fedml_dapper.methods import Aggregation, HoldingAggregation, Upload
 from fedml_dapper.profiling import part
-from fedml_dapper.pruning import Together
 
 LOGGER = logging.getLogger(__name__)
 _REASON_LENGTH = 200
@@ -44,7 +43,8 @@ class OpenRound:
         self._record = record
         self._on_refusal = refused
         self._is_simulation = is_simulation
-        self._together = Together()
+        if isinstance(aggregation, HoldingAggregation):
+            aggregation.hold()
         self._early: dict[int, Upload] = {}
         self._folded: set[int] = set()
         self._aside: set[int] = set()
@@ -132,14 +132,13 @@ class OpenRound:
     def _fold_in_turn(self) -> None:
         while self._awaited and self._awaited[0] in self._early:
             self._fold(self._early.pop(self._awaited.pop(0)))
-        if self._awaited:
+        if self._awaited and isinstance(self._aggregation, HoldingAggregation):
             with part("aggregation"):
-                self._together.fold()
+                self._aggregation.fold()
 
     def _fold(self, upload: Upload) -> None:
-        """Together with others whose turn it is."""
         try:
-            with part("aggregation"), self._together.waiting():
+            with part("aggregation"):
                 self.aggregation.add(upload)
         except ProtocolError as error:
             if self._is_simulation:

@@ -19,7 +19,7 @@ from fedml_dapper.pruning.plan import (
     ranked,
 )
 from fedml_dapper.pruning.private import PrivateMean, clipped, disturbed
-from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, Together, check_fits, check_partial
+from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits, check_partial
 from fedml_dapper.pruning.robust import RobustMean
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.scope import Scoped
@@ -53,7 +53,6 @@ __all__ = [
     "ScreenedMean",
     "TensorSpec",
     "Tensors",
-    "Together",
     "Verdict",
     "Widths",
     "bitmap_bytes",

@@ -44,6 +44,14 @@ class ClippedMean:
         self._limit = limit
         self._mean = RecoveringMean(previous, layout, recovery)
 
+    def hold(self) -> None:
+        """As :meth:`RecoveringMean.hold`."""
+        self._mean.hold()
+
+    def fold(self) -> None:
+        """As :meth:`RecoveringMean.fold`."""
+        self._mean.fold()
+
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """As :meth:`RecoveringMean.add`."""
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())

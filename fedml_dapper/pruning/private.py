@@ -53,6 +53,14 @@ class PrivateMean:
         self._std, self._noise = std, noise
         self._mean = RecoveringMean(previous, layout, recovery)
 
+    def hold(self) -> None:
+        """As :meth:`RecoveringMean.hold`."""
+        self._mean.hold()
+
+    def fold(self) -> None:
+        """As :meth:`RecoveringMean.fold`."""
+        self._mean.fold()
+
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """As :meth:`RecoveringMean.add`, of weight 1."""
         assert weight == 1, "Settings see to that"

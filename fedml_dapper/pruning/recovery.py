@@ -17,8 +17,6 @@ product is exact in float64; only the order of the sums matters, so callers fold
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -48,40 +46,6 @@ class PartialSum:
     """Of the others."""
 
 
-class Together:
-    """Uploads that wait for one another, to be folded together.
-
-    What is added to a :class:`RecoveringMean` within :meth:`waiting` is checked at once and folded when :meth:`fold`
-    says so, or before: when that mean is asked for what it comes to. A result is the same bit for bit, whatever waited.
-    """
-
-    def __init__(self) -> None:
-        self._means: list[RecoveringMean] = []
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """In here, in this thread, uploads wait."""
-        token = _together.set(self)
-        try:
-            yield
-        finally:
-            _together.reset(token)
-
-    def fold(self) -> None:
-        """Wait no longer."""
-        means, self._means = self._means, []
-        for mean in means:
-            mean.fold()
-
-    def join(self, mean: RecoveringMean) -> None:
-        """Something of that mean waits."""
-        if mean not in self._means:
-            self._means.append(mean)
-
-
-_together: ContextVar[Together | None] = ContextVar("together", default=None)
-
-
 class RecoveringMean:
     """Running weighted mean of slim models over the coordinates of the dense one.
 
@@ -100,10 +64,18 @@ class RecoveringMean:
         self._waiting: dict[str, list[Sent]] = {name: [] for name in self._sums}
         self._largest = {name: torch.zeros_like(tensor) for name, tensor in previous.items() if name not in self._sums}
         self._total = 0.0
+        self._holds = False
+
+    def hold(self) -> None:
+        """Let what is added from now on wait for :meth:`fold`, so that several clients are folded in one pass.
+
+        It is checked at once, and folded before the mean is asked for what it comes to. A result is the same bit for
+        bit, whatever waited.
+        """
+        self._holds = True
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """Fold in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``; now, or with
-        those that come :class:`Together`.
+        """Fold in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
 
         Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
         """
@@ -120,11 +92,8 @@ class RecoveringMean:
             else:
                 self._largest[name] = torch.maximum(self._largest[name], sent.to(self._largest[name].device))
         self._total += weight
-        together = _together.get()
-        if together is None:
+        if not self._holds:
             self.fold()
-        else:
-            together.join(self)
 
     def fold(self) -> None:
         """What waits goes into the sums."""

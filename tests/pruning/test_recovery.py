@@ -16,7 +16,6 @@ from fedml_dapper.pruning import (
     RecoveringMean,
     Recovery,
     TensorSpec,
-    Together,
     plan_by_importance,
     running_sum,
     slim_tensors,
@@ -156,14 +155,13 @@ def test_what_waits_together_comes_to_the_same_bit_for_bit(
     torch.set_num_threads(threads)
     try:
         batches = {"all": [5], "two and three": [2, 3], "the last": [1, 1, 1, 1, 1]}[waits]
+        together.hold()
         for size in batches:
-            batch = Together()
-            with batch.waiting():
-                for upload in uploads[:size]:
-                    together.add(*upload)
+            for upload in uploads[:size]:
+                together.add(*upload)
             del uploads[:size]
             if uploads:
-                batch.fold()
+                together.fold()
         found = together.result()
         assert torch.get_num_threads() == threads
     finally:
@@ -172,11 +170,11 @@ def test_what_waits_together_comes_to_the_same_bit_for_bit(
 
 
 def test_one_that_does_not_fit_is_found_before_it_waits() -> None:
-    mean, together = RecoveringMean(vector(1, 2, 3, 4), VECTOR), Together()
-    with together.waiting():
-        mean.add(vector(5, 6, 7, 8), DENSE, 1)
-        with pytest.raises(ProtocolError):
-            mean.add(vector(1, 2, 3), FIRST_TWO, 1)
+    mean = RecoveringMean(vector(1, 2, 3, 4), VECTOR)
+    mean.hold()
+    mean.add(vector(5, 6, 7, 8), DENSE, 1)
+    with pytest.raises(ProtocolError):
+        mean.add(vector(1, 2, 3), FIRST_TWO, 1)
     assert mean.result()["w"].tolist() == [5.0, 6.0, 7.0, 8.0]
 
 

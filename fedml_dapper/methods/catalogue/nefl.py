@@ -230,6 +230,12 @@ class NestedAggregation:
         self._shared.add(shared, upload.plan, weight)
         self._private[k].add(private, weight)
 
+    def hold(self) -> None:
+        self._shared.hold()
+
+    def fold(self) -> None:
+        self._shared.fold()
+
     def close(self) -> None:
         weights = self._shared.result()
         for k, mean in self._private.items():

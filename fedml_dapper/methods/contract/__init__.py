@@ -2,6 +2,7 @@
 
 from fedml_dapper.methods.contract.aggregation import (
     Aggregation,
+    HoldingAggregation,
     MergingAggregation,
     RecoverAndAverage,
     UploadsMean,
@@ -21,6 +22,7 @@ __all__ = [
     "ClientContext",
     "ClientProfile",
     "Downlink",
+    "HoldingAggregation",
     "LocalTraining",
     "Loss",
     "Memory",

@@ -19,6 +19,9 @@ from fedml_dapper.pruning import (
     Tensors,
 )
 
+_HOLDING = RecoveringMean | ClippedMean | PrivateMean
+"""Means that let uploads wait; the others keep them all, or none."""
+
 
 class Aggregation(Protocol):
     """One round's aggregation. Uploads arrive in ascending client id and are not kept."""
@@ -36,6 +39,17 @@ class MergingAggregation(Aggregation, Protocol):
 
     def merge(self, partial: PartialSum) -> None:
         """Fold them in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
+
+
+@runtime_checkable
+class HoldingAggregation(Aggregation, Protocol):
+    """One that folds several uploads in one pass, which takes less time than one after another."""
+
+    def hold(self) -> None:
+        """Let uploads that are added from now on wait for :meth:`fold`, or for :meth:`close`."""
+
+    def fold(self) -> None:
+        """Fold in what waits."""
 
 
 class RecoverAndAverage:
@@ -58,6 +72,14 @@ class RecoverAndAverage:
         else:
             self._mean.add(upload.weights, upload.plan, weight, upload.unsliced)
         self._added.append(upload.client_id)
+
+    def hold(self) -> None:
+        if isinstance(self._mean, _HOLDING):
+            self._mean.hold()
+
+    def fold(self) -> None:
+        if isinstance(self._mean, _HOLDING):
+            self._mean.fold()
 
     def partial(self) -> PartialSum:
         """What was added so far, for somebody else's :meth:`merge`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedml_dapper.methods.contract import Aggregation, MergingAggregation, ServerState, Upload
+from fedml_dapper.methods.contract import Aggregation, HoldingAggregation, MergingAggregation, ServerState, Upload
 from fedml_dapper.pruning import PartialSum
 
 _VELOCITY = "velocity"
@@ -29,6 +29,14 @@ class WithMomentum:
 
     def add(self, upload: Upload) -> None:
         self.inner.add(upload)
+
+    def hold(self) -> None:
+        if isinstance(self.inner, HoldingAggregation):
+            self.inner.hold()
+
+    def fold(self) -> None:
+        if isinstance(self.inner, HoldingAggregation):
+            self.inner.fold()
 
     def merge(self, partial: PartialSum) -> None:
         assert isinstance(self.inner, MergingAggregation), "Method.takes_edges sees to that"
