@@ -7,18 +7,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
+from fedml_dapper.federation.attendance import Attendance
 from fedml_dapper.federation.buffered import Buffered
 from fedml_dapper.federation.checkpoint import Checkpoint
 from fedml_dapper.federation.collector import Collector
 from fedml_dapper.federation.edges import EdgeSum, Order
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.magnitude import Magnitude, is_finite, recorded_magnitude, usual_magnitude
+from fedml_dapper.federation.magnitude import Magnitude, is_finite, usual_magnitude
+from fedml_dapper.federation.new_model import judged, make_model
 from fedml_dapper.federation.own_tests import OwnTests
 from fedml_dapper.federation.private_rounds import PrivateRounds
-from fedml_dapper.federation.quarantine import Quarantine
-from fedml_dapper.federation.records import ClientRecord, RoundRecord, RoundSeconds
+from fedml_dapper.federation.records import RoundRecord, RoundSeconds
 from fedml_dapper.federation.round_feature import RoundFeature
 from fedml_dapper.federation.scoring import Measured, Scoring
 from fedml_dapper.federation.secret_sums import SecretSums
@@ -26,8 +26,6 @@ from fedml_dapper.federation.served_edges import ServedEdges
 from fedml_dapper.federation.sum_wire import Ready, SumMessage
 from fedml_dapper.federation.virtual_time import VirtualTime
 from fedml_dapper.methods import ServerState, Upload
-from fedml_dapper.profiling import part
-from fedml_dapper.seeding import Stream, numpy_generator
 
 LOGGER = logging.getLogger(__name__)
 
@@ -44,7 +42,8 @@ class Server(Collector):
         super().__init__(experiment, ServerState(round=0, weights=weights, profiles=experiment.profiles))
         privacy = experiment.method.problem.privacy
         self._scoring = Scoring(experiment)
-        self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
+        self.attendance = Attendance(experiment, self.state)
+        """Who takes part, and who is left out."""
         self._late = None if experiment.clock is None else VirtualTime(experiment, experiment.clock, self.state)
         is_buffered = experiment.settings.dapper_args.buffer_size is not None
         self._buffered = Buffered(self.state, self._layout) if is_buffered else None
@@ -58,7 +57,6 @@ class Server(Collector):
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
-        self._left_out: list[int] = []
         self._not_finite: list[int] = []
         """Clients of the open round whose upload holds NaN or infinity, and counts."""
         self._opened_at = 0.0
@@ -71,20 +69,13 @@ class Server(Collector):
     # A round
 
     def round_clients(self) -> Sequence[int]:
-        """The clients of the present round, ascending; opens the round if none is open.
-
-        Those in quarantine are chosen like the others, so that samples follow from the seed alone, and then left out.
-        """
+        """The clients of the present round, ascending; opens the round if none is open."""
         if not self._round.is_open:
             self._open_round()
         return self._clients
 
     def _open_round(self) -> None:
-        chosen, round_ = self._choose_clients(), self.state.round + 1
-        if self._experiment.roster.varies:
-            self.state.profiles = self._experiment.roster.profiles(round_)
-        self._left_out = [client_id for client_id in chosen if self._quarantine.holds(client_id, round_)]
-        self._clients = [client_id for client_id in chosen if client_id not in self._left_out]
+        self._clients = self.attendance.choose(self._features)
         self._not_finite = []
         self.state.clients = tuple(self._clients)
         others = [client_id for feature in self._features for client_id in feature.opening(self._clients)]
@@ -92,20 +83,6 @@ class Server(Collector):
         self._opened_at = time.perf_counter()
         for feature in self._features:
             feature.opened(self._round)
-
-    def _choose_clients(self) -> list[int]:
-        seed = self._experiment.settings.common_args.random_seed
-        available = sorted(self._experiment.roster.available)
-        ids = [client_id for client_id in available if self._method.takes_part(self.state.profiles[client_id].level)]
-        wanted = self._experiment.settings.train_args.client_num_per_round
-        for feature in self._features:
-            ids = list(feature.available(ids))
-            wanted = feature.wanted(wanted)
-        wanted = max(0, wanted)
-        if wanted >= len(ids):
-            return ids
-        stream = numpy_generator(seed, Stream.SAMPLING, self.state.round + 1)
-        return sorted(stream.choice(ids, wanted, replace=False).tolist())
 
     def receive(self, upload: Upload) -> None:
         """Take one upload; one that does not count in the open round is checked, and dropped or kept for later.
@@ -154,7 +131,10 @@ class Server(Collector):
         unfinished = self._round.fold_the_rest()
         found = [feature.closing(self._round, unfinished) for feature in self._features]
         void = next((reason for reason in found if reason is not None), None)
-        rolled_back = self._make_model() if void is None else self._rolled_back(void)
+        if void is None:
+            void = make_model(self._round, self.state, self._check.times_median, self.holds_memories)
+        if void is not None:
+            LOGGER.error("round %d: %s; the global model stays as it was before", self._round.number, void)
         self._round.close()
         self.state.round, self.state.clients = self.state.round + 1, ()
         evaluation_started = time.perf_counter()
@@ -170,73 +150,21 @@ class Server(Collector):
             personal=measured.personal,
             validation=measured.validation,
             devices=measured.devices,
-            clients=tuple(self._judged(record) for record in sorted(records, key=lambda record: record.client)),
+            clients=tuple(judged(record, self.state) for record in sorted(records, key=lambda record: record.client)),
             absent=tuple(sorted(set(self._clients) - {record.client for record in records})),
             refused=dict(sorted(self._round.refused.items())),
-            quarantined=tuple(self._left_out),
+            quarantined=self.attendance.quarantined,
             not_finite=tuple(sorted(self._not_finite)),
             model_is_finite=is_finite(self.state.weights.values()),
-            rolled_back=rolled_back,
+            rolled_back=void,
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened_at, evaluation=now - evaluation_started),
         )
         for feature in self._features:
             record = feature.closed(record)
         self.last_record = record
-        for line in records:
-            if self._experiment.roster.relieve(line.client, line.level, line.seconds):
-                self._renew_profile(line.client)
+        self.attendance.relieve(records)
         return record
-
-    def _make_model(self) -> str | None:
-        """Make the new global model; or say why it stays as it is, where the uploads would ruin it.
-
-        In the first round nothing is known of what is usual: there it shows when all uploads are in. In simulation,
-        where clients run our own code, a model that is ruined is a result.
-        """
-        times = self._check.times_median
-        if times is not None and (outliers := self._outliers(times)):
-            for client_id, reason in outliers.items():
-                self._round.note_refusal(client_id, reason)
-            self._round.records = [record for record in self._round.records if record.client not in outliers]
-            return self._rolled_back(f"what clients {sorted(outliers)} sent is out of all proportion")
-        weights, memory = dict(self.state.weights), self.state.memory.snapshot()
-        with part("aggregation"):
-            self._round.aggregation.close()
-        made = (*self.state.weights.values(), *self.state.memory.tensors.values())
-        if self.holds_memories or is_finite(made):
-            return None
-        self.state.weights, self.state.memory = weights, memory
-        senders = sorted(record.client for record in self._round.records)
-        return self._rolled_back(f"the model made of what clients {senders} sent is not finite")
-
-    def _outliers(self, times: float) -> dict[int, str]:
-        """Clients whose folded upload is no better than one that would have been refused, had it been known when it
-        came what is usual; and why."""
-        usual, outliers = usual_magnitude(self._round.records).without(self._round.usual), {}
-        for record in self._round.records:
-            try:
-                recorded_magnitude(record).check(usual, times)
-            except ProtocolError as error:
-                outliers[record.client] = str(error)
-        return outliers
-
-    def _rolled_back(self, reason: str) -> str:
-        LOGGER.error("round %d: %s; the global model stays as it was before", self.state.round + 1, reason)
-        return reason
-
-    def _judged(self, record: ClientRecord) -> ClientRecord:
-        """With what the defence made of the upload, where it judges them."""
-        verdict = self.state.verdicts.get(record.client)
-        if verdict is None:
-            return record
-        if verdict.counted == 0:
-            LOGGER.warning(
-                "round %d: upload of client %d left out: it agrees by %.3g with the others", self.state.round,
-                record.client, verdict.agreement,
-            )  # fmt: skip
-        said = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
-        return record.model_copy(update=said)
 
     def _usual_now(self) -> Magnitude:
         """What is known to be usual among the open round's uploads, from those of the round before."""
@@ -267,7 +195,7 @@ class Server(Collector):
             best=replace(self._scoring.best),
             best_validation=replace(self._scoring.best_validation),
             last_record=self.last_record,
-            standing=self._quarantine.standing,
+            standing=self.attendance.standing,
             late={} if self._late is None else dict(self._late.late),
         )
 
@@ -279,54 +207,27 @@ class Server(Collector):
         self.memories.clear()  # the object stays: in simulation the clients' side holds it too
         self.memories.update(checkpoint.memories)
         self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
-        self.last_record, self._quarantine.standing = checkpoint.last_record, checkpoint.standing
+        self.last_record, self.attendance.standing = checkpoint.last_record, checkpoint.standing
         for feature in self._features:
             feature.resumed(checkpoint.last_record)
         if self._late is not None:
             self._late.late = dict(checkpoint.late)
 
-    # Who takes part
-
     def join(self, client_id: int, announcement: Announcement) -> bool:
-        """Take note of a silo that says what it holds, also where it is back with more; False if that is no news.
-
-        It takes part from the next round on; in the open one its upload has to fit what it says now. Raises
-        :class:`ProtocolError` for one whose device can run no level.
-        """
-        is_news = self._experiment.roster.join(announcement.device(client_id), announcement.profile)
+        """As :meth:`Attendance.join`, of a silo that may have test samples too."""
+        is_news = self.attendance.join(client_id, announcement)
         self._own_tests.join(client_id, announcement)
-        self._renew_profile(client_id)
         return is_news
 
-    def _renew_profile(self, client_id: int) -> None:
-        """As the roster has it for the coming round."""
-        known = list(self.state.profiles)
-        known[client_id] = self._experiment.roster.profiles(self.state.round + 1)[client_id]
-        self.state.profiles = tuple(known)
-
     def evict(self, client_id: int) -> None:
-        """Go on without the client, in the open round and all later ones, until :meth:`lift`."""
-        self._quarantine.evict(client_id)
+        """Go on without the client, in the open round and all later ones, until that is lifted."""
+        self.attendance.evict(client_id)
         if self._round.is_open:
             self.give_up(client_id)
 
-    def lift(self, client_id: int) -> bool:
-        """Let a client in quarantine, or evicted, take part from the next round on; False where it is neither."""
-        return self._quarantine.lift(client_id, self.state.round + 1)
-
-    def is_evicted(self, client_id: int) -> bool:
-        """Whether only :meth:`lift` lets the client in again."""
-        return self._quarantine.is_evicted(client_id)
-
-    @property
-    def left_out(self) -> Mapping[int, int]:
-        """Clients in quarantine, or evicted, and the last round in which they are."""
-        return self._quarantine.out(self.state.round + 1)
-
     def _note_refusal(self, client_id: int) -> None:
-        if client_id not in self.edges and self._quarantine.strike(client_id, self.state.round + 1):
-            last = self._quarantine.standing.out_until[client_id]
-            LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
+        if client_id not in self.edges:
+            self.attendance.strike(client_id)
 
     # What features are asked besides
 

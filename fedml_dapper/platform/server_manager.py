@@ -113,7 +113,7 @@ class DapperServerManager(RoundManager):
         return True
 
     def _lets_join(self, process: int, message: Message) -> bool:
-        if self._server.is_evicted(process - 1):
+        if self._server.attendance.is_evicted(process - 1):
             self._refuse_silo(process, EVICTED)
             return False
         if not self._experiment.silos_have_own_data:
@@ -356,14 +356,14 @@ class DapperServerManager(RoundManager):
         server, record = self._server, self._server.last_record
         round_ = server.state.round + (1 if self._phase in (Phase.TRAINING, Phase.SUMMING) else 0)
         out = {
-            self._name_of(client + 1): "evicted" if server.is_evicted(client) else f"up to round {until}"
-            for client, until in server.left_out.items()
+            self._name_of(client + 1): "evicted" if server.attendance.is_evicted(client) else f"up to round {until}"
+            for client, until in server.attendance.left_out.items()
         }
         return Progress(
             state=STATE_OF[self._phase],
             round=round_,
             rounds=self._experiment.settings.train_args.comm_round,
-            standings=self._standings(server.left_out),
+            standings=self._standings(server.attendance.left_out),
             out=out,
             absent=() if record is None else tuple(self._name_of(client + 1) for client in record.absent),
             refused_uploads=self._refused_uploads + len(server.refused if self._phase is Phase.TRAINING else ()),

@@ -57,13 +57,15 @@ class Steering:
                 return f"no other round is opened, and the run ends; {round_} are closed"
             case "evict":
                 client_id = self._client(order)
-                _refuse(self._server.is_evicted(client_id), f"silo-{order.silo} is evicted already")
+                _refuse(self._server.attendance.is_evicted(client_id), f"silo-{order.silo} is evicted already")
                 self._server.evict(client_id)
                 self._manager.expel(client_id)
                 return f"silo-{order.silo} is evicted until that is lifted"
             case "lift":
                 client_id = self._client(order)
-                _refuse(not self._server.lift(client_id), f"silo-{order.silo} is in no quarantine, nor evicted")
+                _refuse(
+                    not self._server.attendance.lift(client_id), f"silo-{order.silo} is in no quarantine, nor evicted"
+                )
                 return f"silo-{order.silo} takes part again from the next round on; an evicted one once it is started"
             case "status":
                 return ""

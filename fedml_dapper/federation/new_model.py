@@ -1,0 +1,62 @@
+"""The new global model of a round; or the one before, where the uploads would ruin it."""
+
+from __future__ import annotations
+
+import logging
+
+from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.magnitude import Magnitude, is_finite, recorded_magnitude, usual_magnitude
+from fedml_dapper.federation.open_round import OpenRound
+from fedml_dapper.federation.records import ClientRecord
+from fedml_dapper.methods import ServerState
+from fedml_dapper.profiling import part
+
+LOGGER = logging.getLogger(__name__)
+
+
+def make_model(opened: OpenRound, state: ServerState, times_median: float | None, is_simulation: bool) -> str | None:
+    """Write the model that the uploads come to into ``state``; or say why it stays as it is.
+
+    In the first round nothing is known of what is usual: there it shows when all uploads are in whether one exceeds
+    ``times_median``. In a simulation, where clients run our own code, a model that is ruined is a result.
+    """
+    outliers = {} if times_median is None else _outliers(opened.records, opened.usual, times_median)
+    if outliers:
+        for client_id, reason in outliers.items():
+            opened.note_refusal(client_id, reason)
+        opened.records = [record for record in opened.records if record.client not in outliers]
+        return f"what clients {sorted(outliers)} sent is out of all proportion"
+    weights, memory = dict(state.weights), state.memory.snapshot()
+    with part("aggregation"):
+        opened.aggregation.close()
+    if is_simulation or is_finite((*state.weights.values(), *state.memory.tensors.values())):
+        return None
+    state.weights, state.memory = weights, memory
+    senders = sorted(record.client for record in opened.records)
+    return f"the model made of what clients {senders} sent is not finite"
+
+
+def _outliers(records: list[ClientRecord], known: Magnitude, times: float) -> dict[int, str]:
+    """Clients whose folded upload is no better than one that would have been refused, had it been known when it came
+    what is usual; and why."""
+    usual, outliers = usual_magnitude(records).without(known), {}
+    for record in records:
+        try:
+            recorded_magnitude(record).check(usual, times)
+        except ProtocolError as error:
+            outliers[record.client] = str(error)
+    return outliers
+
+
+def judged(record: ClientRecord, state: ServerState) -> ClientRecord:
+    """``record`` with what the defence made of the upload, where it judges them."""
+    verdict = state.verdicts.get(record.client)
+    if verdict is None:
+        return record
+    if verdict.counted == 0:
+        LOGGER.warning(
+            "round %d: upload of client %d left out: it agrees by %.3g with the others", state.round, record.client,
+            verdict.agreement,
+        )  # fmt: skip
+    said = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
+    return record.model_copy(update=said)
