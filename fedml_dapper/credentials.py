@@ -59,7 +59,8 @@ class CredentialFiles:
     """
 
     def __init__(self, config: SecureGrpcConfig, rank: int) -> None:
-        self._config, self._rank = config, rank
+        self._config = config
+        self._rank = rank
         self._lock = threading.Lock()
         self._signature = self._sign()
         self.current = read_credentials(config, rank)
@@ -86,7 +87,8 @@ class CredentialFiles:
             return True
 
     def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
-        config, name = self._config, self._config.name_of(self._rank)
+        config = self._config
+        name = self._config.name_of(self._rank)
         files = [config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
         return tuple(stamp(file) for file in (*files, *([config.token_file] if config.token_file else [])))
 
@@ -145,10 +147,12 @@ def _read(file: Path) -> bytes:
 
 def _tokens(config: SecureGrpcConfig) -> tuple[str, ...]:
     if config.token_file is not None:
-        place, text = str(config.token_file), _read(config.token_file).decode(errors="replace")
+        place = str(config.token_file)
+        text = _read(config.token_file).decode(errors="replace")
         tokens = tuple(text.rstrip("\r\n").splitlines())
     elif config.token_variable is not None:
-        place, tokens = f"environment variable {config.token_variable}", (os.environ.get(config.token_variable, ""),)
+        place = f"environment variable {config.token_variable}"
+        tokens = (os.environ.get(config.token_variable, ""),)
     else:
         return ()
     if not tokens or not all(_is_strong(token) for token in tokens):
@@ -170,16 +174,19 @@ def _handshake_with_itself(authority: Path, certificate: Path, key: Path, host: 
 
     Raises ``ssl.SSLError`` or ``ValueError`` where the peer would refuse.
     """
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.load_cert_chain(certificate, key, password=_no_password)
     if host is not None:
         client.load_verify_locations(authority)
     else:
-        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE
         client.load_cert_chain(certificate, key, password=_no_password)
         server.verify_mode = ssl.CERT_REQUIRED
         server.load_verify_locations(authority)
-    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    upwards = ssl.MemoryBIO()
+    downwards = ssl.MemoryBIO()
     at_client = client.wrap_bio(downwards, upwards, server_hostname=host)
     at_server = server.wrap_bio(upwards, downwards, server_side=True)
     unfinished = [at_client, at_server]

@@ -54,7 +54,8 @@ def discrete_gaussian(words: Words, std: int, count: int) -> Whole:
 
 def _kept_of(words: Words, std: int, candidates: int) -> Whole:
     """Those of the next ``candidates`` that are kept, in order."""
-    first, uniform = words(candidates), words(candidates)
+    first = words(candidates)
+    uniform = words(candidates)
     tosses = first >> np.uint64(1) & np.uint64(2**_TOSSES - 1)
     lowest = tosses & (~tosses + np.uint64(1))  # 2^k, or 0
     place = first >> np.uint64(1 + _TOSSES)
@@ -84,4 +85,5 @@ def _is_below(words: Words, uniform: int, power: int, size: int, std: int) -> bo
                 return True
             if uniform >= bound + error:
                 return False
-        uniform, bits = uniform * 2**64 + int(words(1)[0]), bits + 64
+        uniform = uniform * 2**64 + int(words(1)[0])
+        bits = bits + 64

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_LONGEST_WORD, _SHOWN = 400, 100
+_LONGEST_WORD = 400
+_SHOWN = 100
 """Longer words are shown up to so many letters: a value that was quoted may be anything."""
 
 

@@ -13,7 +13,8 @@ from functools import cache
 
 LARGEST_KEPT_BYTES = 32 << 20
 """Of a block; glibc takes no larger threshold. Blocks above it go back to the system as ever."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _NEVER = 2**31 - 1
 
 

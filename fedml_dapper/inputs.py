@@ -90,7 +90,8 @@ def pieces(inputs: Inputs, size: int) -> list[Inputs]:
 
 def joined(several: Sequence[Inputs]) -> Inputs:
     """The examples of all, one after another."""
-    first, columns = several[0], zip(*map(tensors_of, several), strict=True)
+    first = several[0]
+    columns = zip(*map(tensors_of, several), strict=True)
     return like(first, [torch.cat(column) for column in columns])
 
 

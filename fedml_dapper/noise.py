@@ -15,7 +15,8 @@ from torch import Tensor
 from fedml_dapper.discrete_gaussian import discrete_gaussian
 from fedml_dapper.seeding import Stream, numpy_generator
 
-_KEY_BYTES, _NONCE_BYTES = 32, 16
+_KEY_BYTES = 32
+_NONCE_BYTES = 16
 
 
 class Noise:
@@ -44,7 +45,8 @@ class Noise:
         pairs = -(-count // 2)
         drawn = self._words(2 * pairs) >> np.uint64(11)
         uniform = drawn.astype(np.float64).reshape(2, pairs) * 2.0**-53
-        length, angle = np.sqrt(-2 * np.log(uniform[0] + 2.0**-53)), 2 * np.pi * uniform[1]
+        length = np.sqrt(-2 * np.log(uniform[0] + 2.0**-53))
+        angle = 2 * np.pi * uniform[1]
         normal = np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:count]
         return torch.from_numpy(normal).view(torch.Size(shape)).to(device)
 

@@ -38,7 +38,9 @@ def most_unpacked(packed: int) -> int:
 
 def _unpacked(packed: bytes) -> bytes:
     """The streams in ``packed``, one behind the other. Raises ``ValueError`` where they are too large."""
-    pieces, room, rest = list[bytes](), most_unpacked(len(packed)), packed
+    pieces = list[bytes]()
+    room = most_unpacked(len(packed))
+    rest = packed
     while rest:
         stream = lzma.LZMADecompressor(memlimit=BIG_BYTES)
         pieces.append(stream.decompress(rest, max_length=room + 1))

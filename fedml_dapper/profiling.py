@@ -83,7 +83,8 @@ def part(name: Part) -> Iterator[None]:
 def apart() -> Iterator[Profiler | None]:
     """In a process that was forked: a profiler of its own for what happens in here, where the parent has one."""
     global _profiler  # noqa: PLW0603  # as in Profiler.active
-    inherited, _profiler = _profiler, None
+    inherited = _profiler
+    _profiler = None
     try:
         if inherited is None:
             yield None

@@ -122,7 +122,8 @@ def _importable(folder: Path) -> Iterator[None]:
 
 def _where(error: BaseException, file: Path | None) -> str:
     """The last line of ``file`` that was at work when ``error`` came up."""
-    trace, line = error.__traceback__, None
+    trace = error.__traceback__
+    line = None
     while trace is not None:
         if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
             line = trace.tb_lineno

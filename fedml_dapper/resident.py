@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedml_dapper.freed_memory import give_back_freed_memory
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
 _FORGET_PEAK = "5"
 
 

@@ -129,7 +129,8 @@ class Run:
         levels = len(self.settings.dapper_args.levels.ratios)
         if level is not None and not 1 <= level <= levels:
             raise ConfigError(f"no capability level {level}; the run in {self.folder} has levels 1 to {levels}")
-        method, state = self._finished.method, self._finished.state
+        method = self._finished.method
+        state = self._finished.state
         if not method.has_global_model:
             raise ConfigError(f"method `{method.name}` has no global model: every client uses one of its own")
         return (method.global_model(state) if level is None else method.level_model(state, level)).eval()

@@ -51,7 +51,8 @@ def _negative(difference: Estimate) -> Estimate:
 
 
 def _ranking(name: str, tables: Tables, comparisons: Sequence[_Comparison]) -> str:
-    others, count = _others(tables, comparisons), len(comparisons)
+    others = _others(tables, comparisons)
+    count = len(comparisons)
     ahead = sum(comparison.lead.mean > 0 for comparison in comparisons)
     behind = [comparison for comparison in comparisons if comparison.lead.mean < 0]
     if not behind:
@@ -87,7 +88,8 @@ def _others(tables: Tables, comparisons: Sequence[_Comparison]) -> str:
 def _certainty(name: str, comparisons: Sequence[_Comparison]) -> str:
     if all(comparison.lead.interval is None for comparison in comparisons):
         return "With 1 seed there are no intervals: nothing tells these differences from chance."
-    clear, count = [comparison for comparison in comparisons if comparison.lead.is_clear], len(comparisons)
+    clear = [comparison for comparison in comparisons if comparison.lead.is_clear]
+    count = len(comparisons)
     if not clear:
         return "No difference's paired 95 % interval excludes 0: all are within what seeds do by chance."
     ahead = "; ".join(comparison.label for comparison in clear if comparison.lead.mean < 0)
@@ -104,7 +106,8 @@ def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     gap = results.bench.gap
     if gap is None or not tables.gap or tables.gap[0].label != gap.ceiling:
         return ()
-    size, seeds = tables.gap[0].gain.mean, tables.gap[0].gain.n
+    size = tables.gap[0].gain.mean
+    seeds = tables.gap[0].gain.n
     shares = [(row.label, row.share) for row in tables.gap if row.share]
     if size <= 0:
         return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}.",)
@@ -125,7 +128,8 @@ def _published(name: str, tables: Tables) -> tuple[str, ...]:
         other = row.counterpart and tables.best.row(row.counterpart)
         if not other or row.same_runs or key not in row.entries or key not in other.entries:
             continue
-        theirs, reference = row.entries[key].published, other.entries[key].published
+        theirs = row.entries[key].published
+        reference = other.entries[key].published
         if theirs is not None and reference is not None:
             compared += 1
             ahead += reference.mean > theirs.mean

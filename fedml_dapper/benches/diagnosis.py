@@ -112,7 +112,8 @@ def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:
     settings = experiment.settings
     dapper_args = settings.dapper_args.model_copy(update={"evaluation": EvaluationArgs(personal=True)})
     measuring = replace(experiment, settings=settings.model_copy(update={"dapper_args": dapper_args}))
-    clients, scores = ClientSide(measuring, copy.deepcopy(server.memories)), []
+    clients = ClientSide(measuring, copy.deepcopy(server.memories))
+    scores = []
     for client_id in server.round_clients():
         metrics = clients.update(server.downlink(client_id), experiment.clients[client_id]).metrics
         profile = experiment.profiles[client_id]

@@ -52,8 +52,10 @@ def level_radar(results: BenchResults, tables: Tables) -> Figure:
         means = {row.level: row.after.mean for row in tables.levels if row.label == variant.label}
         if means.keys() != levels.keys():
             continue
-        values, name = [means[level] for level in sorted(levels)], line_name(variant)
-        look, lowest = appearance[name], min(lowest, *values)
+        values = [means[level] for level in sorted(levels)]
+        name = line_name(variant)
+        look = appearance[name]
+        lowest = min(lowest, *values)
         axes.plot(
             [*angles, angles[0]], [*values, values[0]], look.style, color=look.colour, marker=look.marker,
             markersize=4, linewidth=look.width, label=name, zorder=look.above,

@@ -34,7 +34,8 @@ _LOG_FROM = 50
 def subtitle(results: BenchResults, variants: Sequence[VariantResults] | None = None) -> str:
     """What a figure was drawn from: data, seeds, profile."""
     counts = {len(variant.cells) for variant in (variants or results.finished)}
-    fewest, most = min(counts), max(counts)
+    fewest = min(counts)
+    most = max(counts)
     seeds = f"{most} seed{'s' if most > 1 else ''}" if fewest == most else f"{fewest} to {most} seeds"
     return f"{results.data_label}, {seeds}, profile {results.profile}"
 
@@ -87,7 +88,8 @@ def accuracy_over_time(results: BenchResults) -> Figure:
     """The headline accuracy over the fleet's virtual time, which every run keeps until its next test."""
     column = headline(results.bench.statistic)
     figure, axes = canvas(f"Over the fleet's time: {column.heading}", subtitle(results))
-    appearance, variants = looks(results), results.finished
+    appearance = looks(results)
+    variants = results.finished
     curves = {v.label: [over_time(cell, column.key) for cell in v.cells.values()] for v in variants}
     scale, unit = time_unit(max(max(curve, default=0.0) for found in curves.values() for curve in found))
     for variant in variants:
@@ -96,7 +98,8 @@ def accuracy_over_time(results: BenchResults) -> Figure:
             continue
         times = sorted({at for curve in runs for at in curve if at >= max(min(each) for each in runs)})
         values = np.array([[curve[max(at for at in curve if at <= time)] for time in times] for curve in runs])
-        look, shown = appearance[line_name(variant)], [time / scale for time in times]
+        look = appearance[line_name(variant)]
+        shown = [time / scale for time in times]
         if len(runs) > 1:
             axes.fill_between(
                 shown, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, linewidth=0, step="post"

@@ -21,7 +21,8 @@ class GapRow(Record):
 
 def gap_rows(gap: Gap, values: Mapping[str, Mapping[int, float]]) -> tuple[GapRow, ...]:
     """A row for every variant of ``values``, accuracies by seed, with seeds of both ends; the ceiling first."""
-    floor, ceiling = values.get(gap.floor, {}), values.get(gap.ceiling, {})
+    floor = values.get(gap.floor, {})
+    ceiling = values.get(gap.ceiling, {})
     labels: Sequence[str] = [gap.ceiling, *(label for label in values if label not in (gap.floor, gap.ceiling))]
     rows = []
     for label in labels:

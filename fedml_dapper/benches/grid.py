@@ -138,7 +138,8 @@ class Cell:
 
 def folder_name(settings: Settings) -> str:
     """The name of the folder that holds the run of ``settings``."""
-    named, args = sources(settings), settings.dapper_args
+    named = sources(settings)
+    args = settings.dapper_args
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
     params = args.params if "dapper_args.method" in named else args.params.get(args.method, {})
     if args.pruning.scope == "auto":  # what it comes to is what was the default before there was a choice
@@ -149,7 +150,8 @@ def folder_name(settings: Settings) -> str:
         values["data_args"]["data_cache_dir"] = settings.data_args.data_cache_dir.name  # it says which pictures
     values = named_by_source(values, named)
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
-    data, method = short_name(settings.data_args.dataset), short_name(args.method)
+    data = short_name(settings.data_args.dataset)
+    method = short_name(args.method)
     return f"{data}-{method}-{digest}-seed{settings.common_args.random_seed}"
 
 

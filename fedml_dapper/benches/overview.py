@@ -73,7 +73,8 @@ def write_reports(root: Path, tell: Callable[[Path], None]) -> Path:
 
     A store is a folder with the name of a profile. ``tell`` hears of each page.
     """
-    benches, runs = _benches(root), _runs(root)
+    benches = _benches(root)
+    runs = _runs(root)
     for folder in benches:
         tell(write_bench_report(folder))
     for folder in runs:

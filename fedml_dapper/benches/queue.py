@@ -60,7 +60,8 @@ def run_queue(
     does not stop the others. On KeyboardInterrupt all running cells are stopped before it goes on its way. Raises
     :class:`ConfigError` where a folder holds a run of other settings than its name says.
     """
-    started, outcome = time.monotonic(), Outcome()
+    started = time.monotonic()
+    outcome = Outcome()
     folders = {store / cell.folder: cell for cell in cells}
     for folder, cell in folders.items():
         _check_settings(folder, cell)
@@ -89,7 +90,8 @@ def run_queue(
 
 
 def _check_settings(folder: Path, cell: Cell) -> None:
-    saved, (begun, _) = folder / SETTINGS_NAME, count_rounds(folder / LEDGER_NAME)
+    saved = folder / SETTINGS_NAME
+    (begun, _) = count_rounds(folder / LEDGER_NAME)
     if saved.exists() and folder_name(load_settings([saved])) != folder.name:
         raise ConfigError(
             f"{folder}: its {SETTINGS_NAME} is another run's: it was edited, or a default changed; move it away"

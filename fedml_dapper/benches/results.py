@@ -153,7 +153,9 @@ def load_results(folder: Path) -> BenchResults:
         raise DataError(f"no bench in {folder.absolute()}: cannot read {MANIFEST_NAME}; run it once more") from error
     store = folder.parent / CELLS_NAME
     read = {name: _read(store / name) for name in dict.fromkeys(cell.folder for cell in manifest.cells)}
-    open_, undiagnosed, variants = [], [], []
+    open_ = []
+    undiagnosed = []
+    variants = []
     for variant in manifest.bench.variants:
         planned = [cell for cell in manifest.cells if cell.variant == variant.label]
         cells = {}

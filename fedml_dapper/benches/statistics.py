@@ -42,7 +42,8 @@ class Estimate(Record):
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Of one value per seed, at least one."""
-    mean, n = fmean(values), len(values)
+    mean = fmean(values)
+    n = len(values)
     if n == 1:
         return Estimate(n=1, mean=mean, std=None, interval=None)
     std = stdev(values)
@@ -65,7 +66,9 @@ def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     The interval holds every ratio r for which ``parts - r * wholes`` may have mean 0. It is None for one seed, and
     where the mean of ``wholes`` may be 0 itself, so that no ratio is excluded. A ratio has no ``std`` over seeds.
     """
-    part, whole, n = fmean(parts), fmean(wholes), len(parts)
+    part = fmean(parts)
+    whole = fmean(wholes)
+    n = len(parts)
     ratio = part / whole
     if n == 1:
         return Estimate(n=1, mean=ratio, std=None, interval=None)

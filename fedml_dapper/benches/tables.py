@@ -145,8 +145,10 @@ class Tables(Record):
 
 def build_tables(results: BenchResults) -> Tables:
     """The tables of the finished cells."""
-    shown, chosen = columns(results), honest(results)
-    bench, column = results.bench, headline(results.bench.statistic)
+    shown = columns(results)
+    chosen = honest(results)
+    bench = results.bench
+    column = headline(results.bench.statistic)
     read = {variant.label: _by_seed(variant.cells, chosen.read, column.key) for variant in results.finished}
     return Tables(
         bench=bench.name,

@@ -23,7 +23,8 @@ def terminal_table(results: BenchResults) -> Table:
         table.add_column(escape(name), justify="right")
     places = {row.label: place for place, row in enumerate(tables.honest.rows)}
     for variant in sorted(results.variants, key=lambda variant: places.get(variant.label, len(places))):
-        row, best = tables.honest.row(variant.label), tables.best.row(variant.label)
+        row = tables.honest.row(variant.label)
+        best = tables.best.row(variant.label)
         entry = row.entries.get(tables.headline) if row else None
         optimistic = best.entries.get(tables.headline) if best else None
         published = variant.variant.published.get(tables.headline)

@@ -58,8 +58,10 @@ def diagnose() -> Iterator[Row]:
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
     with ThreadPoolExecutor(1) as aside:  # one after another, while torchvision is loaded, which takes as long
-        data, packages = aside.submit(check_data), aside.submit(check_pkg_resources)
-        masks, mpi = aside.submit(check_masks), aside.submit(check_mpi)
+        data = aside.submit(check_data)
+        packages = aside.submit(check_pkg_resources)
+        masks = aside.submit(check_masks)
+        mpi = aside.submit(check_mpi)
         torch = check_torch()
     yield packages.result()
     yield torch
@@ -250,7 +252,8 @@ def find_mpiexec() -> str | None:
 
 def check_ports(base: int, ranks: int) -> Row:
     """Can the processes of a cross-silo run over gRPC listen on this machine?"""
-    check, ports = "gRPC ports", range(base, base + ranks)
+    check = "gRPC ports"
+    ports = range(base, base + ranks)
     taken = {port: reason for port in ports if (reason := _cannot_listen(port)) is not None}
     if not taken:
         return Row(check=check, status="ok", found=f"{ports[0]} to {ports[-1]} are free on loopback")

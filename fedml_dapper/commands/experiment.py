@@ -130,7 +130,8 @@ def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, output: Path
 
 def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
     """Raises :class:`ConfigError` where the experiment has no such process."""
-    count, edges = settings.train_args.client_num_in_total, [edge.rank for edge in settings.comm_args.edges]
+    count = settings.train_args.client_num_in_total
+    edges = [edge.rank for edge in settings.comm_args.edges]
     if as_edge and rank not in edges:
         raise ConfigError(f"--role edge --rank {rank}: comm_args.dapper_grpc.edges has the ranks {edges}")
     if rank > count and settings.common_args.training_type == "cross_silo" and rank not in edges:

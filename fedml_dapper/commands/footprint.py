@@ -119,7 +119,8 @@ def _of_images(
     from fedml_dapper.methods import METHODS, Problem
     from fedml_dapper.models import build_backbone, example_image
 
-    found, example = METHODS.find(method), example_image(side)
+    found = METHODS.find(method)
+    example = example_image(side)
     backbone = build_backbone(network, classes, 0, example)
     problem = Problem(backbone, example, training, pruning, uniform_weights=False, seed=0, ratios=levels.ratios)
     return found(found.check_params({}), problem)
@@ -128,7 +129,8 @@ def _of_images(
 def _title(built: Method[Any], model: str, width: int | None, inputs: str) -> str:
     from fedml_dapper.models import BACKBONES
 
-    pruning, training = built.problem.pruning, built.problem.training
+    pruning = built.problem.pruning
+    training = built.problem.training
     chosen = width or (BACKBONES[model].width if model in BACKBONES else None)
     shape = ", ".join((model, *([f"width {chosen}"] if chosen else []), inputs))
     work = f"{built.name}, {training.epochs} epochs in batches of {training.batch_size}"

@@ -74,7 +74,8 @@ def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | Plann
     from fedml_dapper.fleet import plan_fleet, with_fitted_levels
     from fedml_dapper.pruning import Device
 
-    args, device = settings.dapper_args, device_of(settings)
+    args = settings.dapper_args
+    device = device_of(settings)
     assert args.fleet is not None
     data = load_data(settings, device)
     clients = [Device(one.client_id, one.domain, one.num_samples) for one in data.division.clients]

@@ -63,7 +63,8 @@ def revoke(members: Path, who: str, reason: str) -> None:
 @json_option
 def list_members(members: Path, as_json: bool) -> None:
     """Show all certificates of MEMBERS, and when each was seen first and last."""
-    listed, seen = read_membership(members).members, read_sightings(members)
+    listed = read_membership(members).members
+    seen = read_sightings(members)
     if as_json:
         rows = [
             member.model_dump(mode="json")

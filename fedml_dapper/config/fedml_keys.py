@@ -211,7 +211,8 @@ def _kind_of_run(words: InOurWords) -> None:
 
 def _data(words: InOurWords) -> None:
     data = _section(words, "data_args")
-    method, alpha = data.pop("partition_method", None), data.pop("partition_alpha", None)
+    method = data.pop("partition_method", None)
+    alpha = data.pop("partition_alpha", None)
     if method == "hetero" and data.get("partition") is None:
         data["partition"] = "dirichlet"
     elif method is not None and data.get("partition") is None:
@@ -267,8 +268,10 @@ def _choose_method(words: InOurWords, training: dict[str, Any]) -> None:
 
 
 def _processes(words: InOurWords) -> None:
-    training, devices = _section(words, "train_args"), _section(words, "device_args")
-    count, listed = training.get("client_num_in_total"), training.pop("client_id_list", None)
+    training = _section(words, "train_args")
+    devices = _section(words, "device_args")
+    count = training.get("client_num_in_total")
+    listed = training.pop("client_id_list", None)
     if listed not in _NOTHING and not _counts_up(_read_list(listed)):
         words.notes.append(
             f"train_args.client_id_list {shown(listed)} is not used: clients are ranks 1 to client_num_in_total"

@@ -78,7 +78,8 @@ def _limits(field: FieldInfo) -> str:
 
 
 def _name_of(kind: Any) -> str:
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         return _name_of(parts[0]) + "".join(_limits(part) for part in parts[1:] if isinstance(part, FieldInfo))
     if origin is Literal:

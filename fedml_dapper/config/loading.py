@@ -63,7 +63,8 @@ def load_with_notes(
     else:
         for override in overrides:
             parse_override(merged, override)
-    words, search = in_our_words(merged), _Search([file.parent for file in found])
+    words = in_our_words(merged)
+    search = _Search([file.parent for file in found])
     judged = Judged(Settings, _with_found_sources(words.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
     mistakes = [*words.mistakes, *judged.mistakes, *search.mistakes]
@@ -185,7 +186,9 @@ def _with_found_sources(values: dict[str, Any], search: _Search) -> dict[str, An
 
 def _with_found_files(settings: Settings, search: _Search) -> Settings:
     """Files and folders named in the settings as absolute paths."""
-    comm, silos, data = settings.comm_args, settings.client_specific_args, settings.data_args
+    comm = settings.comm_args
+    silos = settings.client_specific_args
+    data = settings.data_args
     model = settings.model_args
     if data.data_cache_dir is not None:  # what is not there is for whoever reads the data to say
         found = search.find_if_there(data.data_cache_dir, "folder") or data.data_cache_dir

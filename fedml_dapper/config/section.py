@@ -113,7 +113,8 @@ def counted(mistakes: Sequence[str], where: str) -> str:
 
 def with_empty_sections(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` in which a section that nothing stands below, which YAML reads as null, is an empty one."""
-    filled, fields = dict(values), model.model_fields
+    filled = dict(values)
+    fields = model.model_fields
     for key, field in fields.items():
         if key in filled:
             filled[key] = _with_empty_ones(field.annotation, filled[key])

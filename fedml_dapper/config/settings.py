@@ -53,7 +53,8 @@ class Settings(Section):
 
     @rule
     def _backend_is_of_this_kind(self) -> Iterator[str]:
-        kind, backend = self.common_args.training_type, self.comm_args.backend
+        kind = self.common_args.training_type
+        backend = self.comm_args.backend
         if (kind == "cross_silo") != (backend in ("DAPPER_GRPC", "GRPC", "MQTT_S3")):
             yield (
                 f"training_type {kind} with backend {backend}: simulation takes sp or MPI, cross_silo DAPPER_GRPC, GRPC"
@@ -95,7 +96,8 @@ class Settings(Section):
 
     @rule
     def _clients_are_counted_once(self) -> Iterator[str]:
-        count, stated = self.train_args.client_num_in_total, self.data_args.clients
+        count = self.train_args.client_num_in_total
+        stated = self.data_args.clients
         if stated is not None and len(stated) != count:
             yield (
                 f"data_args.clients states {len(stated)} clients, train_args.client_num_in_total is {count}; make them"
@@ -104,8 +106,10 @@ class Settings(Section):
 
     @rule
     def _levels_stand_once_and_exist(self) -> Iterator[str]:
-        count, known = self.train_args.client_num_in_total, len(self.dapper_args.levels.ratios)
-        stated, listed = self.data_args.clients, self.dapper_args.levels.assignment
+        count = self.train_args.client_num_in_total
+        known = len(self.dapper_args.levels.ratios)
+        stated = self.data_args.clients
+        listed = self.dapper_args.levels.assignment
         levels = {
             "data_args.clients": [client.level for client in stated or () if client.level is not None],
             "dapper_args.levels.assignment": [] if isinstance(listed, str) else list(listed),
@@ -148,7 +152,8 @@ class Settings(Section):
 
     @rule
     def _nobody_knows_all_own_data(self) -> Iterator[str]:
-        data, fleet = self.data_args, self.dapper_args.fleet
+        data = self.data_args
+        fleet = self.dapper_args.fleet
         if data.partition != "own":
             return
         known_of_all = {
@@ -178,10 +183,13 @@ class Settings(Section):
     @rule
     def _privacy_fits(self) -> Iterator[str]:
         """Nothing but a bounded sum over clients, whose round is the same whatever one of them sends."""
-        args, privacy, place = self.dapper_args, self.dapper_args.privacy, "dapper_args.privacy"
+        args = self.dapper_args
+        privacy = self.dapper_args.privacy
+        place = "dapper_args.privacy"
         if privacy is None:
             return
-        count, fleet = self.train_args.client_num_in_total, args.fleet
+        count = self.train_args.client_num_in_total
+        fleet = args.fleet
         if privacy.delta is not None and privacy.delta * count >= 1:
             yield (
                 f"{place}.delta is {privacy.delta:g} for {count} clients: less than 1/{count} has to be left to chance,"
@@ -223,8 +231,10 @@ class Settings(Section):
     @rule
     def _secure_aggregation_fits(self) -> Iterator[str]:
         """A sum that its clients can reach, and of which nobody is told more."""
-        args, count = self.dapper_args, self.train_args.client_num_per_round
-        secure, place = None if args.privacy is None else args.privacy.secure_aggregation, _SUMS
+        args = self.dapper_args
+        count = self.train_args.client_num_per_round
+        secure = None if args.privacy is None else args.privacy.secure_aggregation
+        place = _SUMS
         if secure is None:
             return
         if not count < 2 * secure.threshold <= 2 * count:
@@ -255,8 +265,10 @@ class Settings(Section):
 
     @rule
     def _edges_fit(self) -> Iterator[str]:
-        edges, count = self.comm_args.edges, self.train_args.client_num_in_total
-        ranks, silos = [edge.rank for edge in edges], [silo for edge in edges for silo in edge.silos]
+        edges = self.comm_args.edges
+        count = self.train_args.client_num_in_total
+        ranks = [edge.rank for edge in edges]
+        silos = [silo for edge in edges for silo in edge.silos]
         place = "comm_args.dapper_grpc.edges"
         if any(rank <= count for rank in ranks) or len(set(ranks)) < len(ranks):
             yield f"{place}: the ranks {ranks} have to differ, and to be above {count}, the last silo's"

@@ -54,7 +54,8 @@ class _Check:
         if node not in self._measures:
             self._measures[node] = None
             below = [self.measure(child) for child in self._children(node)]
-            size, depth = 1 + sum(size for size, _, _ in below), 1 + max((depth for _, depth, _ in below), default=0)
+            size = 1 + sum(size for size, _, _ in below)
+            depth = 1 + max((depth for _, depth, _ in below), default=0)
             own = len(node.value) if isinstance(node, yaml.ScalarNode) else 0
             letters = own + sum(letters for _, _, letters in below)
             if depth > MAX_DEPTH:

@@ -41,7 +41,8 @@ def find_domains(args: DataArgs) -> list[DomainStatus]:
             )
             for domain in suite.domains
         ]  # fmt: skip
-    root, classes = data_root(args.data_cache_dir), () if args.dataset in PUBLISHED else recipe.classes
+    root = data_root(args.data_cache_dir)
+    classes = () if args.dataset in PUBLISHED else recipe.classes
     return [_status(recipe, domain, root, args, classes) for domain in recipe.domains]
 
 

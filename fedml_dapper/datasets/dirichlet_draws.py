@@ -66,11 +66,14 @@ def _attempt(
     class_sizes: Counts, num_clients: int, alpha: float, rng: np.random.Generator, most: int, hopeless: float
 ) -> _Attempt:
     """Up to ``most`` draws; fewer where so many would bring less than ``hopeless`` successes."""
-    lacking, draws = 0, 0
+    lacking = 0
+    draws = 0
     while draws < most:
         drawn, stuck = _draw(class_sizes, num_clients, alpha, rng)
         short = (drawn.sum(axis=1) < MIN_SAMPLES).sum(axis=1)
-        before, draws, lacking = draws, draws + len(drawn), lacking + int(short.sum())
+        before = draws
+        draws = draws + len(drawn)
+        lacking = lacking + int(short.sum())
         good = (short == 0) & ~stuck
         if good.any():
             return _Attempt(drawn[good.argmax()], draws, lacking / draws)

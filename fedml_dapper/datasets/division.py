@@ -132,7 +132,8 @@ def _dirichlet(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, 
 def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, seed: int) -> Division:
     clients: dict[int, ClientData] = {}
     client_tests: dict[int, ClientTests] = {}
-    domain_tests, domain_validations = [], []
+    domain_tests = []
+    domain_validations = []
     for index, domain in enumerate(suite.domains):
         pool = domain.merged()
         members = {client: own for client, own in enumerate(owned) if own.domain == index}

@@ -158,7 +158,8 @@ class Items(Samples):
                 f"{name}: its items are {_described(items[0])}; an item has to be (input, target), both tensors,"
                 f" arrays or numbers{_way_out(items[0])}"
             )
-        inputs, targets = mapped(inputs, _at_most_float32), _at_most_float32(targets)
+        inputs = mapped(inputs, _at_most_float32)
+        targets = _at_most_float32(targets)
         if not self.seen_whole:
             self._warn_of(inputs, places)
         return Batch(inputs, targets if self.labels is None else targets.to(torch.int64))
@@ -252,7 +253,8 @@ def what_was_raised(error: Exception) -> str:
 @contextmanager
 def _seeded_everywhere(seed: int) -> Iterator[None]:
     """The global generators of torch, numpy and Python start from ``seed`` inside, and are afterwards as before."""
-    before_python, before_numpy = random.getstate(), np.random.get_state()
+    before_python = random.getstate()
+    before_numpy = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         np.random.seed(seed)

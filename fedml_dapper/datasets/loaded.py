@@ -83,11 +83,13 @@ class LoadedClient(ClientData):
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
         """The loader's batches, on ``device``."""
         del round, epoch
-        larger, waiting = False, None
+        larger = False
+        waiting = None
         for batch in self:
             if waiting is not None:
                 yield _on(device, waiting)
-            larger, waiting = larger or len(batch.targets) > 1, batch
+            larger = larger or len(batch.targets) > 1
+            waiting = batch
         if waiting is not None and not (larger and len(waiting.targets) == 1):
             yield _on(device, waiting)
 
@@ -193,7 +195,8 @@ def _batch(given: Any, whose: str) -> Batch:
     if not isinstance(given, list | tuple) or len(given) != 2:
         parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
         raise DataError(f"{whose}: a batch of {parts}, expected (inputs, targets)")
-    inputs, targets = as_inputs(given[0]), torch.as_tensor(given[1])
+    inputs = as_inputs(given[0])
+    targets = torch.as_tensor(given[1])
     if inputs is None:
         inputs = _one_tensor(given[0], whose)
     sizes = [len(part) for part in tensors_of(inputs)]

@@ -56,7 +56,8 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
 
 
 def _called(load: Load, name: str, args: DataArgs) -> object:
-    arguments, name = dict(args.arguments), getattr(load, "__name__", name)
+    arguments = dict(args.arguments)
+    name = getattr(load, "__name__", name)
     try:
         signature = inspect.signature(load)
         if "data_cache_dir" in signature.parameters and args.data_cache_dir is not None:

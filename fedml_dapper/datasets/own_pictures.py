@@ -77,7 +77,8 @@ def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
             " `fedml-dapper data pack` wrote"
         )
     root = root.resolve()
-    packed, share = sorted(root.glob("*.npz")), args.test_share or TEST_SHARE
+    packed = sorted(root.glob("*.npz"))
+    share = args.test_share or TEST_SHARE
     if packed:
         classes, domains = _packed_domains(packed, args.classes, share)
     else:
@@ -308,7 +309,8 @@ class OwnPackedFile:
         if "all" in sets:
             whole = sets.pop("all")
             train, test = stratified(whole.labels, request.classes, self.domain, self.test_share)
-            sets["train"], sets["test"] = whole.take(train), whole.take(test)
+            sets["train"] = whole.take(train)
+            sets["test"] = whole.take(test)
         return Splits(sets["train"], sets["test"], sets.get("validation"))
 
 
@@ -321,7 +323,9 @@ def _packed_domain(file: Path, name: Array) -> str:
 def _packed_domains(
     files: Sequence[Path], stated: int | tuple[str, ...] | None, share: float
 ) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
-    folder, sources, trained = files[0].parent, [], []
+    folder = files[0].parent
+    sources = []
+    trained = []
     for file in files:
         arrays = read_arrays(file, ("classes", "domain", "y", "y_train"))
         if "classes" not in arrays:

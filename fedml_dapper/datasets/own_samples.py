@@ -42,7 +42,8 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
     owned = []
     for client, domain in enumerate(suite.domains):
         total = sum(len(part) for part in domain.parts)
-        held_out, test = total // 5, total // 10
+        held_out = total // 5
+        test = total // 10
         owned.append(_split(suite, client, np.arange(total), test, held_out - test, client, seed, share))
     return owned
 

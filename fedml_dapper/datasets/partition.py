@@ -64,14 +64,16 @@ def partition(
         domains = assign_domains(len(suite.domains), num_clients, rng, order, max_per_domain)
         shares = [share] * num_clients
     else:
-        domains, shares = _find_domains(suite, stated), [client.share or share for client in stated]
+        domains = _find_domains(suite, stated)
+        shares = [client.share or share for client in stated]
     validation = [_hold_out(domain, index, validation_share, seed) for index, domain in enumerate(suite.domains)]
     pools = [_Pool(domain, held_out) for domain, held_out in zip(suite.domains, validation, strict=True)]
     indices: list[Tensor] = []
     notes = without_clients(suite, domains)
     overlapping: list[tuple[int, int]] = []
     for client, (index, count) in enumerate(zip(domains, _counts(suite, domains, shares, pools), strict=True)):
-        domain, pool = suite.domains[index], pools[index]
+        domain = suite.domains[index]
+        pool = pools[index]
         if count > len(pool.places):
             raise ConfigError(
                 f"data_args.validation_share: {validation_share} and client_share {shares[client]} together are more"
@@ -110,7 +112,8 @@ def too_few(client: int, domain: str, count: int, remedy: str) -> DataError:
 
 def _more_for_one(domain: Domain, pool: _Pool, share: float | None, is_own: bool, members: int) -> str:
     """What to do where the draw leaves too little of ``domain`` for one of its ``members``."""
-    total, left = len(domain.train), len(pool.places)
+    total = len(domain.train)
+    left = len(pool.places)
     if total < FEWEST:
         return f"give domain {domain.name} more, or leave it out"
     if share is not None and size_of_share(share, total) < FEWEST:
@@ -284,7 +287,8 @@ class _Pool:
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
         """``count`` distinct samples; those that nobody holds first."""
-        free, held = np.flatnonzero(self.holders == 0), np.flatnonzero(self.holders)
+        free = np.flatnonzero(self.holders == 0)
+        held = np.flatnonzero(self.holders)
         fresh = rng.choice(free, min(count, len(free)), replace=False)
         shared = rng.choice(held, count - len(fresh), replace=False)
         drawn: Indices = np.concatenate([fresh, shared])

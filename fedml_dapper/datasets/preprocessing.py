@@ -54,7 +54,9 @@ class Preprocessing:
     def augmented(self, images: Tensor, draws: Tensor) -> Tensor:
         """Cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W), as their ``draws``
         say; both lie on one device."""
-        (top, left, flip), size, pad = draws, self.input_size, self.crop_padding
+        (top, left, flip) = draws
+        size = self.input_size
+        pad = self.crop_padding
         windows = F.pad(resize(images, size), (pad, pad, pad, pad)).unfold(2, size, 1).unfold(3, size, 1)
         crops = windows[torch.arange(len(images), device=images.device), :, top, left]
         if self.horizontal_flip:

@@ -382,7 +382,8 @@ class TorchvisionSet:
             return _at_most(torch.from_numpy(svhn.data), torch.as_tensor(svhn.labels), request.size)
         by_class = {"split": "byclass"} if self.dataset == "EMNIST" else {}
         found = getattr(datasets, self.dataset)(folder, train=training, download=request.download, **by_class)
-        pixels, labels = torch.as_tensor(found.data), torch.as_tensor(found.targets)
+        pixels = torch.as_tensor(found.data)
+        labels = torch.as_tensor(found.targets)
         if self.dataset == "EMNIST":
             pixels = pixels.transpose(1, 2)  # published with rows and columns exchanged
         channels_first = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)

@@ -64,7 +64,8 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
 
     Raises :class:`ConfigError` for an unknown suite or none and :class:`DataError` for missing or damaged data.
     """
-    recipe, name = find_recipe(args), _name_of(args)
+    recipe = find_recipe(args)
+    name = _name_of(args)
     if recipe is not None:
         return recipe.load(data_root(args.data_cache_dir), args.download, args.image_size, only)
     load = SUITES.find(name)
@@ -85,17 +86,20 @@ def find_recipe(args: DataArgs) -> SuiteRecipe | None:
         return None
     _refuse(args, ("arguments",) if name == FOLDER else ("arguments", "classes", *_OF_FOLDERS))
     recipe = found if isinstance(found, SuiteRecipe) else _in_folder(args)
-    preprocessing, measured_on = recipe.preprocessing, recipe.measured_on
+    preprocessing = recipe.preprocessing
+    measured_on = recipe.measured_on
     if args.horizontal_flip is not None:
         preprocessing = replace(preprocessing, horizontal_flip=args.horizontal_flip)
     match args.normalisation:
         case "imagenet":
             known = Preprocessing()
-            preprocessing, measured_on = replace(preprocessing, mean=known.mean, std=known.std), None
+            preprocessing = replace(preprocessing, mean=known.mean, std=known.std)
+            measured_on = None
         case "measured":
             measured_on = "training"
         case "none":
-            preprocessing, measured_on = replace(preprocessing, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)), None
+            preprocessing = replace(preprocessing, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+            measured_on = None
     return replace(recipe, preprocessing=preprocessing, measured_on=measured_on)
 
 

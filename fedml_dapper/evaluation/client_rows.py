@@ -34,7 +34,8 @@ class ClientRow:
 
 def client_rows(run: RunRecord, summary: RunSummary) -> list[ClientRow]:
     """In the order of clients, or of domains and levels where there are many."""
-    devices, personal = summary.devices, summary.personal
+    devices = summary.devices
+    personal = summary.personal
     tested = [client.client for client in run.clients if client.domain in summary.domain_accuracy]
     sent = _by_client(tested, devices.last.sent.clients if devices else ())
     measured = devices.last.own_statistics if devices else None

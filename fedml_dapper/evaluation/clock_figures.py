@@ -18,7 +18,8 @@ _COLOURS = {
 def timeline(run: RunRecord, record: RoundRecord) -> Figure:
     """One round: what every client at work did, and how long it waited for the round to close."""
     assert record.clock is not None
-    clock, levels = record.clock, {client.client: client for client in run.clients}
+    clock = record.clock
+    levels = {client.client: client for client in run.clients}
     rows: dict[int, tuple[str, dict[str, float]]] = {}
     for one in clock.clients:
         outcome = "" if one.outcome == "in time" else f", {one.outcome}"

@@ -36,8 +36,12 @@ def columns(comparison: Comparison) -> dict[str, tuple[str, ...]]:
 
 
 def _row(each: ComparedRun) -> tuple[str, ...]:
-    summary, metric = each.summary, each.run.metric
-    overall, chosen, devices, clock = summary.global_accuracy, summary.chosen, summary.devices, summary.clock
+    summary = each.summary
+    metric = each.run.metric
+    overall = summary.global_accuracy
+    chosen = summary.chosen
+    devices = summary.devices
+    clock = summary.clock
     return (
         each.name,
         each.run.method,

@@ -18,7 +18,8 @@ Counts = tuple[tuple[int, ...], ...]
 
 MOST_DRAWN = 20
 """More classes than this make no legible picture."""
-_WITH_NUMBERS, _LETTERS = 12, 14
+_WITH_NUMBERS = 12
+_LETTERS = 14
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ def _model_name(settings: Settings) -> str:
 
 def clients_table(experiment: Experiment) -> Table:
     """A row per client, or per domain and level where there are many."""
-    profiles, training = experiment.profiles, experiment.settings.train_args
+    profiles = experiment.profiles
+    training = experiment.settings.train_args
     table = Table(title=f"{len(profiles)} clients")
     grouped = len(profiles) > _ONE_BY_ONE
     table.add_column("clients" if grouped else "client", justify="right")

@@ -106,8 +106,10 @@ def footprint_bars(run: RunRecord) -> Figure:
     bars = (("params", "", -0.19, 1.0), ("bytes_up", "B", 0.19, 0.45))
     for place, footprint in enumerate(run.footprints):
         for field, unit, offset, opacity in bars:
-            part, whole = getattr(footprint, field), getattr(reference.footprint, field)
-            y, length = place + offset, 100 * part / whole if whole else 0.0
+            part = getattr(footprint, field)
+            whole = getattr(reference.footprint, field)
+            y = place + offset
+            length = 100 * part / whole if whole else 0.0
             axes.barh(y, length, height=0.36, color=colours[footprint.level], alpha=opacity)
             axes.text(length + 1.5, y, f"{quantity(part, unit)} ({share(part, whole)})", va="center")
     axes.set_yticks(range(len(run.footprints)), [_level_name(footprint) for footprint in run.footprints])
@@ -162,7 +164,8 @@ def level_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
     """Headline figure of each level's model, as sent, in the rounds in which it was measured; mean over the domains."""
     measured = [(record.round, record.devices.sent.levels) for record in rounds if record.devices is not None]
     figure, axes = panel()
-    colours, lines = level_colours(run), []
+    colours = level_colours(run)
+    lines = []
     for place, footprint in enumerate(run.footprints):
         points = [(number, levels[place].accuracy) for number, levels in measured if levels[place].accuracy is not None]
         if points:
@@ -193,16 +196,20 @@ def _per_level(
     unit: str, run: RunRecord, rounds: Sequence[RoundRecord], value: Callable[[ClientRecord], float]
 ) -> Figure:
     figure, axes = panel()
-    colours, lines = level_colours(run), []
+    colours = level_colours(run)
+    lines = []
     for place, footprint in enumerate(run.footprints):
         spreads = _spreads(rounds, footprint.level, value)
         if not spreads:
             continue
-        numbers, colour = [spread.round for spread in spreads], colours[footprint.level]
-        lows, highs = [spread.low for spread in spreads], [spread.high for spread in spreads]
+        numbers = [spread.round for spread in spreads]
+        colour = colours[footprint.level]
+        lows = [spread.low for spread in spreads]
+        highs = [spread.high for spread in spreads]
         axes.fill_between(numbers, lows, highs, color=colour, alpha=0.12, linewidth=0)
         means = [spread.mean for spread in spreads]
-        name, marked = _level_name(footprint), markers(place, len(numbers))
+        name = _level_name(footprint)
+        marked = markers(place, len(numbers))
         lines += axes.plot(numbers, means, color=colour, label=name, linewidth=1.6, **marked)
     _label_rounds(axes, rounds, unit)
     below_legend(figure, lines, [str(line.get_label()) for line in lines])

@@ -47,7 +47,8 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> L
     finished = omissions.unless_it_fails("a look at the last model", lambda: open_finished(run_dir), None)
     if finished is None:
         return LastModel()
-    method, experiment = finished.method, finished.experiment
+    method = finished.method
+    experiment = finished.experiment
     memory: dict[int, int] = omissions.unless_it_fails("peak memory", lambda: _peak_memory(method), {})
     if experiment is None or not method.has_global_model:
         return LastModel(memory)
@@ -68,7 +69,8 @@ def _peak_memory(method: Method[Any]) -> dict[int, int]:
 
 @torch.no_grad()
 def _confusions(model: Backbone, experiment: Experiment) -> dict[str, Counts]:
-    problem, classes = experiment.method.problem, experiment.num_classes
+    problem = experiment.method.problem
+    classes = experiment.num_classes
     if not problem.task.has_labels or model(problem.example).shape[1:] != (classes,):
         return {}
     seed = experiment.settings.common_args.random_seed

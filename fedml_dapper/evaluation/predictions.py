@@ -14,14 +14,16 @@ from fedml_dapper.inputs import rows
 from fedml_dapper.models import Backbone
 from fedml_dapper.tasks import Task
 
-_ACROSS, _DOWN = 2, 2
+_ACROSS = 2
+_DOWN = 2
 """Samples of a domain."""
 
 
 @torch.no_grad()
 def draw_predictions(model: Backbone, task: Task, tests: Sequence[TestData], device: torch.device) -> Figure:
     """The first samples of each of ``tests``: a row holds two of them, each as the task's panels side by side."""
-    columns, rows = _ACROSS * len(task.panels), _DOWN * len(tests)
+    columns = _ACROSS * len(task.panels)
+    rows = _DOWN * len(tests)
     tile = WIDTH / columns
     figure = Figure(figsize=(WIDTH, rows * tile + 0.3), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
@@ -35,7 +37,8 @@ def draw_predictions(model: Backbone, task: Task, tests: Sequence[TestData], dev
         grid[_DOWN * place, 0].set_ylabel(test.domain)
         samples = _first(test, task, model, device)
         for number, panels in enumerate(samples):
-            row, left = _DOWN * place + number // _ACROSS, number % _ACROSS * len(task.panels)
+            row = _DOWN * place + number // _ACROSS
+            left = number % _ACROSS * len(task.panels)
             for column, panel in enumerate(panels, start=left):
                 grid[row, column].imshow(panel.numpy(), interpolation="nearest")
     return figure
@@ -44,5 +47,6 @@ def draw_predictions(model: Backbone, task: Task, tests: Sequence[TestData], dev
 def _first(test: TestData, task: Task, model: Backbone, device: torch.device) -> Tensor:
     """Panels of the first samples, uint8 (samples, panels, H, W, 3)."""
     inputs, targets = next(iter(test.batches(device)))
-    inputs, targets = rows(inputs, slice(_ACROSS * _DOWN)), targets[: _ACROSS * _DOWN]
+    inputs = rows(inputs, slice(_ACROSS * _DOWN))
+    targets = targets[: _ACROSS * _DOWN]
     return task.draw(inputs, targets, model(inputs)).cpu()

@@ -55,7 +55,9 @@ class LogProgress(RunObserver):
         self.run_started(record)
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        self._round, self._round_began, self._last_step = round_, time.monotonic(), ""
+        self._round = round_
+        self._round_began = time.monotonic()
+        self._last_step = ""
         self._shares = dict.fromkeys(client_ids, 0.0)
 
     def client_stepped(self, client_id: int, done: int, total: int) -> None:
@@ -80,7 +82,8 @@ class LogProgress(RunObserver):
             self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def _within_round(self) -> str:
-        head, shares = f"round {self._round}/{self._rounds}", list(self._shares.values())
+        head = f"round {self._round}/{self._rounds}"
+        shares = list(self._shares.values())
         if not self._last_step:  # none yet, or nobody hears of them, as across silos
             return f"{head}  {len(shares)} clients at work, {duration(time.monotonic() - self._round_began)} so far"
         done = f"{sum(share == 1 for share in shares)} of {len(shares)} trained"
@@ -97,7 +100,8 @@ class LogProgress(RunObserver):
         parts = [head, *self._parts(record), f"{record.seconds.total:.1f} s", f"ETA {self._to_go(record.round)}"]
         if record.scores is None:
             return flowed(parts, self._console.width)
-        metric, accuracies = self._metric, record.scores.domain_accuracy
+        metric = self._metric
+        accuracies = record.scores.domain_accuracy
         domains = [f"{name} {metric.number(value)}" for name, value in accuracies.items()]
         together = flowed([*parts, *domains], self._console.width)
         if "\n" not in together:
@@ -106,7 +110,8 @@ class LogProgress(RunObserver):
         return "\n".join((flowed(parts, self._console.width), flowed(domains, self._console.width, indent)))
 
     def _parts(self, record: RoundRecord) -> Iterator[str]:
-        metric, own = self._metric, record.personal
+        metric = self._metric
+        own = record.personal
         yield from divergence_of(record)
         if record.scores is not None:
             best = metric.number(record.scores.best_global_accuracy)

@@ -41,7 +41,8 @@ def write_run_report(run_dir: Path) -> Path:
     warning and a line in the report that say why. Raises :class:`DataError` where there is no ledger, or no room.
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
-    path, omissions = run_dir / REPORT_NAME, Omissions()
+    path = run_dir / REPORT_NAME
+    omissions = Omissions()
     sheet = omissions.unless_it_fails("sample images", lambda: _sample_images(record, run_dir), None)
     write_report(path, record, rounds, sheet, look_at_last_model(record, run_dir, omissions), omissions)
     return path
@@ -67,10 +68,13 @@ def write_report(
     ``omissions``, which the report lists.
     """
     run = as_announced(run, rounds)
-    last_model, summary = last_model or LastModel(), summarise(run, rounds)
+    last_model = last_model or LastModel()
+    summary = summarise(run, rounds)
     omissions = omissions or Omissions()
-    pictures, costs = _pictures(run, rounds, omissions), _costs(run, rounds, omissions)
-    confusions, found_mistakes = _confusions(run, last_model, omissions), _mistakes(run, last_model)
+    pictures = _pictures(run, rounds, omissions)
+    costs = _costs(run, rounds, omissions)
+    confusions = _confusions(run, last_model, omissions)
+    found_mistakes = _mistakes(run, last_model)
     sheet = omissions.unless_it_fails("sample images", lambda: _inlined(contact_sheet), None)
     predictions = _chart("predictions", lambda: last_model.predictions, omissions)
     html = (

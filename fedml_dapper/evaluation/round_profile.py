@@ -78,15 +78,19 @@ class RoundProfiler(RunObserver):
         self._profiler = profiler
         self._precision = precision
         self._rounds: list[ProfiledRound] = []
-        self._workers, self._threads = 1, torch.get_num_threads()
-        self._opened, self._elsewhere = 0.0, 0.0
+        self._workers = 1
+        self._threads = torch.get_num_threads()
+        self._opened = 0.0
+        self._elsewhere = 0.0
         self._before: dict[Part, float] = {}
 
     def run_started(self, record: RunRecord) -> None:
-        self._workers, self._threads = record.workers, torch.get_num_threads()
+        self._workers = record.workers
+        self._threads = torch.get_num_threads()
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        self._opened, self._elsewhere = time.perf_counter(), self._profiler.elsewhere
+        self._opened = time.perf_counter()
+        self._elsewhere = self._profiler.elsewhere
         self._before = dict(self._profiler.seconds)
 
     def round_finished(self, record: RoundRecord) -> None:

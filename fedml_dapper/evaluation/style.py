@@ -23,9 +23,11 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHARES = LinearSegmentedColormap.from_list("shares", [(PALETTE[0], 0.0), (PALETTE[0], 1.0)])
 """From nothing to all, over whatever lies behind."""
-WIDTH, HEIGHT = 5.6, 4.0
+WIDTH = 5.6
+HEIGHT = 4.0
 """Inches, of figures that are files too."""
-PANEL_WIDTH, PANEL_HEIGHT = 4.4, 3.4
+PANEL_WIDTH = 4.4
+PANEL_HEIGHT = 3.4
 """Inches, of charts inside pages: on a phone, 10 pt labels are 11 pixels high."""
 _MARKED_ROUNDS = 20
 _LEGEND_COLUMNS, _LETTERS_PER_INCH, _HANDLE_LETTERS = 5, 12, 7  # what fits side by side below a figure

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_INK, _PAPER = (228, 232, 236), (21, 25, 29)
+_INK = (228, 232, 236)
+_PAPER = (21, 25, 29)
 """What black and white are in the dark: ``page.css`` has the same."""
 _LIGHTER = 0.4
 """How far colours go towards white in the dark: deep ones stand out, and an order from dark to light stays one."""

@@ -15,7 +15,8 @@ def quantity(value: float, unit: str = "") -> str:
     prefixes = iter(("", "k", "M", "G", "T"))
     prefix = next(prefixes)
     while value >= 999.5 and prefix != "T":
-        value, prefix = value / 1000, next(prefixes)
+        value = value / 1000
+        prefix = next(prefixes)
     digits = 0 if not prefix or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f}{_NO_BREAK}{prefix}{unit}".rstrip(_NO_BREAK)
 

@@ -67,7 +67,8 @@ class Card:
         )
 
     def _what(self) -> str:
-        about, (parameters, macs) = self.about, self.dense
+        about = self.about
+        (parameters, macs) = self.dense
         samples = Counter[str]()
         for client in self.clients:
             samples[client.domain] += client.num_samples
@@ -117,7 +118,8 @@ class Card:
         if not self.tested:
             reason = self.without_data or "the run has no test samples of its own"
             return f"Not measured: {reason}."
-        columns, number = self.accuracies, self.metric.number
+        columns = self.accuracies
+        number = self.metric.number
         rows = [
             (f"{name} ({count} samples)", *(number(values[name]) for values in columns.values()))
             for name, count in self.tested.items()

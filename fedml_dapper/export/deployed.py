@@ -40,7 +40,8 @@ class InPositions(nn.Module):
 
     def __init__(self, deployed: Deployed, example: Inputs) -> None:
         super().__init__()
-        self.deployed, self._example = deployed, example
+        self.deployed = deployed
+        self._example = example
         self.eval()
 
     def forward(self, *tensors: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ class Exporter:
         _check_finite(subject)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
         with _filled(out) as folder:
-            product, sets = self._product(subject.model), sets_of(self.run, subject.client)
+            product = self._product(subject.model)
+            sets = sets_of(self.run, subject.client)
             files = [self._written(name, product, subject, sets, folder) for name in self.formats]
             if self.int8:
                 onnx = FORMATS["onnx"]
@@ -112,7 +113,8 @@ class Exporter:
             return []
         name = "onnx" if name == INT8 else name
         if name not in self._dense:
-            chosen, place = FORMATS[name], folder / "dense"
+            chosen = FORMATS[name]
+            place = folder / "dense"
             place.mkdir()
             chosen.write(self._product(self.run.method.problem.backbone), place / chosen.file_name)
             self._dense[name] = chosen.read(place / chosen.file_name)
@@ -125,7 +127,8 @@ class Exporter:
         return accuracy(deployed, self.run.method.problem.task, sets.theirs)
 
     def _product(self, model: Backbone) -> Product:
-        origin, task = self.run.origin, self.run.method.problem.task
+        origin = self.run.origin
+        task = self.run.method.problem.task
         return Product(
             model=model,
             deployed=Deployed(model, origin.preprocessing),
@@ -137,7 +140,8 @@ class Exporter:
         )
 
     def _about(self, subject: Subject, product: Product, files: dict[str, str]) -> Sidecar:
-        run, ports = self.run, _ports(product)
+        run = self.run
+        ports = _ports(product)
         with torch.no_grad():
             outputs = product.deployed(product.example)
         parameters, macs = self._size(subject)

@@ -27,7 +27,8 @@ TOLERANCE = 1e-4
 """By how much outputs may differ from ours, absolutely where they are below 1, otherwise relatively."""
 _COMPARED = 16
 """Samples of each test set whose outputs are compared."""
-_WARM_UP, _TIMED = 5, 30
+_WARM_UP = 5
+_TIMED = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class TestSets:
 
 def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
     """The domains' test samples, the unseen one's included, and those of ``client``; none where they are not here."""
-    experiment, ours = run.experiment, dict[str, TestData]()
+    experiment = run.experiment
+    ours = dict[str, TestData]()
     if experiment is not None:
         ours |= {test.domain: test for test in experiment.tests}
         if experiment.unseen is not None:
@@ -88,7 +90,8 @@ def accuracy(runtime: Runtime, task: Task, tests: Mapping[str, TestData]) -> dic
 
 def milliseconds(runtimes: Sequence[Runtime], sets: TestSets) -> list[float]:
     """Of one input through each of ``runtimes``, the median of some; in turns, as the machine may do other things."""
-    one, seconds = rows(sets.compared[1], slice(1)), [list[float]() for _ in runtimes]
+    one = rows(sets.compared[1], slice(1))
+    seconds = [list[float]() for _ in runtimes]
     for _ in range(_WARM_UP + _TIMED):
         for runtime, taken in zip(runtimes, seconds, strict=True):
             started = time.perf_counter()
@@ -114,7 +117,8 @@ def _some(tests: Mapping[str, TestData]) -> Inputs:
 
 
 def _made_up(run: FinishedRun) -> tuple[Inputs, Inputs]:
-    example, preprocessing = repeated(run.origin.example, _COMPARED), run.origin.preprocessing
+    example = repeated(run.origin.example, _COMPARED)
+    preprocessing = run.origin.preprocessing
     generator = torch_generator(0, Stream.METHOD)
     if preprocessing is not None and isinstance(example, Tensor):
         pixels = torch.randint(0, 256, example.shape, dtype=torch.uint8, generator=generator)

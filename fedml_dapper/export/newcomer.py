@@ -22,7 +22,8 @@ def adapt(run: FinishedRun, folder: Path, level: int | None = None) -> tuple[Sub
     method = run.method
     if not method.serves_newcomers:
         raise ConfigError(f"method `{method.name}` has no model for a client that never trained; train along with it")
-    before, pictures = of_level(run, level), pictures_for(run, folder)
+    before = of_level(run, level)
+    pictures = pictures_for(run, folder)
     after = of_level(run, level)
     words = f"{pictures.num_samples} pictures ({pictures.domain})"
     if method.adapts:

@@ -36,7 +36,8 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
             f"{model} takes {about.inputs[0].meaning} and gives {about.output.meaning}; predict names classes of"
             " pictures, so run this one by its own runtime"
         )
-    runtime, side = _runtime(model, about), about.inputs[0].shape[-1]
+    runtime = _runtime(model, about)
+    side = about.inputs[0].shape[-1]
     assert side is not None, "only a batch's size is free"
     found = []
     for picture in pictures:

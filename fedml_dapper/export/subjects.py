@@ -62,7 +62,8 @@ def choose(run: FinishedRun, level: int | None = None, client: int | None = None
 
 def of_level(run: FinishedRun, level: int | None) -> Subject:
     """The global model, or what a device of ``level`` carries of it."""
-    method, state = run.method, run.state
+    method = run.method
+    state = run.state
     if level is None:
         return Subject(method.global_model(state).eval(), "the global model", None, 0.0)
     ratio = method.problem.ratios[level - 1]
@@ -111,7 +112,8 @@ def with_statistics(subject: Subject, data: ClientData, of: str) -> Subject:
 
 def check_known(run: FinishedRun, level: int | None, client: int | None = None) -> None:
     """Raises :class:`ConfigError` unless the run has such a level and such a client."""
-    levels, clients = len(run.method.problem.ratios), len(run.state.profiles)
+    levels = len(run.method.problem.ratios)
+    clients = len(run.state.profiles)
     if level is not None and not 1 <= level <= levels:
         raise ConfigError(f"--level {level}: the run in {run.folder} has levels 1 to {levels}")
     if client is not None and not 0 <= client < clients:

@@ -49,7 +49,8 @@ def epsilon(privacy: Privacy, uses: int) -> float:
 def with_noise_for(privacy: Privacy, target: float, uses: int) -> Privacy | None:
     """``privacy`` with the smallest noise multiplier, to four digits, whose epsilon after ``uses`` rounds is at most
     ``target``; None where none is large enough."""
-    low, high = 0.0, _MOST_NOISE
+    low = 0.0
+    high = _MOST_NOISE
 
     def of(multiplier: float) -> Privacy:
         return replace(privacy, noise_multiplier=multiplier, is_for_target=True)

@@ -20,7 +20,8 @@ class Attendance:
     """Keeps ``state.profiles`` as the roster has them."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
-        self._method, self._roster = experiment.method, experiment.roster
+        self._method = experiment.method
+        self._roster = experiment.roster
         self._seed = experiment.settings.common_args.random_seed
         self._wanted = experiment.settings.train_args.client_num_per_round
         self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
@@ -33,14 +34,16 @@ class Attendance:
 
         Those in quarantine are chosen like the others, so that samples follow from the seed alone, and then left out.
         """
-        chosen, round_ = self._choose(features), self._state.round + 1
+        chosen = self._choose(features)
+        round_ = self._state.round + 1
         if self._roster.varies:
             self._state.profiles = self._roster.profiles(round_)
         self.quarantined = tuple(client_id for client_id in chosen if self._quarantine.holds(client_id, round_))
         return [client_id for client_id in chosen if client_id not in self.quarantined]
 
     def _choose(self, features: Iterable[RoundFeature]) -> list[int]:
-        profiles, wanted = self._state.profiles, self._wanted
+        profiles = self._state.profiles
+        wanted = self._wanted
         ids = [one for one in sorted(self._roster.available) if self._method.takes_part(profiles[one].level)]
         for feature in features:
             ids = list(feature.available(ids))

@@ -17,7 +17,8 @@ class Buffered(RoundFeature):
     """Silos that are at work when their round closes, and whose uploads count in the round in which they arrive."""
 
     def __init__(self, state: ServerState, layout: ChannelLayout) -> None:
-        self._state, self._layout = state, layout
+        self._state = state
+        self._layout = layout
         self._at_work: dict[int, AtWork] = {}
         """Silos that began in an earlier round, and whose uploads may count in the open one."""
         self._opening = state

@@ -27,12 +27,20 @@ from fedml_dapper.federation.tensor_file import metadata_of, read_tensors, stora
 from fedml_dapper.methods import Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import PruningPlan, Tensors
 
-SCHEMA, SCHEMA_BEFORE = "2", "1"
+SCHEMA = "2"
+SCHEMA_BEFORE = "1"
 """Of checkpoints; the one before is read, too. Raise it when a reader of the old one would misread or refuse the new
 one. In 1 settings stand section by section, without defaults of the method, which its ledger has."""
-_SCHEMA, _HEADER, _DIGEST = "schema", "header", "sha256"
-_WEIGHTS, _SERVER, _CLIENT, _LATE = "weights", "server", "client", "late"
-_CHANGE, _KEPT, _EXTRA = "change", "kept", "extra"
+_SCHEMA = "schema"
+_HEADER = "header"
+_DIGEST = "sha256"
+_WEIGHTS = "weights"
+_SERVER = "server"
+_CLIENT = "client"
+_LATE = "late"
+_CHANGE = "change"
+_KEPT = "kept"
+_EXTRA = "extra"
 """Of a late upload: weights, channels and extras."""
 
 

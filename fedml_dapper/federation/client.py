@@ -67,7 +67,8 @@ class ClientSide:
 
     def announcement(self, client_id: int) -> Announcement:
         """What the silo of ``client_id`` tells the server of its own data when it joins."""
-        data, own = self._experiment.data_of(client_id), self._experiment.settings.silo_args
+        data = self._experiment.data_of(client_id)
+        own = self._experiment.settings.silo_args
         return Announcement(
             domain=data.domain,
             num_train=data.num_samples,
@@ -133,12 +134,14 @@ class ClientSide:
 
     def _own_figures(self, context: ClientContext, downlink: Downlink) -> Figures:
         """The client's own model, given ``downlink``, on its own test samples."""
-        method, test = self._experiment.method, self._experiment.own_tests(context.profile.client_id).test
+        method = self._experiment.method
+        test = self._experiment.own_tests(context.profile.client_id).test
         return evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
 
     def _validation_figures(self, context: ClientContext, downlink: Downlink) -> Figures | None:
         """The same on its validation samples, where it has some."""
-        method, validation = self._experiment.method, self._experiment.own_tests(context.profile.client_id).validation
+        method = self._experiment.method
+        validation = self._experiment.own_tests(context.profile.client_id).validation
         if validation is None:
             return None
         return evaluate(method.personal_model(context, downlink), method.problem.task, validation, context.device)

@@ -50,7 +50,8 @@ class _Fleet(ABC):
     """Devices of all levels, and the test sets they run on."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
-        self._experiment, self._profiles = experiment, state.profiles
+        self._experiment = experiment
+        self._profiles = state.profiles
         self._tests = {test.domain: test for test in experiment.tests}
 
     @abstractmethod
@@ -100,7 +101,8 @@ class _Fleet(ABC):
 
     def _measured(self, model: Backbone, domain: str, images: ClientData | None) -> float:
         """The headline of ``model`` on a domain, with the statistics of a client's ``images`` if there are any."""
-        method, device = self._experiment.method, self._experiment.device
+        method = self._experiment.method
+        device = self._experiment.device
         model.to(device)
         before = running_statistics(model)
         if images is not None:
@@ -143,7 +145,8 @@ class _LevelModels(_Fleet):
 
     def _run(self, level: int, domain: str, device: int | None) -> float | None:
         """The headline of the level's model on a domain, with the statistics of a client's images if one is named."""
-        model, key = self._models[level], (level, domain, device)
+        model = self._models[level]
+        key = (level, domain, device)
         if model is None:
             return None
         if key not in self._found:
@@ -156,14 +159,16 @@ class _OwnModels(_Fleet):
 
     def __init__(self, experiment: Experiment, state: ServerState, memories: Mapping[int, Memory]) -> None:
         super().__init__(experiment, state)
-        self._state, self._memories = state, memories
+        self._state = state
+        self._memories = memories
         self._models = {
             profile.client_id: self._model(profile) for profile in self._profiles if profile.domain in self._tests
         }
         self._found: dict[tuple[int, bool], float] = {}
 
     def _model(self, profile: ClientProfile) -> Backbone | None:
-        method, client_id = self._experiment.method, profile.client_id
+        method = self._experiment.method
+        client_id = profile.client_id
         if not method.has_level_model(profile.level):
             return None
         memory = self._memories.get(client_id, Memory())
@@ -174,7 +179,8 @@ class _OwnModels(_Fleet):
         return self._models.values()
 
     def _of_client(self, profile: ClientProfile, own_statistics: bool) -> float | None:
-        model, key = self._models[profile.client_id], (profile.client_id, own_statistics)
+        model = self._models[profile.client_id]
+        key = (profile.client_id, own_statistics)
         if model is None:
             return None
         if key not in self._found:
@@ -190,6 +196,7 @@ class _OwnModels(_Fleet):
 
 
 def _is_same(model: Backbone, other: Backbone) -> bool:
-    tensors, others = model.state_dict(), other.state_dict()
+    tensors = model.state_dict()
+    others = other.state_dict()
     alike = type(model) is type(other) and tensors.keys() == others.keys()
     return alike and all(torch.equal(tensors[name], others[name]) for name in tensors)

@@ -28,7 +28,10 @@ from fedml_dapper.methods import ClientProfile, Memory
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import DENSE, ChannelLayout, PartialSum, check_fits
 
-_MEMORY, _SUM, _HELD, _LARGEST = "memory/", "sum/", "held/", "largest/"
+_MEMORY = "memory/"
+_SUM = "sum/"
+_HELD = "held/"
+_LARGEST = "largest/"
 _WHOLE_NUMBERS = 2**31
 
 
@@ -68,7 +71,8 @@ class EdgeCodec:
     """Encodes and decodes the messages between one experiment's server and its edges."""
 
     def __init__(self, layout: ChannelLayout, agreement: Agreement) -> None:
-        self._layout, self._agreement = layout, agreement
+        self._layout = layout
+        self._agreement = agreement
 
     @part("wire")
     def encode_order(self, order: Order, schema: int | None = None) -> bytes:

@@ -90,7 +90,8 @@ class Edge(Collector):
         """What came in until now."""
         assert self._sum is not None, "begin comes first"
         self._round.fold_the_rest()
-        records, refused = tuple(self._round.records), dict(self._round.refused)
+        records = tuple(self._round.records)
+        refused = dict(self._round.refused)
         partial = self._sum.partial() if records else PartialSum()
         self._sum = None
         self._round.close()
@@ -110,7 +111,8 @@ def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, Clien
         expected = (profile.domain, profile.level, profile.ratio, method.trained_samples(profile))
         if (record.domain, record.level, record.ratio, record.num_samples) != expected:
             raise ProtocolError(f"the edge of rank {message.edge} knows client {record.client} as another than it is")
-    uniform, names = method.problem.uniform_weights, method.problem.layout.tensors.keys() - method.problem.kept_at_home
+    uniform = method.problem.uniform_weights
+    names = method.problem.layout.tensors.keys() - method.problem.kept_at_home
     weight = sum(1 if uniform else record.num_samples for record in message.records)
     if message.sum.total != weight:
         raise ProtocolError(f"the edge of rank {message.edge} sums up a weight of {message.sum.total:g}, not {weight}")

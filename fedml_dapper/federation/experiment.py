@@ -17,9 +17,9 @@ from fedml_dapper.config import LevelArgs, Precision, Settings, sources
 from fedml_dapper.datasets import ClientData, ClientTests, Division, Preprocessing, TestData
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, with_passed_data
+from fedml_dapper.federation.method_fits import check_method
 from fedml_dapper.federation.names import check_names
 from fedml_dapper.federation.privacy import (
-    check_privacy,
     privacy_note,
     secure_sums_note,
     settled_privacy,
@@ -160,54 +160,35 @@ def build_experiment(
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
     check_names(settings, model is not None, data is not None)
-    seed, device = settings.common_args.random_seed, device_of(settings)
+    seed = settings.common_args.random_seed
+    device = device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):
         LOGGER.warning(slow)
     if data is None:
         data = load_data(settings, device, rank)
     _check_targets(build_task(settings.train_args), data)
-    division, unseen, clients = data.division, data.unseen, data.division.clients
+    division = data.division
+    unseen = data.unseen
+    clients = data.division.clients
     settings, passed_notes = _as_passed(settings, model, data)
-    args, asked = settings.model_args, (data.num_classes, seed, data.example)
+    args = settings.model_args
+    asked = (data.num_classes, seed, data.example)
     backbone = build_backbone(args, *asked) if model is None else take_over(model, args, *asked)
     problem = build_problem(settings, backbone.to(device), data.example)
     _check_outputs(problem, data.num_classes)
     devices = tuple(Device(client.client_id, client.domain, client.num_samples) for client in clients)
 
     def method_of(chosen: Settings) -> Method[Any]:
-        args, ratios = chosen.dapper_args, chosen.dapper_args.levels.ratios
+        args = chosen.dapper_args
+        ratios = chosen.dapper_args.levels.ratios
         return build_method(args, problem if ratios == problem.ratios else replace(problem, ratios=ratios))
 
     settings = with_fitted_levels(settings, devices, method_of)
     method = method_of(settings)
-    aggregation = settings.dapper_args.defence.aggregation
-    if aggregation != "mean" and not method.takes_robust_means:
-        raise ConfigError(
-            f"dapper_args.defence.aggregation: `{aggregation}` stands in for the mean of methods that recover and"
-            f" average only, and `{method.name}` aggregates in its own way; set it to mean, or choose another method"
-        )
-    if method.tests_on_training_data and not settings.common_args.is_simulation:
-        raise ConfigError(
-            f"dapper_args.params.{method.name}: these settings measure something on all clients' training data, which"
-            " only a simulation has in one place; choose others (docs/methods.md)"
-        )
-    check_privacy(method)
-    _check_buffer(settings, method)
-    _check_edges(settings, method)
-    level_args = settings.dapper_args.levels
-    known = range(1, 1 + len(level_args.ratios))
-    if level_args.strict and any(method.takes_part(level) and not method.has_level_model(level) for level in known):
-        raise ConfigError(
-            f"dapper_args.levels.strict: method `{method.name}` trains the full model on every client, whatever its"
-            " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
-        )
+    check_method(settings, method)
     if settings.data_args.partition != "own":
         method.check_clients(clients)
-    if unseen is not None and not method.serves_newcomers:
-        raise ConfigError(
-            f"dapper_args.evaluation.unseen_domain: method `{method.name}` has no model for a client that never trained"
-        )
-    for ratio in level_args.ratios:
+    for ratio in settings.dapper_args.levels.ratios:
         method.footprint(ratio)  # an unreachable budget is an error now, not in the middle of a round
     if method.slims:
         method.problem.verify()
@@ -219,7 +200,9 @@ def build_experiment(
         raise ConfigError(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
-    workers, privacy, secure = plan_workers(settings, division), problem.privacy, problem.secure_sums
+    workers = plan_workers(settings, division)
+    privacy = problem.privacy
+    secure = problem.secure_sums
     return Experiment(
         settings=settings,
         method=method,
@@ -255,7 +238,8 @@ def _as_passed(settings: Settings, model: nn.Module | None, data: ExperimentData
     be said of that. FedML's loaders and its model hub go by these names."""
     if data.source is not None:
         settings = with_passed_data(settings)
-    args, seed = settings.model_args, settings.common_args.random_seed
+    args = settings.model_args
+    seed = settings.common_args.random_seed
     if model is None or args.model is None or ":" in args.model:  # which names code, and has to be what is passed
         return settings, ()
     if is_named(model, args, data.num_classes, seed, data.example):
@@ -267,7 +251,8 @@ def _as_passed(settings: Settings, model: nn.Module | None, data: ExperimentData
 def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Device]) -> FleetPlan | None:
     """Who can run what; None without a fleet, and where silos name their devices when they join. Raises
     :class:`ConfigError` where too few can run anything."""
-    args, fewest = settings.dapper_args, settings.dapper_args.min_clients_per_round
+    args = settings.dapper_args
+    fewest = settings.dapper_args.min_clients_per_round
     if args.fleet is None or args.fleet.devices is None:
         return None
     fleet = plan_fleet(args.fleet, method, settings.model_args, devices)
@@ -281,40 +266,10 @@ def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Devic
     return fleet
 
 
-def _check_buffer(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where rounds cannot close before everyone is done."""
-    args, wanted = settings.dapper_args, settings.train_args.client_num_per_round
-    if args.buffer_size is None:
-        return
-    if settings.common_args.is_simulation:
-        raise ConfigError(
-            "dapper_args.buffer_size: a simulation has no real clock; choose dapper_args.fleet.clock, late: kept and"
-            " over_selection (docs/fleet.md)"
-        )
-    if not args.min_clients_per_round <= args.buffer_size < wanted:
-        raise ConfigError(
-            f"dapper_args.buffer_size: is {args.buffer_size}; choose at least dapper_args.min_clients_per_round"
-            f" ({args.min_clients_per_round}) and less than train_args.client_num_per_round ({wanted}), who are at work"
-        )
-    if not method.takes_late_uploads:
-        raise ConfigError(
-            f"dapper_args.buffer_size: `{method.name}` uses more of an upload than a mean of its weights, which is only"
-            " true in the upload's own round; leave it out, or choose another method"
-        )
-
-
-def _check_edges(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where a sum of uploads is not all that the server has to know."""
-    if settings.comm_args.edges and not method.takes_edges:
-        raise ConfigError(
-            f"comm_args.dapper_grpc.edges: with these settings `{method.name}`, or dapper_args.defence, learns more of"
-            " uploads than edges tell, the mean of their weights; leave edges out, or choose others (docs/runners.md)"
-        )
-
-
 def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> VirtualClock | None:
     """The virtual clock, where the fleet is to have one. Raises :class:`ConfigError` where there is nothing for it."""
-    args, training = settings.dapper_args.fleet, settings.train_args
+    args = settings.dapper_args.fleet
+    training = settings.train_args
     if fleet is None or args is None or args.clock is None:
         return None
     if not settings.common_args.is_simulation:

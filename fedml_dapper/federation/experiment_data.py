@@ -75,7 +75,9 @@ def _firsts(suite: Suite) -> Iterator[tuple[str, Batch]]:
 
 
 def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
-    args, training, seed = settings.data_args, settings.train_args, settings.common_args.random_seed
+    args = settings.data_args
+    training = settings.train_args
+    seed = settings.common_args.random_seed
     if args.partition != "own":
         suite, unseen = leave_out(load_suite(args), settings)
         return suite, unseen, divide(suite, args, training.client_num_in_total, training.batch_size, seed)

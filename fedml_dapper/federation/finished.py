@@ -50,10 +50,13 @@ def open_finished(folder: Path) -> FinishedRun:
     check_code(record.sources, settings, file.path)
     experiment, without = _with_data(record, settings)
     if experiment is not None:
-        method, profiles = experiment.method, experiment.roster.profiles(file.round + 1)
+        method = experiment.method
+        profiles = experiment.roster.profiles(file.round + 1)
         origin = file.origin or origin_of(experiment)
     elif file.origin is not None:
-        origin, method, profiles = file.origin, rebuild_method(file.origin, file.path), _profiles(record)
+        origin = file.origin
+        method = rebuild_method(file.origin, file.path)
+        profiles = _profiles(record)
     else:
         raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
     shared = SharedSettings.of(settings, method)

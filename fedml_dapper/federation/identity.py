@@ -39,7 +39,8 @@ class Identity(Sender):
     def difference(self, own: Identity) -> str | None:
         """The first value in which this experiment differs from our ``own``, naming both; None if none does."""
         for name, label in (("method", "method"), ("settings_digest", "settings digest")):
-            theirs, ours = getattr(self, name), getattr(own, name)
+            theirs = getattr(self, name)
+            ours = getattr(own, name)
             if theirs != ours:
                 return f"{label} is {theirs} there and {ours} here"
         return None
@@ -98,4 +99,5 @@ class Agreement:
         difference = settings.difference(self._shared)
         if difference:
             raise ConfigError(f"{who} and the server run different experiments: {difference}")
-        self.schema, self._digests[theirs.wire_schema] = theirs.wire_schema, theirs.settings_digest
+        self.schema = theirs.wire_schema
+        self._digests[theirs.wire_schema] = theirs.settings_digest

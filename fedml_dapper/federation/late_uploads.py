@@ -59,7 +59,8 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
     """An upload as it counts in ``round_``, whose clients start from the global ``weights``: its change times
     (1 + rounds passed)^-1/2, and this share of its statistics, the rest being those of ``weights``. Counters, which are
     whole numbers, change as they did."""
-    change, share = late.change, (1 + round_ - late.change.round) ** -0.5
+    change = late.change
+    share = (1 + round_ - late.change.round) ** -0.5
     now = _cut(change, weights, layout)
 
     def moved(name: str, tensor: Tensor) -> Tensor:

@@ -37,8 +37,11 @@ class MaskedUpload:
     ) -> None:  # fmt: skip
         secure = experiment.method.problem.secure_sums
         assert secure is not None, "Experiment.sums_in_secret says so"
-        self._layout, self._codec = experiment.method.problem.layout, codec
-        self.round, self._client, self._plan = upload.round, upload.client_id, upload.plan
+        self._layout = experiment.method.problem.layout
+        self._codec = codec
+        self.round = upload.round
+        self._client = upload.client_id
+        self._plan = upload.plan
         self._steps = upload.metrics.steps
         share = experiment.method.problem.noise_share(upload.round, upload.client_id)
         self._numbers = encoded_changes(upload.weights, downlink.weights, secure.code, share)

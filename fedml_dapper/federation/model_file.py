@@ -30,7 +30,8 @@ from fedml_dapper.models import Backbone, build_backbone
 from fedml_dapper.provenance import commit
 from fedml_dapper.pruning import PruningPlan, Tensors, plan_window
 
-_ABOUT, _ROUND = "about", "round"
+_ABOUT = "about"
+_ROUND = "round"
 _SECTIONS = ("model_args", "train_args", "dapper_args")
 CODE = ("model_args.model", "train_args.task", "dapper_args.method")
 """Settings whose code a model cannot be rebuilt without."""
@@ -114,7 +115,8 @@ class ModelFile:
 def origin_of(experiment: Experiment) -> ModelOrigin:
     """What the file of a model of ``experiment`` says of itself."""
     problem = experiment.method.problem
-    shared, params = shared_settings(experiment.settings, named={}), experiment.method.params.model_dump(mode="json")
+    shared = shared_settings(experiment.settings, named={})
+    params = experiment.method.params.model_dump(mode="json")
     shared["dapper_args"]["params"] = {experiment.method.name: params}  # as they are, whatever is the default later
     return ModelOrigin(
         version=__version__,
@@ -230,7 +232,8 @@ def _beside(settings: Settings, folder: Path) -> Settings:
         reference = Reference.parse(value) if key in CODE else None
         if reference is None or reference.file is None:
             continue
-        there, here = reference.file, folder / reference.file.name
+        there = reference.file
+        here = folder / reference.file.name
         if here.is_file() and not (there.is_absolute() and there.is_file()):
             section, name = key.split(".")
             moved = getattr(settings, section).model_copy(update={name: f"{here}:{reference.name}"})

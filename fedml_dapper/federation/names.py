@@ -31,7 +31,9 @@ def check_names(settings: Settings, passes_model: bool, passes_data: bool) -> No
 
 
 def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterator[Callable[[], object]]:
-    args, data, network = settings.dapper_args, settings.data_args.dataset, settings.model_args.model
+    args = settings.dapper_args
+    data = settings.data_args.dataset
+    network = settings.model_args.model
     yield lambda: METHODS.find(args.method)
     chosen = _method(args.method)
     for name, values in args.params.items():

@@ -26,12 +26,14 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
             opened.note_refusal(client_id, reason)
         opened.records = [record for record in opened.records if record.client not in outliers]
         return f"what clients {sorted(outliers)} sent is out of all proportion"
-    weights, memory = dict(state.weights), state.memory.snapshot()
+    weights = dict(state.weights)
+    memory = state.memory.snapshot()
     with part("aggregation"):
         opened.aggregation.close()
     if is_simulation or is_finite((*state.weights.values(), *state.memory.tensors.values())):
         return None
-    state.weights, state.memory = weights, memory
+    state.weights = weights
+    state.memory = memory
     senders = sorted(record.client for record in opened.records)
     return f"the model made of what clients {senders} sent is not finite"
 
@@ -39,7 +41,8 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
 def _outliers(records: list[ClientRecord], known: Magnitude, times: float) -> dict[int, str]:
     """Clients whose folded upload is no better than one that would have been refused, had it been known when it came
     what is usual; and why."""
-    usual, outliers = usual_magnitude(records).without(known), {}
+    usual = usual_magnitude(records).without(known)
+    outliers = {}
     for record in records:
         try:
             recorded_magnitude(record).check(usual, times)

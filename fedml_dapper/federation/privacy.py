@@ -43,8 +43,10 @@ def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSu
     args = settings.dapper_args.privacy
     if args is None or args.secure_aggregation is None:
         return None
-    secure, clients = args.secure_aggregation, settings.train_args.client_num_per_round
-    rules, largest = Rules(secure.threshold, secure.fewest_holders), secure.largest_change
+    secure = args.secure_aggregation
+    clients = settings.train_args.client_num_per_round
+    rules = Rules(secure.threshold, secure.fewest_holders)
+    largest = secure.largest_change
     if privacy is None:
         return SecureSums(rules, FixedPoint(largest, clients))
     share = privacy.std / sqrt(rules.min_holders - args.colluding)
@@ -76,12 +78,14 @@ def check_privacy(method: Method[Any]) -> None:
 def _check_steps(problem: Problem, personal: Collection[str]) -> None:
     """Raises :class:`ConfigError` where noise that clients add in whole steps is not as good as Gaussian, or where so
     much of it has to have room in 32 bits that steps are too long for changes."""
-    privacy, secure = problem.privacy, problem.secure_sums
+    privacy = problem.privacy
+    secure = problem.secure_sums
     if privacy is None or privacy.clip is None or secure is None:
         return
     tensors = problem.layout.tensors.items()
     weights = sum(prod(spec.shape) for name, spec in tensors if spec.dtype.is_floating_point and name not in personal)
-    step, multiplier = f"2^-{round(log2(secure.code.scale))}", f"{privacy.noise_multiplier:.4g}"
+    step = f"2^-{round(log2(secure.code.scale))}"
+    multiplier = f"{privacy.noise_multiplier:.4g}"
     lost = rounding(weights) / (privacy.clip * secure.code.scale)
     if lost > _MOST_LOST:
         raise ConfigError(
@@ -122,7 +126,8 @@ def privacy_note(privacy: Privacy, comm_round: int) -> str:
 
 def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
     """What the run's ledger says of its sums before the first round."""
-    rules, code = secure.rules, secure.code
+    rules = secure.rules
+    code = secure.code
     how = "as a simulation, without masks: the same sums" if is_simulation else "under masks"
     return (
         f"secure aggregation, {how}: threshold {rules.threshold} clients, weights of fewer than {rules.min_holders}"

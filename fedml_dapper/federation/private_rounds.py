@@ -16,7 +16,9 @@ class PrivateRounds(RoundFeature):
     """Keeps the account of ``privacy``, by client."""
 
     def __init__(self, method: Method[Any], privacy: Privacy, state: ServerState) -> None:
-        self._method, self._privacy, self._state = method, privacy, state
+        self._method = method
+        self._privacy = privacy
+        self._state = state
         self._spent: PrivacySpent | None = None
         """After the last round that was closed."""
         self._uses: dict[int, int] = {}
@@ -32,7 +34,8 @@ class PrivateRounds(RoundFeature):
         """Chosen clients without an upload count as ones that changed nothing: what is divided by has to be the same
         with and without anybody's upload (``pruning.private``)."""
         for client_id in sorted(client_ids):
-            sent, nothing = self._method.downlink(self._state, client_id), TrainingMetrics(0.0, 0, 0.0)
+            sent = self._method.downlink(self._state, client_id)
+            nothing = TrainingMetrics(0.0, 0, 0.0)
             opened.aggregation.add(Upload(sent.round, client_id, 0, sent.weights, nothing, sent.plan))
 
     def closed(self, record: RoundRecord) -> RoundRecord:

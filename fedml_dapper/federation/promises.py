@@ -31,7 +31,8 @@ class Promises:
 
         Raises :class:`ProtocolError` where another one was promised, or this one cannot be written down.
         """
-        round_, digest = about.hex(), hashlib.sha256(statement).hexdigest()
+        round_ = about.hex()
+        digest = hashlib.sha256(statement).hexdigest()
         try:
             promised = self._read().get(round_, digest)
             if promised != digest:

@@ -28,7 +28,8 @@ class Quarantine:
 
     def strike(self, client_id: int, round_: int) -> bool:
         """Count a refused upload in ``round_``; True where it puts the client in quarantine from the next round on."""
-        strikes, out_until = dict(self.standing.strikes), dict(self.standing.out_until)
+        strikes = dict(self.standing.strikes)
+        out_until = dict(self.standing.out_until)
         strikes[client_id] = strikes.get(client_id, 0) + 1
         caught = self._defence.strikes is not None and strikes[client_id] >= self._defence.strikes
         if caught:

@@ -33,7 +33,8 @@ class Roster:
         args = settings.dapper_args.levels
         self._method = method.name
         self._size = settings.train_args.client_num_in_total
-        self._ratios, self._seed = args.ratios, settings.common_args.random_seed
+        self._ratios = args.ratios
+        self._seed = settings.common_args.random_seed
         self._footprints = tuple(method.footprint(ratio) for ratio in args.ratios)
         self._devices = {device.client_id: device for device in known}
         self._joining = _joining(settings, method)
@@ -43,7 +44,8 @@ class Roster:
         self._rule = None if self._stated else LEVEL_RULES.find(self._name)
         if self._rule is not None and self._name in LEVEL_RULES:
             everyone = tuple(Device(client_id, "", 0) for client_id in range(self._size))
-            self._stated, self._rule = levels_by(self._rule, self._name, self._fleet(1, everyone)), None
+            self._stated = levels_by(self._rule, self._name, self._fleet(1, everyone))
+            self._rule = None
         self.profiles(1)
 
     @property

@@ -40,7 +40,8 @@ def run_rounds(
         for observer in observers:
             observer.client_stepped(client_id, done, total)
 
-    clients.on_step, clients.memories = report_step, server.memories
+    clients.on_step = report_step
+    clients.memories = server.memories
     journal = RunJournal(experiment, server, observers, run_dir, resume)
     with _threads_of(experiment):
         try:

@@ -36,13 +36,15 @@ def open_run_dir(
     Raises :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
     :class:`DataError` where another process is at it.
     """
-    settings, path = experiment.settings, None if path is None else path_of(path)
+    settings = experiment.settings
+    path = None if path is None else path_of(path)
     if path is None:
         if resume or restart:
             asked = "--resume" if resume else "--restart"
             raise ConfigError(f"{asked} which run? give its folder, e.g. {asked} --output runs/FOLDER")
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")[:-3]
-        suite, seed = short_name(settings.data_args.dataset), settings.common_args.random_seed
+        suite = short_name(settings.data_args.dataset)
+        seed = settings.common_args.random_seed
         path = settings.dapper_args.output_dir / f"{suite}-{experiment.method.name}-seed{seed}-{stamp}"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -62,7 +64,8 @@ def open_run_dir(
 
 def is_finished(run_dir: Path, experiment: Experiment) -> bool:
     """Whether the run in ``run_dir`` has nothing left to do. The global model of its last round is written last."""
-    found, last = read_unfinished(run_dir / LEDGER_NAME), experiment.settings.train_args.comm_round
+    found = read_unfinished(run_dir / LEDGER_NAME)
+    last = experiment.settings.train_args.comm_round
     return found is not None and len(found[1]) == last == round_of_model(run_dir / MODEL_NAME)
 
 
@@ -102,7 +105,8 @@ def _check_resumable(experiment: Experiment, path: Path) -> None:
             f"{path} holds a run whose clients add secret noise: what they sent in the round that was cut off is not"
             " known, so that no epsilon would hold after it; begin anew in another folder"
         )
-    theirs, ours = found[0], experiment.record()
+    theirs = found[0]
+    ours = experiment.record()
     _check_rounds(experiment, theirs, path)
     shared = SharedSettings.of_experiment(experiment)
     recorded = SharedSettings.recorded(  # earlier versions did not say the defaults of the method
@@ -120,7 +124,8 @@ def _check_rounds(experiment: Experiment, theirs: RunRecord, path: Path) -> None
 
     The method is the run's own, or else the settings differ in it, too.
     """
-    before, now = theirs.comm_round, experiment.settings.train_args.comm_round
+    before = theirs.comm_round
+    now = experiment.settings.train_args.comm_round
     if now < before:
         raise ConfigError(
             f"{path} holds a run of {before} rounds, and train_args.comm_round is {now} here: a run can be extended,"

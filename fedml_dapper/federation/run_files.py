@@ -81,7 +81,8 @@ class RunFiles(RunObserver):
         self._unsaved.append(self._server.checkpoint())
         self._ledger.round_finished(record)
         del self._unsaved[:-1]
-        every, last = self._settings.dapper_args.checkpoint_every, self._settings.train_args.comm_round
+        every = self._settings.dapper_args.checkpoint_every
+        last = self._settings.train_args.comm_round
         if self._every_round:
             every = 1
         if record.round % every == 0 or record.round == last:

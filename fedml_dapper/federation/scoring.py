@@ -44,12 +44,14 @@ class Scoring:
         self._method = experiment.method
         self._task = self._method.problem.task
         self._metric = self._task.headline
-        self.best, self.best_validation = Best(), Best()
+        self.best = Best()
+        self.best_validation = Best()
 
     @part("evaluation")
     def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
         """``memories`` are the clients', without which only they have their own models."""
-        experiment, method = self._experiment, self._method
+        experiment = self._experiment
+        method = self._method
         if experiment.silos_have_own_data and not experiment.tests:
             return Measured()  # the silos measure
         wants_personal = experiment.settings.dapper_args.evaluation.personal
@@ -57,7 +59,8 @@ class Scoring:
             available = experiment.roster.available
             able = [client for client in experiment.clients if client.client_id in available]
             method.before_tests(state, able, experiment.device)
-        test, validation = dict[int, Figures](), dict[int, Figures]()
+        test = dict[int, Figures]()
+        validation = dict[int, Figures]()
         if memories is not None and (wants_personal or not method.has_global_model):
             test, validation = self._own_figures(state, memories)
         scores = validation_scores = None
@@ -101,7 +104,9 @@ class Scoring:
         self, state: ServerState, memories: dict[int, Memory]
     ) -> tuple[dict[int, Figures], dict[int, Figures]]:
         """Every client's own model on its test samples, and on its validation samples where all clients have some."""
-        experiment, test, validation = self._experiment, dict[int, Figures](), dict[int, Figures]()
+        experiment = self._experiment
+        test = dict[int, Figures]()
+        validation = dict[int, Figures]()
         as_trained = experiment.settings.dapper_args.evaluation.personal == "trained"
         for client_id, own in enumerate(experiment.client_tests):
             memory = memories.setdefault(client_id, Memory())
@@ -130,13 +135,15 @@ class Scoring:
         for domain in (test.domain for test in self._experiment.tests):
             members = [own[profile.client_id] for profile in self._experiment.profiles if profile.domain == domain]
             others = {name: fmean(member.others[name] for member in members) for name in members[0].others}
-            headlines, losses = [member.headline for member in members], [member.loss for member in members]
+            headlines = [member.headline for member in members]
+            losses = [member.loss for member in members]
             means[domain] = Figures(fmean(headlines), fmean(losses), others)
         return means
 
     def _unseen(self, state: ServerState) -> float | None:
         """The headline on the domain that was left out, with the method's model for newcomers."""
-        unseen, device = self._experiment.unseen, self._experiment.device
+        unseen = self._experiment.unseen
+        device = self._experiment.device
         if unseen is None:
             return None
         model = self._method.adapted_model(state, unseen.data, device)
@@ -177,7 +184,8 @@ class Best:
 
 def _weighted(figures: Mapping[int, Figures], weights: Mapping[int, int]) -> Figures:
     counts = [weights[client_id] for client_id in figures]
-    headlines, losses = [value.headline for value in figures.values()], [value.loss for value in figures.values()]
+    headlines = [value.headline for value in figures.values()]
+    losses = [value.loss for value in figures.values()]
     return Figures(fmean(headlines, weights=counts), fmean(losses, weights=counts))
 
 

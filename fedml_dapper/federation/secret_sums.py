@@ -26,7 +26,9 @@ class SecretSums(RoundFeature):
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
         secure = experiment.method.problem.secure_sums
         assert secure is not None, "Experiment.sums_in_secret says so"
-        self._method, self._state, self._secure = experiment.method, state, secure
+        self._method = experiment.method
+        self._state = state
+        self._secure = secure
         self._ready: dict[int, Ready] = {}
         """Clients of the open round whose upload waits, at theirs, for the sum of all."""
         self._exchange: SumExchange | None = None
@@ -37,7 +39,9 @@ class SecretSums(RoundFeature):
         """The last round whose sum clients may have been asked to open before this server was started."""
 
     def opened(self, opened: OpenRound) -> None:
-        self._ready, self._exchange, self._sum = {}, None, None
+        self._ready = {}
+        self._exchange = None
+        self._sum = None
 
     def announced(self, message: SumMessage) -> Upload:
         """What is known of the upload of a client that says that it is ready; nothing is to be seen of it itself.
@@ -66,8 +70,10 @@ class SecretSums(RoundFeature):
         earlier server may have seen opened is void: that of a round is a look at the clients' data, and there is no
         second one.
         """
-        round_, plans = self._state.round + 1, {client_id: self._plan_of(client_id) for client_id in self._ready}
-        layout, rules = self._method.problem.layout, self._secure.rules
+        round_ = self._state.round + 1
+        plans = {client_id: self._plan_of(client_id) for client_id in self._ready}
+        layout = self._method.problem.layout
+        rules = self._secure.rules
         self._exchange = SumExchange(round_, self._ready, plans, layout, rules, codec, witness, opening)
         if round_ <= self.opened_before:
             self._exchange.end("it may have been opened before the server crashed, and nothing is opened twice")

@@ -20,7 +20,8 @@ class ServedEdges(RoundFeature):
     """Edges go by their rank - 1, as silos do. Their sums are merged in this order, when the round closes."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
-        self._method, self._state = experiment.method, state
+        self._method = experiment.method
+        self._state = state
         self._edges: Mapping[int, EdgeArgs] = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
         self._sums: dict[int, EdgeSum] = {}
         """Those of the open round's edges that have answered."""

@@ -136,7 +136,8 @@ class Server(Collector):
         if void is not None:
             LOGGER.error("round %d: %s; the global model stays as it was before", self._round.number, void)
         self._round.close()
-        self.state.round, self.state.clients = self.state.round + 1, ()
+        self.state.round = self.state.round + 1
+        self.state.clients = ()
         evaluation_started = time.perf_counter()
         measured = Measured()
         if self._is_tested(self.state.round):
@@ -203,11 +204,14 @@ class Server(Collector):
         """Go on as the server that made ``checkpoint`` would; its tensors are used, not copied."""
         assert not self._round.is_open, "a round is open"
         self.state.round = checkpoint.round
-        self.state.weights, self.state.memory = dict(checkpoint.weights), checkpoint.memory
+        self.state.weights = dict(checkpoint.weights)
+        self.state.memory = checkpoint.memory
         self.memories.clear()  # the object stays: in simulation the clients' side holds it too
         self.memories.update(checkpoint.memories)
-        self._scoring.best, self._scoring.best_validation = checkpoint.best, checkpoint.best_validation
-        self.last_record, self.attendance.standing = checkpoint.last_record, checkpoint.standing
+        self._scoring.best = checkpoint.best
+        self._scoring.best_validation = checkpoint.best_validation
+        self.last_record = checkpoint.last_record
+        self.attendance.standing = checkpoint.standing
         for feature in self._features:
             feature.resumed(checkpoint.last_record)
         if self._late is not None:

@@ -41,7 +41,9 @@ _OF_THE_MACHINE = frozenset(
     }
 )
 """Settings in which two sides may differ, by dotted key: they change nothing of the result."""
-_METHOD, _PARAMS, _COMM_ROUND = "dapper_args.method", "dapper_args.params", "train_args.comm_round"
+_METHOD = "dapper_args.method"
+_PARAMS = "dapper_args.params"
+_COMM_ROUND = "train_args.comm_round"
 
 
 class SharedSettings(BaseModel):
@@ -113,7 +115,8 @@ class SharedSettings(BaseModel):
             if self.method != ours.method and key.startswith(f"{_PARAMS}."):
                 continue
             if key in self.values and key in ours.values:
-                there, here = self.values[key], ours.values[key]
+                there = self.values[key]
+                here = ours.values[key]
                 found.append("" if there == here else f"{key} is {there} there and {here} here")
             elif key in self.values:
                 found.append(self._unmatched(key, ours, "there", "here"))
@@ -154,7 +157,8 @@ def digest_of_sections(sections: Mapping[str, Any]) -> str:
 
 def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """Every setting that differs between two of one version, written down section by section, with both values."""
-    left, right = dict(_flattened(theirs)), dict(_flattened(ours))
+    left = dict(_flattened(theirs))
+    right = dict(_flattened(ours))
     differing = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
     return "; ".join(f"{key} is {left.get(key)} there and {right.get(key)} here" for key in differing)
 

@@ -51,7 +51,8 @@ class SumExchange:
         self, round_: int, ready: Mapping[int, Ready], plans: Mapping[int, PruningPlan], layout: ChannelLayout,
         rules: Rules, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self._round, self._sum_id = round_, secrets.token_hex(16)
+        self._round = round_
+        self._sum_id = secrets.token_hex(16)
         self.awaited: set[int] = set()
         """Who is to answer in the present step."""
         self.lost: dict[int, str] = {}
@@ -86,7 +87,8 @@ class SumExchange:
 
     def take(self, message: SumMessage) -> None:
         """One client's answer; who has given a wrong one is lost."""
-        client, content = message.client_id, message.content
+        client = message.client_id
+        content = message.content
         self.awaited.discard(client)
         try:
             match content, self._step:
@@ -119,7 +121,9 @@ class SumExchange:
 
     def end(self, reason: str) -> None:
         """Make the sum void."""
-        self.awaited, self.void, self._step = set(), reason, "over"
+        self.awaited = set()
+        self.void = reason
+        self._step = "over"
 
     @property
     def can_go_on(self) -> bool:

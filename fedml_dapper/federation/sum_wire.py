@@ -140,7 +140,8 @@ class SumCodec:
     """Encodes and decodes these messages of one experiment."""
 
     def __init__(self, codec: Codec, agreement: Agreement) -> None:
-        self._codec, self._agreement = codec, agreement
+        self._codec = codec
+        self._agreement = agreement
 
     @part("wire")
     def encode(self, message: SumMessage) -> bytes:
@@ -185,7 +186,8 @@ class SumCodec:
         match message.content:
             case Ready(keys, steps):
                 own = {message.client_id: keys} if keys else {}
-                fields, pieces = {"kind": "ready", "steps": steps, "keys": _hex(own)}, _words_for(own)
+                fields = {"kind": "ready", "steps": steps, "keys": _hex(own)}
+                pieces = _words_for(own)
             case Start(all_keys, plans):
                 fields = {"kind": "start", "keys": _hex(all_keys), "plans": self._plans(plans)}
                 pieces = _words_for(all_keys)
@@ -193,13 +195,16 @@ class SumCodec:
                 fields = {"kind": "deal", "clients": tuple(sealed), "commitment": commitment.hex()}
                 pieces = [*sealed.values()]
             case Inbox(sealed):
-                fields, pieces = {"kind": "inbox", "clients": tuple(sealed)}, [*sealed.values()]
+                fields = {"kind": "inbox", "clients": tuple(sealed)}
+                pieces = [*sealed.values()]
             case Masked(words):
-                fields, pieces = {"kind": "masked"}, [words.astype("<u4", copy=False).tobytes()]
+                fields = {"kind": "masked"}
+                pieces = [words.astype("<u4", copy=False).tobytes()]
             case Survivors(left):
                 fields = {"kind": "survivors", "clients": left}
             case Consent(signature):
-                fields, pieces = {"kind": "consent"}, [signature]
+                fields = {"kind": "consent"}
+                pieces = [signature]
             case Agreed(consents):
                 fields = {"kind": "agreed", "clients": tuple(consents)}
                 pieces = [each.signature for each in consents.values()]

@@ -35,7 +35,8 @@ def evaluate(model: nn.Module, task: Task, test: TestData, device: torch.device)
     Raises :class:`ConfigError` where the task does not give the figure that it names as its headline.
     """
     model.to(device).eval()
-    sums, loss = dict[str, Tensor](), 0.0
+    sums = dict[str, Tensor]()
+    loss = 0.0
     for batch in test.batches(device):
         at_once = CPU_BATCH if device.type == "cpu" else count(batch.inputs)
         outputs = torch.cat([model(inputs) for inputs in pieces(batch.inputs, at_once)])

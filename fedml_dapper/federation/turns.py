@@ -22,7 +22,9 @@ class Turns:
     """
 
     def __init__(self, clients: Sequence[int], cost: Callable[[int], float], trainers: int) -> None:
-        self._clients, self._cost, self._window = list(clients), cost, AHEAD * trainers
+        self._clients = list(clients)
+        self._cost = cost
+        self._window = AHEAD * trainers
         self._left = set(clients)
         self._due = 0
         """Position of the one whose turn it is to count."""

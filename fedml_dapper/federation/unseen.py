@@ -29,7 +29,8 @@ def leave_out(suite: Suite, settings: Settings) -> tuple[Suite, UnseenDomain | N
         raise ConfigError(f"dapper_args.evaluation.unseen_domain: `{name}` is the only domain; nobody could train")
     seen = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name != name))
     alone = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name == name))
-    seed, batch_size = settings.common_args.random_seed, settings.train_args.batch_size
+    seed = settings.common_args.random_seed
+    batch_size = settings.train_args.batch_size
     of_trainers = {"clients": None}
     if settings.data_args.partition not in PARTITIONS:  # the user's own speaks of those who train as well
         of_trainers["partition"] = None

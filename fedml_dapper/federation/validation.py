@@ -97,7 +97,8 @@ class UploadCheck:
     def check_change(self, server: ServerState, upload: Upload, usual: Magnitude) -> Magnitude:
         """How large the upload is, where somebody asks. Raises :class:`ProtocolError` where it moved further than
         ``defence.max_change`` lets it, or out of all proportion to what is ``usual``."""
-        limit, times = self._defence.max_change, self.times_median
+        limit = self._defence.max_change
+        times = self.times_median
         if limit is None and times is None:
             return Magnitude()
         magnitude = magnitude_of(upload, self._before(server, upload))

@@ -49,7 +49,8 @@ def is_older(version: str, other: str) -> bool:
 
 def _check_versions(version: str, own: str) -> None:
     """Majors have to be equal, and minors of 0.x at most one apart."""
-    theirs, ours = _parsed(version), _parsed(own)
+    theirs = _parsed(version)
+    ours = _parsed(own)
     if theirs[0] != ours[0] or (ours[0] == 0 and abs(theirs[1] - ours[1]) > 1):
         older = version if is_older(version, own) else own
         raise ProtocolError(

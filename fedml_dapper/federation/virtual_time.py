@@ -19,7 +19,9 @@ class VirtualTime(RoundFeature):
 
     def __init__(self, experiment: Experiment, clock: VirtualClock, state: ServerState) -> None:
         settings = experiment.settings
-        self._clock, self._state, self._layout = clock, state, experiment.method.problem.layout
+        self._clock = clock
+        self._state = state
+        self._layout = experiment.method.problem.layout
         self._wanted = settings.train_args.client_num_per_round
         self._fewest = settings.dapper_args.min_clients_per_round
         self._before: RoundRecord | None = None
@@ -34,8 +36,10 @@ class VirtualTime(RoundFeature):
 
         Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` devices are on or at work.
         """
-        round_, before = self._state.round + 1, self._before
-        at_work, at_s = {one.client for one in at_work_after(before)}, _elapsed_s(before)
+        round_ = self._state.round + 1
+        before = self._before
+        at_work = {one.client for one in at_work_after(before)}
+        at_s = _elapsed_s(before)
         idle = [client_id for client_id in client_ids if client_id not in at_work]
         online = self._clock.online(round_, at_s, idle)
         self._offline = tuple(sorted(set(idle) - set(online)))
@@ -60,10 +64,12 @@ class VirtualTime(RoundFeature):
 
         Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` would be done in time.
         """
-        round_, before = self._state.round + 1, self._before
+        round_ = self._state.round + 1
+        before = self._before
         at_work = at_work_after(before)
         self._reckoned = times = self._clock.times(round_, _elapsed_s(before), client_ids, self._wanted, at_work)
-        num_done, num_at_work = len(times.in_time) + len(times.arrived), len(client_ids) + len(at_work)
+        num_done = len(times.in_time) + len(times.arrived)
+        num_at_work = len(client_ids) + len(at_work)
         if num_done < min(self._fewest, num_at_work):
             arrivals = [(one.arrives_s, one.client) for one in times.clients]
             arrivals = sorted(arrivals + [(one.arrives_s - _elapsed_s(before), one.client) for one in at_work])
@@ -103,13 +109,15 @@ class VirtualTime(RoundFeature):
 
     def _on_clock(self, record: RoundRecord) -> RoundOnClock:
         """The round as the ledger has it; what was refused did not count, what is late will."""
-        times, before = self._times, self._before
+        times = self._times
+        before = self._before
         previous, now = (None, 1) if before is None else (before.clock, before.round + 1)
         spent = [one.joules for one in times.clients]
         joules = None if None in spent else sum(value for value in spent if value is not None)
         if previous is not None and joules is not None:
             joules = None if previous.joules is None else previous.joules + joules
-        elapsed_s, at_work = _elapsed_s(before), at_work_after(before)
+        elapsed_s = _elapsed_s(before)
+        at_work = at_work_after(before)
         begun = (UnderWay(client=one.client, begun=now, arrives_s=elapsed_s + one.arrives_s) for one in times.clients)
         return RoundOnClock(
             round_s=times.round_s,

@@ -40,14 +40,16 @@ from fedml_dapper.pruning.uplink import CODES, is_reduced, reduce, restore
 MAGIC = b"FDAP"
 MAX_HEADER_BYTES = 1 << 20
 """Of the header, and again of the list of tensors with which the safetensors begin."""
-_DIGEST_BYTES, _LENGTH_BYTES = 32, 4
+_DIGEST_BYTES = 32
+_LENGTH_BYTES = 4
 _START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
 _MAX_CONTAINERS = 10_000
 """Lists and objects in a header; each takes fifty times the memory of its two brackets."""
 _WHOLE_NUMBERS = 2**31
 MAX_SAMPLES = 2**29
 """A client holds fewer, so that weighted sums are exact in float64."""
-_EXTRA, _MEMORY = "extra/", "memory/"
+_EXTRA = "extra/"
+_MEMORY = "memory/"
 _EXPONENTS = "int8 exponents"
 
 
@@ -98,7 +100,8 @@ class Codec:
     def encode(self, message: Downlink | Upload, memory: Memory | None = None, schema: int | None = None) -> bytes:
         """``message`` as bytes, with the client's ``memory`` where another process will serve it next time; in
         ``schema``, by default that of our answers."""
-        is_upload, schema = isinstance(message, Upload), schema or self._agreement.schema
+        is_upload = isinstance(message, Upload)
+        schema = schema or self._agreement.schema
         header = Header(
             kind="upload" if is_upload else "downlink",
             identity=self._agreement.identity(schema),
@@ -145,7 +148,8 @@ class Codec:
         if len(set(header.unsliced)) < len(header.unsliced):
             raise ProtocolError("message names a tensor twice")
         tensors = read_tensors(body)
-        extras, remembered = taken(tensors, _EXTRA), taken(tensors, _MEMORY)
+        extras = taken(tensors, _EXTRA)
+        remembered = taken(tensors, _MEMORY)
         memory = None if header.memory is None else Memory(remembered, header.memory)
         check_finite(tensors | extras)
         weights = self._unflatten(tensors, header, plan)
@@ -203,7 +207,8 @@ class Codec:
         for name in header.unsliced:
             if name not in self._layout.tensors:
                 raise ProtocolError(f"message names tensor `{name}`, which the model does not have")
-        uplink, parts = self._uplink(header.kind == "upload"), dict[str, _Part]()
+        uplink = self._uplink(header.kind == "upload")
+        parts = dict[str, _Part]()
         for name in names:
             spec = self._layout.tensors[name]
             shape = torch.Size(spec.shape_at({} if name in header.unsliced else plan.widths))
@@ -354,7 +359,8 @@ def _digest(*pieces: bytes | memoryview) -> bytes:
 def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, uplink: Uplink) -> dict[str, Tensor]:
     parts: dict[str, list[Tensor]] = {}
     for name in names:
-        tensor, exponents = weights[name].detach().cpu(), None
+        tensor = weights[name].detach().cpu()
+        exponents = None
         if is_reduced(layout.tensors[name], uplink):
             tensor, exponents = reduce(tensor, uplink)
         parts.setdefault(_key(tensor.dtype), []).append(tensor.flatten())

@@ -32,7 +32,8 @@ from fedml_dapper.resident import peak_extra_bytes, resident_bytes
 
 SOURCE = "calibration"
 _SMALL = 2
-_STEPS, _SECONDS = 7, 4.0
+_STEPS = 7
+_SECONDS = 4.0
 """A network's steps: so many, or as many as fit into these seconds, at least two."""
 
 
@@ -123,7 +124,8 @@ def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
 
 def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size: int) -> Iterator[float]:
     """Seconds of each of ``count`` training steps, on zeros."""
-    example, training = method.problem.example, method.problem.training
+    example = method.problem.example
+    training = method.problem.training
     inputs = mapped(example, lambda part: _zeros(batch_size, part))
     models = [method.local_model(one.plan).to(tensors_of(example)[0].device).train() for one in passes]
     optimizer = new_optimizer(training, models[0].parameters(), rate=0.0)
@@ -140,7 +142,8 @@ def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size
 
 
 def _step_seconds(method: Method[Any], one: Pass) -> float:
-    begun, seconds = time.perf_counter(), []
+    begun = time.perf_counter()
+    seconds = []
     for taken in _steps(method, (one,), 1 + _STEPS, method.problem.training.samples_at_a_time):
         seconds.append(taken)
         if len(seconds) > 2 and time.perf_counter() - begun > _SECONDS:

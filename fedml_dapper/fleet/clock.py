@@ -82,7 +82,8 @@ class VirtualClock:
     """
 
     def __init__(self, args: ClockArgs, clients: Sequence[ClientFit], seed: int) -> None:
-        self._args, self._seed = args, seed
+        self._args = args
+        self._seed = seed
         self._plan = {one.client.client_id: one for one in clients}
         fastest = min(self._plan.values(), key=lambda one: one.fit.use.seconds)
         if args.deadline_s is not None and fastest.fit.use.seconds > args.deadline_s:
@@ -146,7 +147,8 @@ class VirtualClock:
     def _time(self, one: ClientFit, round_: int) -> ClientTime:
         draws = numpy_generator(self._seed, Stream.CLOCK, one.client.client_id, round_)
         training, network = (math.exp(self._args.jitter * draw) for draw in draws.standard_normal(2).tolist())
-        use, watts = one.fit.use, one.device.watts
+        use = one.fit.use
+        watts = one.device.watts
         return ClientTime(
             client=one.client.client_id,
             download_s=network * use.download_s,

@@ -27,14 +27,17 @@ def with_fitted_levels(
     ``build`` gives the method of some settings. The same comes out where it is asked about the outcome again: what a
     size needs is counted beside the first and the last level alone.
     """
-    fleet, levels = settings.dapper_args.fleet, settings.dapper_args.levels
+    fleet = settings.dapper_args.fleet
+    levels = settings.dapper_args.levels
     if fleet is None or not fleet.continuous or len(levels.ratios) < 2:
         return settings
-    first, last = levels.ratios[0], levels.ratios[-1]
+    first = levels.ratios[0]
+    last = levels.ratios[-1]
     method = build(_with_ratios(settings, (first, last)))
     found = {first, last}
     if method.takes_part(2):
-        counter, budget = DemandCounter(method), Budget(fleet.round_s, fleet.memory_share)
+        counter = DemandCounter(method)
+        budget = Budget(fleet.round_s, fleet.memory_share)
 
         @cache  # every size but the first stands for level 2: what a client runs follows from its ratio
         def demand(ratio: float) -> Demand:
@@ -51,7 +54,8 @@ def smallest_ratio(fits: Callable[[float], bool], first: float, last: float) -> 
     """The smallest ratio from ``first`` to ``last``, in hundredths, that ``fits``; ``last`` where none does."""
     if fits(first):
         return first
-    too_small, fitting = floor(first * STEPS), ceil(last * STEPS)
+    too_small = floor(first * STEPS)
+    fitting = ceil(last * STEPS)
     while fitting - too_small > 1:
         between = (too_small + fitting) // 2
         if fits(between / STEPS):

@@ -24,7 +24,8 @@ from fedml_dapper.pruning import PruningPlan
 
 BACKWARD = 2
 """Multiply-accumulates of a backward pass over those of its forward pass: gradients of inputs and of weights."""
-_SMALL, _LARGE = 2, 3
+_SMALL = 2
+_LARGE = 3
 """Two batch sizes: what is saved grows in proportion to the batch, but for what does not depend on it."""
 
 
@@ -82,12 +83,15 @@ class DemandCounter:
     """Counts each network once, however many levels run it."""
 
     def __init__(self, method: Method[Any]) -> None:
-        self._method, self._known = method, dict[object, NetworkMemory]()
+        self._method = method
+        self._known = dict[object, NetworkMemory]()
 
     def demand(self, level: int, ratio: float) -> Demand:
         """Of a client that prunes by ``ratio``."""
-        method, profile = self._method, ClientProfile(0, "", level, ratio, 0)
-        phases, cost = method.local_phases(profile), method.footprint(ratio)
+        method = self._method
+        profile = ClientProfile(0, "", level, ratio, 0)
+        phases = method.local_phases(profile)
+        cost = method.footprint(ratio)
         return Demand(
             level=level,
             ratio=ratio,
@@ -134,7 +138,8 @@ class NetworkMemory:
 
 def network_memory(method: Method[Any], plan: PruningPlan) -> NetworkMemory:
     """Of the network that ``plan`` leaves, in fp32; it runs forward twice, on small batches."""
-    model, example = method.local_model(plan).train(), method.problem.example
+    model = method.local_model(plan).train()
+    example = method.problem.example
     model.to(tensors_of(example)[0].device)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     (small, _), (large, largest) = (_saved_bytes(model, expanded(example, size)) for size in (_SMALL, _LARGE))
@@ -154,7 +159,8 @@ def _saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
     largest piece of it that grows with the batch."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     held: dict[int, torch.UntypedStorage] = {}
-    of_samples, samples = [0], (count(inputs),)
+    of_samples = [0]
+    samples = (count(inputs),)
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

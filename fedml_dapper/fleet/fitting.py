@@ -102,7 +102,8 @@ def use_of(demand: Demand, means: Means, budget: Budget, times_slower: float = 1
     device = means.device
     runtime = 0.0 if device.runtime_mb is None else device.runtime_mb.value
     factor = 1.0 if device.memory_factor is None else device.memory_factor.value
-    megabits_down, megabits_up = 8e-6 * demand.bytes_down, 8e-6 * demand.bytes_up
+    megabits_down = 8e-6 * demand.bytes_down
+    megabits_up = 8e-6 * demand.bytes_up
     return Use(
         memory_mb=runtime + factor * demand.memory_bytes / 1e6,
         memory_limit_mb=budget.memory_share * device.memory_mb.value,

@@ -28,7 +28,8 @@ class JoiningDevices:
     """What the devices of silos can run under one method, as far as they are known."""
 
     def __init__(self, fleet: FleetArgs, method: Method[Any], model: ModelArgs) -> None:
-        self._method, self._model = method, model
+        self._method = method
+        self._model = model
         self._network = None if fleet.network is None else find_network(fleet.network)
         self._budget = Budget(fleet.round_s, fleet.memory_share)
         self._joined: dict[int, _Joined] = {}
@@ -38,7 +39,8 @@ class JoiningDevices:
 
         Raises :class:`ConfigError` for a profile without a network where the fleet names none.
         """
-        label, family = network_label(self._model, self._method), family_of(self._method.problem.backbone)
+        label = network_label(self._model, self._method)
+        family = family_of(self._method.problem.backbone)
         means, _ = means_of(profile, self._network, label, family, self._method, client)
         before = self._joined.get(client.client_id)
         slower = before.times_slower if before is not None and before.means.device == profile else 1.0

@@ -96,9 +96,11 @@ def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients:
 
     Raises :class:`ConfigError` for profiles that are not to be had and for devices without a network.
     """
-    needs, budget = demands(method), Budget(fleet.round_s, fleet.memory_share)
+    needs = demands(method)
+    budget = Budget(fleet.round_s, fleet.memory_share)
     equipped = equip(fleet, method, model, clients)
-    called, family = network_label(model, method), family_of(method.problem.backbone)
+    called = network_label(model, method)
+    family = family_of(method.problem.backbone)
     planned = tuple(
         ClientFit(
             one.client, one.profile, fit(needs, one.means, budget), one.means.speed, one.stretch, one.means.device
@@ -123,7 +125,8 @@ def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequ
     names = deal_devices(fleet, clients, method.problem.seed)
     profiles = {name: find_device(name) for name in names}
     network = None if fleet.network is None else find_network(fleet.network)
-    called, family = network_label(model, method), family_of(method.problem.backbone)
+    called = network_label(model, method)
+    family = family_of(method.problem.backbone)
     equipped = []
     for client, name in zip(clients, names, strict=True):
         try:
@@ -136,7 +139,8 @@ def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequ
 
 def deal_devices(fleet: FleetArgs, clients: Sequence[Device], seed: int) -> tuple[str, ...]:
     """The name of every client's profile."""
-    devices, count = fleet.devices if isinstance(fleet.devices, dict) else fleet.names, len(clients)
+    devices = fleet.devices if isinstance(fleet.devices, dict) else fleet.names
+    count = len(clients)
     if isinstance(devices, dict):
         domains = {client.domain for client in clients}
         for domain in devices:

@@ -85,7 +85,8 @@ class Speed(Stated):
         """For ``macs`` multiply-accumulates of one sample, forward and backward."""
         if self.gmacs_per_s is not None:
             return macs / (1e9 * self.gmacs_per_s)
-        points, mmacs = self.ms_per_sample or (), macs / 1e6
+        points = self.ms_per_sample or ()
+        mmacs = macs / 1e6
         for below, above in pairwise(points):
             if below.mmacs <= mmacs <= above.mmacs:
                 share = (mmacs - below.mmacs) / (above.mmacs - below.mmacs)
@@ -138,7 +139,8 @@ class Availability(Stated):
         """For how long a device with a trace stays on from second ``at_s`` of the run; 0 where it is off."""
         assert self.period_s is not None, "it comes and goes by chance"
         spans = self.on_s or ()
-        (first, until), now = spans[0], at_s % self.period_s
+        (first, until) = spans[0]
+        now = at_s % self.period_s
         if (first, until) == (0.0, self.period_s):
             return math.inf
         for begins, ends in spans:

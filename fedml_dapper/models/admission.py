@@ -75,7 +75,8 @@ def layers_out_of_sight(network: nn.Module) -> list[str]:
                 continue
             found = [each for each in _held(value, set()) if id(each) not in known]
             if found:
-                kind, like = type(value).__name__, "Dict" if isinstance(value, dict) else "List"
+                kind = type(value).__name__
+                like = "Dict" if isinstance(value, dict) else "List"
                 what = "Parameter" if all(isinstance(each, nn.Parameter) for each in found) else "Module"
                 where = f"{name}.{attribute}" if name else attribute
                 lines.append(

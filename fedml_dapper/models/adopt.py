@@ -42,7 +42,10 @@ class AdoptedBackbone(Backbone):
     ) -> None:
         super().__init__()
         own = self.__dict__  # past nn.Module, which would put a name of ours in front of all of the module's
-        own["_module"], own["_calls"], own["_predictor_name"], own["_tail"] = module, tuple(calls), predictor, tail
+        own["_module"] = module
+        own["_calls"] = tuple(calls)
+        own["_predictor_name"] = predictor
+        own["_tail"] = tail
         for register in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             own[register] = module.__dict__[register]
         self.training = module.training
@@ -114,7 +117,8 @@ class AdoptedBackbone(Backbone):
         return tail(super().predict(representations))
 
     def release_predictor(self) -> nn.Linear:
-        predictor, name = self.predictor, self.predictor_name
+        predictor = self.predictor
+        name = self.predictor_name
         assert predictor is not None
         assert name
         self.set_submodule(name, nn.Identity())  # whose input is z as before
@@ -187,7 +191,8 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
         layer.register_forward_pre_hook(lambda _layer, _args, name=name: calls.setdefault(name))
         for name, layer in module.named_modules()
     ]
-    doing, stack = "be trained" if module.training else "run", list[str]()
+    doing = "be trained" if module.training else "run"
+    stack = list[str]()
     try:
         with running(module, stack):
             outputs: Any = called(module, inputs)
@@ -231,7 +236,9 @@ def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | No
 def _leaves(outputs: Tensor) -> set[int]:
     """Parameters, by id, that ``outputs`` depend on. The graph is walked, not run: torch's engine, once at work in a
     process that knows of another device than the CPU, lets no fork of it train."""
-    found, seen, waiting = set[int](), set[Node](), [outputs.grad_fn]
+    found = set[int]()
+    seen = set[Node]()
+    waiting = [outputs.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

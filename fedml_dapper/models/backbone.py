@@ -40,7 +40,8 @@ class Backbone(nn.Module, ABC):
     @property
     def head_tensors(self) -> frozenset[str]:
         """State-dict entries of the predictor; none where there is no predictor."""
-        name, predictor = self.predictor_name, self.predictor
+        name = self.predictor_name
+        predictor = self.predictor
         if name is None:
             return frozenset()
         return frozenset(f"{name}.{entry}" if name else entry for entry in predictor.state_dict())

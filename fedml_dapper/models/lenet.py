@@ -30,11 +30,14 @@ class LeNet5(Backbone):
                 f" data_args.image_size to {_SMALLEST_INPUT} or more"
             )
         channels = _scaled(16, width)
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 5), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, channels, 5), nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(3, width, 5)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, channels, 5)
+        self.bn2 = nn.BatchNorm2d(channels)
         self.pool1, self.pool2 = (nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)) for _ in range(2))
         side = ((input_size - 4) // 2 - 4) // 2
-        features, layers = channels * side**2, list[nn.Module]()
+        features = channels * side**2
+        layers = list[nn.Module]()
         for published in hidden_features:
             units = _scaled(published, width)
             layers += [nn.Linear(features, units), nn.ReLU()]

@@ -56,7 +56,8 @@ def _adopted(module: nn.Module, example: Inputs, predictor: str | None) -> Backb
 def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
     """Raises :class:`ConfigError` unless ``passed`` is of the class, and has the tensors, of ``named``, which settings
     call ``name``."""
-    theirs, ours = _shapes(passed), _shapes(named)
+    theirs = _shapes(passed)
+    ours = _shapes(named)
     if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and theirs == ours:
         return
     differing = sorted(

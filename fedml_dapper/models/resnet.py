@@ -83,7 +83,8 @@ class ResNet(Backbone):
         self.norm: Norm = norm
         chosen = NORMALISATIONS[norm]
         self.stem = nn.Sequential(chosen.conv(3, width, 3, padding=1), chosen.behind(width), nn.ReLU(inplace=True))
-        stages, channels = [], width
+        stages = []
+        channels = width
         for index, num_blocks in enumerate(blocks_per_stage):
             out_channels = width * 2**index
             strides = [1 if index == 0 else 2] + [1] * (num_blocks - 1)

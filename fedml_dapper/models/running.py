@@ -20,7 +20,8 @@ def undisturbed(example: Inputs) -> Iterator[None]:
     """Without gradients, from the same random numbers every time; the global generators of torch, numpy and Python are
     left as they were."""
     device = tensors_of(example)[0].device
-    numpys, pythons = np.random.get_state(), random.getstate()
+    numpys = np.random.get_state()
+    pythons = random.getstate()
     try:
         with torch.random.fork_rng([device.index] if device.type == "cuda" else []), torch.no_grad():
             torch.manual_seed(_SEED)

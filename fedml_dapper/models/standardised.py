@@ -39,7 +39,8 @@ class StandardisedConv2d(RewrittenConv):
     def forward(self, input: Tensor) -> Tensor:
         stride = self.stride
         if self.kernel_size == (1, 1):  # as SkippingConv, and for its reason
-            input, stride = skipped(input, stride), (1, 1)
+            input = skipped(input, stride)
+            stride = (1, 1)
         return standardised_conv2d(input, self.weight, self.gain, self.bias, stride, self.padding)
 
     def plain(self) -> nn.Conv2d:

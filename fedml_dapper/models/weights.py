@@ -20,7 +20,8 @@ def load_weights(backbone: Backbone, path: Path) -> None:
 
     Raises :class:`ConfigError` where there is none, or where names and shapes are not those of the network.
     """
-    found, own = _read(path), backbone.state_dict()
+    found = _read(path)
+    own = backbone.state_dict()
     reshaped = {name for name in found.keys() & own.keys() if found[name].shape != own[name].shape}
     if found.keys() == own.keys() and reshaped and reshaped <= backbone.head_tensors:
         theirs, ours = (next(iter(tensors[name].shape[0] for name in reshaped)) for tensors in (found, own))
@@ -62,5 +63,6 @@ def _read(path: Path) -> Mapping[str, Tensor]:
 def _listed(what: str, names: set[str]) -> str:
     if not names:
         return ""
-    shown, more = sorted(names)[:_SHOWN], len(names) - _SHOWN
+    shown = sorted(names)[:_SHOWN]
+    more = len(names) - _SHOWN
     return f"{what} {', '.join(shown)}" + (f" and {more} more" if more > 0 else "")

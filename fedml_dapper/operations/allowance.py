@@ -11,8 +11,11 @@ class Allowance:
     """Starts full with ``at_once`` and fills up by ``per_second`` of ``clock``. Safe to use from any thread."""
 
     def __init__(self, at_once: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._per_second, self._clock = at_once, per_second, clock
-        self._left, self._since = at_once, clock()
+        self._most = at_once
+        self._per_second = per_second
+        self._clock = clock
+        self._left = at_once
+        self._since = clock()
         self._lock = threading.Lock()
 
     def take(self, amount: float = 1) -> bool:

@@ -31,7 +31,8 @@ LOGGER = logging.getLogger(__name__)
 FIRST = "0" * 64
 """Stands in the first line for the hash of the one before."""
 MAX_LINE = 1 << 14
-AT_ONCE, PER_SECOND = 100.0, 0.1
+AT_ONCE = 100.0
+PER_SECOND = 0.1
 """Entries that one caller can cause: who makes many could fill a disk otherwise. What is left out is counted."""
 SERVER = "server"
 _BEGINNING = b'{"number":'
@@ -106,7 +107,8 @@ class AuditLog:
                 LOGGER.critical("an entry of the audit log is not written: %s: %s", self._file, error.strerror)
                 self._take_back()
             else:
-                self._last, self._length = entry, self._length + len(line)
+                self._last = entry
+                self._length = self._length + len(line)
 
     def close(self) -> None:
         """Write no more."""
@@ -143,7 +145,8 @@ def entries_of(file: Path) -> Iterator[Entry]:
 
 
 def _entries_in(stream: BinaryIO, file: Path) -> Iterator[Entry]:
-    number, head = 0, FIRST
+    number = 0
+    head = FIRST
     while line := stream.readline(MAX_LINE):
         number += 1
         place = f"{file}: line {number}"
@@ -184,11 +187,13 @@ def _opened(file: Path) -> tuple[FileIO, Entry | None, int]:
 
 
 def _mended(stream: FileIO, file: Path) -> tuple[Entry | None, int]:
-    last, length = None, 0
+    last = None
+    length = 0
     with file.open("rb") as reader:
         try:
             for entry in _entries_in(reader, file):
-                last, length = entry, reader.tell()
+                last = entry
+                length = reader.tell()
         except _TornError:
             reader.seek(length)
             rest = reader.read(MAX_LINE)

@@ -23,7 +23,8 @@ class FolderBusyError(DataError):
 def folder_locked(folder: Path, seconds: float = 10.0) -> Iterator[None]:
     """Nobody else is in such a block for ``folder``. Raises :class:`FolderBusyError` where another process does not
     come out of it within ``seconds``, and :class:`DataError` where nothing can be written there."""
-    file, deadline = folder / LOCK_NAME, time.monotonic() + seconds
+    file = folder / LOCK_NAME
+    deadline = time.monotonic() + seconds
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CREAT, 0o644)
     except OSError as error:

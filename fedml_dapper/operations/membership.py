@@ -133,7 +133,8 @@ class MembershipFile:
     """The list in ``file``, which is read again once it has changed. Raises as :func:`read_membership` does."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._stamp = file, stamp(file)
+        self._file = file
+        self._stamp = stamp(file)
         self._last = read_membership(file)
 
     def read(self) -> Membership:

@@ -100,7 +100,9 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], read: Callable[[], ServerStatus], registry: CollectorRegistry, patience_s: float
     ) -> None:
-        self.read, self.registry, self.patience_s = read, registry, patience_s
+        self.read = read
+        self.registry = registry
+        self.patience_s = patience_s
         self._places = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, _Handler)
 
@@ -136,7 +138,8 @@ def _cut(request: socket | tuple[bytes, socket]) -> None:
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = REQUEST_SECONDS
-    server_version, sys_version = "fedml-dapper", ""
+    server_version = "fedml-dapper"
+    sys_version = ""
 
     def do_GET(self) -> None:  # as http.server calls it
         if self.path == "/metrics":

@@ -72,7 +72,8 @@ class Sightings:
         """Write the file if its time has come, or ``at_once``. A disk that does not take it is said once in the log."""
         if not self._changed or not (at_once or time.monotonic() - self._saved >= SAVE_SECONDS):
             return
-        self._changed, self._saved = False, time.monotonic()
+        self._changed = False
+        self._saved = time.monotonic()
         file = sightings_file(self._members_file)
         try:
             with folder_locked(file.parent, seconds=0), written_whole(file) as scratch:

@@ -94,12 +94,14 @@ class StatusBoard:
             old = self._progress
             if (old.state, old.round) == (progress.state, progress.round):
                 progress = replace(progress, since=old.since)
-            self._progress, self._turned = progress, time.monotonic()
+            self._progress = progress
+            self._turned = time.monotonic()
 
     def read(self) -> ServerStatus:
         """As it is now."""
         with self._lock:
-            progress, turned = self._progress, self._turned
+            progress = self._progress
+            turned = self._turned
         now = time.monotonic()
         callers, strangers = self.callers()
         return ServerStatus(

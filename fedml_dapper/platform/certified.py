@@ -27,7 +27,8 @@ class CertifiedWitness:
     """
 
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
-        self._config, self._known = config, known
+        self._config = config
+        self._known = known
         self._authorities = x509.load_pem_x509_certificates(credentials.authority)
 
     def check(self, client: int, certificate: bytes, statement: bytes, signature: bytes) -> None:
@@ -95,7 +96,8 @@ class IdentityFiles:
     """
 
     def __init__(self, config: SecureGrpcConfig, rank: int, known: Path | None) -> None:
-        self._config, self._credentials = config, CredentialFiles(config, rank)
+        self._config = config
+        self._credentials = CredentialFiles(config, rank)
         self._known = None if known is None else MembershipFile(known)
 
     def read(self) -> CertifiedIdentity:

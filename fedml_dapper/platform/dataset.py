@@ -15,7 +15,8 @@ data per client, classes); the data objects iterate over (images, labels) batche
 
 def fedml_dataset(division: Division, num_classes: int) -> FedMLDataset:
     """``division`` in FedML's order."""
-    clients, tests = division.clients, division.domain_tests
+    clients = division.clients
+    tests = division.domain_tests
     return (
         sum(client.num_samples for client in clients),
         sum(test.num_samples for test in tests),

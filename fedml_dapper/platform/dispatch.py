@@ -73,14 +73,17 @@ class Ranks:
     whose uploads of the open round are there, or will not come."""
 
     def __init__(self, processes: int, cost: Callable[[int], float], done: Callable[[], Collection[int]]) -> None:
-        self._processes, self._cost, self._done = processes, cost, done
+        self._processes = processes
+        self._cost = cost
+        self._done = done
         self._turns = Turns((), cost, processes)
         self._taken_by: dict[int, int] = {}
         self._waiting: deque[int] = deque()
 
     def begin(self, clients: Sequence[int]) -> None:
         self._turns = Turns(clients, self._cost, self._processes)
-        self._taken_by, self._waiting = {}, deque()
+        self._taken_by = {}
+        self._waiting = deque()
 
     def take(self, process: int) -> int | None:
         client_id = self._turns.take(self._done())

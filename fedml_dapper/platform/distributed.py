@@ -68,13 +68,18 @@ class DistributedRunner:
         note_data(args, dataset)
         self.experiment = experiment_of(args)
         self.run_dir = run_dir
-        self._args, self._device, self._model = args, device, model
+        self._args = args
+        self._device = device
+        self._model = model
         self._dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
-        self._trainer, self._aggregator = client_trainer, server_aggregator
+        self._trainer = client_trainer
+        self._aggregator = server_aggregator
         self._observers = observers
         self._resume = resume
-        layout, agreement = self.experiment.method.problem.layout, Agreement.of(self.experiment)
-        self._codec, self._edge_codec = Codec(layout, agreement), EdgeCodec(layout, agreement)
+        layout = self.experiment.method.problem.layout
+        agreement = Agreement.of(self.experiment)
+        self._codec = Codec(layout, agreement)
+        self._edge_codec = EdgeCodec(layout, agreement)
         self._sum_codec = SumCodec(self._codec, agreement)
 
     def run(self) -> None:

@@ -186,7 +186,8 @@ class DapperEdgeManager(RoundManager):
         order = self._edge_codec.decode_order(data)
         self._edge.begin(order)
         self._ordered = order.clients
-        self._ticket, self._measuring = str(msg_params.get(TICKET)), {}
+        self._ticket = str(msg_params.get(TICKET))
+        self._measuring = {}
         self._enter(Phase.WAITING)
         if msg_params.get(MEASURE):
             self._measured = {}

@@ -27,7 +27,8 @@ _CALL = object()
 """Type of an event that is no message, but something to do."""
 _LATE_SECONDS = 1.0
 """A deadline that is seen to pass so much too late was not watched: the process was halted, or the machine slept."""
-_DROPS_AT_ONCE, _DROPS_PER_SECOND = 100.0, 1.0
+_DROPS_AT_ONCE = 100.0
+_DROPS_PER_SECOND = 1.0
 """Dropped messages that the log tells of: who sends them could fill a disk otherwise."""
 
 
@@ -123,7 +124,8 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
             elif message_type in self.message_handler_dict:
                 super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
             else:  # where FedML would end the run, at the word of any peer
-                kind, sender = str(message_type), message.get_sender_id()
+                kind = str(message_type)
+                sender = message.get_sender_id()
                 self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)
 
 

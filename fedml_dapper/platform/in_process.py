@@ -48,9 +48,12 @@ class InProcessRunner:
         note_data(args, dataset)
         self.experiment = experiment_of(args)
         self.run_dir = run_dir
-        self._args, self._device = args, device
+        self._args = args
+        self._device = device
         dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
-        self._train_data, self._test_data, self._num_samples = dataset[5], dataset[6], dataset[4]
+        self._train_data = dataset[5]
+        self._test_data = dataset[6]
+        self._num_samples = dataset[4]
         self._trainer = client_trainer or DapperClientTrainer(model, args)
         self._aggregator = server_aggregator or DapperServerAggregator(model, args)
         if type(self._trainer) is not DapperClientTrainer and self.experiment.settings.device_args.workers == "auto":
@@ -71,7 +74,8 @@ class InProcessRunner:
         results_shown(self._args, self.run_dir)
 
     def _update(self, downlink: Downlink) -> Upload:
-        trainer, client_id = self._trainer, downlink.client_id
+        trainer = self._trainer
+        client_id = downlink.client_id
         data = self._train_data[client_id]
         trainer.set_id(client_id)
         trainer.update_dataset(data, self._test_data[client_id], self._num_samples[client_id])

@@ -7,7 +7,8 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper import __version__
 from fedml_dapper.federation import EARLIEST, WIRE_SCHEMA, common_schema
 
-VERSION, SCHEMA = "version", "schema"
+VERSION = "version"
+SCHEMA = "schema"
 _UNSAID = 4
 """The latest schema of versions that do not introduce themselves."""
 
@@ -21,5 +22,6 @@ def introduce(status: Message) -> None:
 def schema_for(status: Message) -> int:
     """The schema in which the sender of ``status`` is spoken to; raises :class:`ProtocolError`, which says who is to
     upgrade, where there is none."""
-    version, latest = status.get(VERSION), status.get(SCHEMA)
+    version = status.get(VERSION)
+    latest = status.get(SCHEMA)
     return common_schema(EARLIEST if version is None else version, _UNSAID if latest is None else latest)

@@ -34,17 +34,20 @@ def run_federation(
     the folder of its run, and for a silo the one in which it writes down what it has signed.
     """
     command_line = add_args()
-    command_line.yaml_config_file, command_line.rank = str(config_files[0]), rank
+    command_line.yaml_config_file = str(config_files[0])
+    command_line.rank = rank
     command_line.role = "server" if rank == 0 else "client"
     args = start(experiment.settings, sections, command_line)
     attach(args, experiment)
-    device, model = experiment.device, experiment.method.problem.backbone
+    device = experiment.device
+    model = experiment.method.problem.backbone
     dataset = fedml_dataset(experiment.division, experiment.num_classes)
     trainer: DapperClientTrainer | None = None
     aggregator: DapperServerAggregator | None = None
     flow: InProcessRunner | DistributedRunner
     if experiment.settings.comm_args.backend == "sp":
-        trainer, aggregator = DapperClientTrainer(model, args), DapperServerAggregator(model, args)
+        trainer = DapperClientTrainer(model, args)
+        aggregator = DapperServerAggregator(model, args)
         flow = InProcessRunner(args, device, dataset, model, trainer, aggregator, run_dir, observers, resume)
     else:
         flow = DistributedRunner(args, device, dataset, model, run_dir=run_dir, observers=observers, resume=resume)

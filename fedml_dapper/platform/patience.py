@@ -12,12 +12,14 @@ from fedml_dapper.errors import DapperError
 from fedml_dapper.platform.transports import reason_of
 
 LOGGER = logging.getLogger(__name__)
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.5, 10.0
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 10.0
 
 
 def send_until_heard(send: Callable[[Message], None], message: Message, rank: int, patience_s: float) -> None:
     """Send, again and again with growing pauses, for so long; then raise :class:`DapperError`."""
-    end, pause = time.monotonic() + patience_s, FIRST_RETRY_SECONDS
+    end = time.monotonic() + patience_s
+    pause = FIRST_RETRY_SECONDS
     while True:
         try:
             send(message)

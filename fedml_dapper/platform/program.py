@@ -20,7 +20,8 @@ from fedml_dapper.models import check_same_network
 from fedml_dapper.platform.arguments import settings_of, settings_of_files
 from fedml_dapper.pruning import Tensors
 
-_EXPERIMENT, _PASSED = "dapper_experiment", "dapper_passed"
+_EXPERIMENT = "dapper_experiment"
+_PASSED = "dapper_passed"
 
 
 @dataclass
@@ -64,7 +65,8 @@ def note_model(args: Arguments, model: nn.Module) -> None:
 
     Raises :class:`ConfigError` where it is another network than one passed before, or than the experiment's.
     """
-    passed, experiment = _passed(args), _built(args)
+    passed = _passed(args)
+    experiment = _built(args)
     own = None if experiment is None else experiment.method.problem.backbone
     if model is own or model is passed.model:
         return
@@ -89,7 +91,8 @@ def note_data(args: Arguments, dataset: object) -> None:
     data = passed_data(settings_of(args), parts)
     if _built(args) is not None:
         raise ConfigError("the program passes its data after the experiment was built without them; pass them first")
-    passed.data, passed.dataset = replace(data, notes=(*data.notes, *notes)), dataset
+    passed.data = replace(data, notes=(*data.notes, *notes))
+    passed.dataset = dataset
 
 
 def _parts_of_silos(args: Arguments, dataset: object) -> tuple[object, tuple[str, ...]]:
@@ -97,7 +100,8 @@ def _parts_of_silos(args: Arguments, dataset: object) -> tuple[object, tuple[str
     what is to be said of that."""
     if args.training_type != "cross_silo" or not isinstance(dataset, Sequence) or len(dataset) != 8:
         return dataset, ()
-    made, silos = len(dataset[5]), settings_of_files(args).train_args.client_num_in_total
+    made = len(dataset[5])
+    silos = settings_of_files(args).train_args.client_num_in_total
     if not (silos < made == args.client_num_in_total):
         return dataset, ()
     args.client_num_in_total = silos

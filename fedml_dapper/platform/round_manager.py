@@ -269,13 +269,15 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return message
 
     def _payload_for(self, client_id: int) -> bytes:
-        memories, travels = self._collector.memories, self._collector.holds_memories
+        memories = self._collector.memories
+        travels = self._collector.holds_memories
         memory = memories.get(client_id, Memory()) if travels else None
         schema = self._schemas[self._process_of(client_id)]
         return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
-        process, ticket = int(msg_params.get_sender_id()), msg_params.get(TICKET)
+        process = int(msg_params.get_sender_id())
+        ticket = msg_params.get(TICKET)
         if ticket not in [self._sent[client_id] for client_id in self._owed_by(process)]:
             # too late, or there already; trained on what this server sent before it crashed, or by a process that was
             # started again since. It is not even read: who repeats such a thing would take the server's time

@@ -74,7 +74,8 @@ class DapperServerManager(RoundManager):
         if self._server.holds_memories:
             cost = cost_of_rounds(experiment, lambda client_id: self._server.state.profiles[client_id])
             self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
-        self._edge_codec, self._sum_codec = edge_codec, sum_codec
+        self._edge_codec = edge_codec
+        self._sum_codec = sum_codec
         self._summing: Summing | None = None
         """The open round's secure sum, while it is on."""
         self._journal = journal
@@ -132,7 +133,8 @@ class DapperServerManager(RoundManager):
     def _takes_in(self, silo: int, announcement: Any, edge: int | None = None) -> bool:
         """Whether a silo, perhaps of an edge, can take part with the data that it says it holds; if not, it hears
         why."""
-        client_id, levels = silo - 1, len(self._experiment.settings.dapper_args.levels.ratios)
+        client_id = silo - 1
+        levels = len(self._experiment.settings.dapper_args.levels.ratios)
         try:
             held = read_announcement(announcement, levels)
             is_news = self._server.join(client_id, held)
@@ -180,7 +182,8 @@ class DapperServerManager(RoundManager):
     def _open_round(self) -> None:
         self._journal.round_opened(list(self._server.round_clients()))
         self._begin(self._server.recipients)
-        deferred, self._deferred = self._deferred, []
+        deferred = self._deferred
+        self._deferred = []
         for message in deferred:
             self.handle_message_receive_model_from_client(message)
         self._close_if_complete()
@@ -353,7 +356,8 @@ class DapperServerManager(RoundManager):
         self._let_go(silo)
 
     def _progress(self) -> Progress:
-        server, record = self._server, self._server.last_record
+        server = self._server
+        record = self._server.last_record
         round_ = server.state.round + (1 if self._phase in (Phase.TRAINING, Phase.SUMMING) else 0)
         out = {
             self._name_of(client + 1): "evicted" if server.attendance.is_evicted(client) else f"up to round {until}"

@@ -25,7 +25,8 @@ class SiloInSums:
         settings = experiment.settings
         config = settings.comm_args.dapper_grpc
         assert config is not None, "sums in secret are for silos that have certificates"
-        self._experiment, self._codec = experiment, codec
+        self._experiment = experiment
+        self._codec = codec
         self._identities = IdentityFiles(config, rank, settings.silo_args.known)
         self._promises = Promises(folder, rank)
         self._masked: MaskedUpload | None = None

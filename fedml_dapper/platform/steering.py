@@ -27,7 +27,9 @@ class Steering:
     """Keeps what was asked; the manager looks at it before it opens a round."""
 
     def __init__(self, server: Server, manager: Steered, num_clients: int) -> None:
-        self._server, self._manager, self._num_clients = server, manager, num_clients
+        self._server = server
+        self._manager = manager
+        self._num_clients = num_clients
         self.is_paused = False
         self.is_last_round = False
         """Whether the run ends with the open round."""

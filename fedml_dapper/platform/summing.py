@@ -24,8 +24,11 @@ class Summing:
         self, exchange: SumExchange, codec: SumCodec, send: Callable[[int, bytes], bool], allow: Callable[[], None],
         ended: Callable[[Collection[int]], None],
     ) -> None:  # fmt: skip
-        self._exchange, self._codec = exchange, codec
-        self._send, self._allow, self._ended = send, allow, ended
+        self._exchange = exchange
+        self._codec = codec
+        self._send = send
+        self._allow = allow
+        self._ended = ended
 
     def begin(self) -> None:
         """Tell everybody what the sum begins with."""

@@ -91,7 +91,8 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
         """Delete every object of this run, but for those from and to ``busy`` ranks; call between rounds, when all
         others belong to finished ones."""
-        storage, bucket = self.s3_storage.aws_s3_client, self.s3_storage.bucket_name
+        storage = self.s3_storage.aws_s3_client
+        bucket = self.s3_storage.bucket_name
         kept = tuple(f"{self._topic}{sides}_" for rank in busy for sides in (rank, f"{self.server_id}_{rank}"))
         for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
             keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
@@ -123,7 +124,8 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
     if args.backend == "MPI":
         return MpiTransport(comm, rank, num_clients + 1)
     if args.backend == "MQTT_S3":
-        mqtt, s3 = args.customized_training_mqtt_config, args.customized_training_s3_config
+        mqtt = args.customized_training_mqtt_config
+        s3 = args.customized_training_s3_config
         try:
             return MqttS3Transport(
                 mqtt, s3, topic=str(args.run_id), client_rank=rank, client_num=num_clients, args=args

@@ -44,7 +44,8 @@ def overlaps(uploads: Sequence[HeldUpload], previous: Tensors, layout: ChannelLa
     """Of the tensors of ``names``, which all ``uploads`` changed from ``previous``. Tensors are treated one after
     another, so that it takes a copy per client of the largest one."""
     shape = (len(uploads), len(uploads))
-    products, squares = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)
+    products = torch.zeros(shape, dtype=torch.float64)
+    squares = torch.zeros(shape, dtype=torch.float64)
     for name in names:
         before = previous[name]
         changes = before.new_zeros(len(uploads), before.numel())

@@ -35,7 +35,8 @@ class SlimAttention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As :class:`torch.nn.MultiheadAttention`."""
-        batched, swapped = query.dim() == 3, query.dim() == 3 and not self.batch_first
+        batched = query.dim() == 3
+        swapped = query.dim() == 3 and not self.batch_first
         inputs = [x.transpose(0, 1) if swapped else x if batched else x[None] for x in (query, key, value)]
         biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         queries, keys, values = [

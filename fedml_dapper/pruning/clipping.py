@@ -20,7 +20,8 @@ def relative_change(weights: Tensors, before: Tensors) -> float:
 
     Infinite where W is 0 and w is not.
     """
-    moved, length = 0.0, 0.0
+    moved = 0.0
+    length = 0.0
     for name, tensor in weights.items():
         if tensor.is_floating_point():
             start = before[name].detach().double()

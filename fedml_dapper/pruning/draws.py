@@ -51,12 +51,14 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _uniform(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
-    low, high = values.get("from", 0.0), values.get("to", 1.0)
+    low = values.get("from", 0.0)
+    high = values.get("to", 1.0)
     out.fill_(low + quantile * (high - low))
 
 
 def _normal(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
-    mean, std = values.get("mean", 0.0), values.get("std", 1.0)
+    mean = values.get("mean", 0.0)
+    std = values.get("std", 1.0)
     out.copy_(torch.as_tensor(mean + std * NormalDist().inv_cdf(quantile)))
 
 
@@ -71,7 +73,8 @@ def _bernoulli(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
 
 def _leaky(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
     """A rectifier of random slopes, which it leaves in ``noise``; its input may be gone."""
-    low, high = values["lower"], values["upper"]
+    low = values["lower"]
+    high = values["upper"]
     if values["training"]:
         out.copy_(torch.where(out < 0, out / values["noise"] * (low + quantile * (high - low)), out))
 

@@ -39,9 +39,11 @@ class FixedPointMean:
     def __init__(
         self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, code: FixedPoint, min_holders: int
     ) -> None:
-        self._previous, self._layout = previous, layout
+        self._previous = previous
+        self._layout = layout
         self._recovery: Recovery = recovery
-        self._code, self._min_holders = code, min_holders
+        self._code = code
+        self._min_holders = min_holders
         self._sums = {
             name: RunningSum(layout.tensors[name], tensor.device)
             for name, tensor in previous.items()
@@ -85,7 +87,8 @@ class FixedPointMean:
 
     def _mean(self, sums: RunningSum, previous: Tensor) -> Tensor:
         total, held = sums.so_far
-        change, before = total / self._code.scale, previous.double().view(total.shape)
+        change = total / self._code.scale
+        before = previous.double().view(total.shape)
         match self._recovery:
             case "global":
                 mean = before + change / self._total

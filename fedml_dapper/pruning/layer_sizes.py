@@ -44,8 +44,10 @@ def _match_convolution(module: _ConvNd) -> None:
     if module.transposed:
         if module.groups > 1:
             module.groups = rows * module.groups // module.in_channels
-        module.in_channels, module.out_channels = rows, columns * module.groups
+        module.in_channels = rows
+        module.out_channels = columns * module.groups
     else:
         if module.groups > 1:
             module.groups = rows * module.groups // module.out_channels
-        module.in_channels, module.out_channels = columns * module.groups, rows
+        module.in_channels = columns * module.groups
+        module.out_channels = rows

@@ -138,7 +138,8 @@ class ChannelLayout:
                 unknown = [axis for axis in axes if axis.group not in widths]
                 if len({axis.group for axis in unknown}) == 1:
                     rest = lost - sum(self._lost(axis, widths) for axis in axes if axis.group in widths)
-                    channels, entries = self.groups[unknown[0].group].channels, sum(axis.repeat for axis in unknown)
+                    channels = self.groups[unknown[0].group].channels
+                    entries = sum(axis.repeat for axis in unknown)
                     widths[unknown[0].group] = channels - rest // entries
         cut = {name: width for name, width in widths.items() if width != self.groups[name].channels}
         fits = all(

@@ -43,7 +43,8 @@ LevelRule = Callable[[Fleet], Sequence[int]]
 
 def balanced(fleet: Fleet) -> Sequence[int]:
     """Round-robin over a seeded shuffle of the clients, so that level and domain are independent."""
-    levels, order = [0] * len(fleet.devices), numpy_generator(fleet.seed, Stream.LEVELS)
+    levels = [0] * len(fleet.devices)
+    order = numpy_generator(fleet.seed, Stream.LEVELS)
     for position, client in enumerate(order.permutation(len(fleet.devices)).tolist()):
         levels[client] = 1 + position % len(fleet.footprints)
     return levels

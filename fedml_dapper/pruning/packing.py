@@ -32,7 +32,8 @@ class Packing:
 
     def __init__(self, layout: ChannelLayout, plans: Mapping[int, PruningPlan]) -> None:
         self._layout = layout
-        self._plans, self._kept = plans, {client: KeptIndices(plan) for client, plan in plans.items()}
+        self._plans = plans
+        self._kept = {client: KeptIndices(plan) for client, plan in plans.items()}
         clients = sorted(plans)
         self._names = [name for name, spec in layout.tensors.items() if spec.dtype.is_floating_point]
         holders = {name: self._holders(name, layout.tensors[name], clients) for name in self._names}
@@ -64,7 +65,8 @@ class Packing:
             dense = np.empty_like(opened.totals)
             dense[order] = opened.totals
         holders = np.where(opened.cells, self.cells.holders(opened.clients), 0)
-        sums, at = {}, 0
+        sums = {}
+        at = 0
         for name in self._names:
             shape, channels = shapes_of_sums(self._layout.tensors[name])
             total = torch.from_numpy(dense[at : at + prod(shape)].astype(np.float64)).view(shape)
@@ -75,7 +77,8 @@ class Packing:
 
     def _holders(self, name: str, spec: TensorSpec, clients: Sequence[int]) -> Bits:
         """Who holds each combination of channels, shape (words, ...)."""
-        shape, words = spec.shape or (1,), max(1, -(-len(clients) // 64))
+        shape = spec.shape or (1,)
+        words = max(1, -(-len(clients) // 64))
         cuts = [self._kept[client].of(spec) for client in clients]
         bits = np.zeros((words, *[1] * len(shape)), dtype=np.uint64)
         for number, client in enumerate(clients):
@@ -92,7 +95,8 @@ class Packing:
         return np.broadcast_to(self._numbers[name], self._layout.tensors[name].shape or (1,)).ravel()
 
     def _cells_kept(self, name: str, client: int) -> CellNumbers:
-        spec, numbers = self._layout.tensors[name], self._numbers[name]
+        spec = self._layout.tensors[name]
+        numbers = self._numbers[name]
         cuts = self._kept[client].of(spec)
         shape = [len(cuts[dim]) if dim in cuts else size for dim, size in enumerate(spec.shape or (1,))]
         for dim, entries in cuts.items():

@@ -99,7 +99,8 @@ def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
 def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
     """Per channel, the sum over all of ``values`` that is the channel's: shape (channels,), in their dtype and on their
     device. Names and shapes are those of tensors that hold the group."""
-    channels, sums = torch.arange(layout.groups[group].channels), []
+    channels = torch.arange(layout.groups[group].channels)
+    sums = []
     for name, tensor in values.items():
         axis = axis_of(layout, group, name)
         along = tensor.movedim(axis.dim, 0).reshape(tensor.shape[axis.dim], -1).sum(dim=1)

@@ -50,7 +50,8 @@ class PrivateMean:
         self._previous = previous
         self._layout = layout
         self._clip = clip
-        self._std, self._noise = std, noise
+        self._std = std
+        self._noise = noise
         self._mean = RecoveringMean(previous, layout, recovery)
 
     def hold(self) -> None:

@@ -97,7 +97,8 @@ class RecoveringMean:
 
     def fold(self) -> None:
         """What waits goes into the sums."""
-        waiting, self._waiting = self._waiting, {name: [] for name in self._sums}
+        waiting = self._waiting
+        self._waiting = {name: [] for name in self._sums}
         self._do(piece for name, sent in waiting.items() if sent for piece in self._sums[name].adding(sent))
 
     def _do(self, pieces: Iterator[Piece]) -> None:
@@ -144,7 +145,8 @@ class RecoveringMean:
         """The pieces of work that fold what waits and make the ``means`` of it, in one pass over each tensor."""
         # smallest first and popped: what the sums before gave back is more than the next mean takes
         for name in sorted(self._sums, key=lambda name: self._previous[name].numel()):
-            sums, waiting = self._sums.pop(name), self._waiting.pop(name)
+            sums = self._sums.pop(name)
+            waiting = self._waiting.pop(name)
             means[name], pieces = sums.averaging(waiting, self._previous[name], self._total, self._recovery)
             yield from pieces
 

@@ -114,7 +114,8 @@ class RobustMean:
 
     def _recovered(self, previous: Tensor, statistic: Tensor, weight: Tensor) -> Tensor:
         total = sum(upload.weight for upload in self._uploads)
-        before, weight = previous.double(), weight.to(previous.device)
+        before = previous.double()
+        weight = weight.to(previous.device)
         match self._recovery:
             case "zero":
                 recovered = statistic * weight / total

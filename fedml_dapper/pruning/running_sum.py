@@ -39,7 +39,8 @@ _HUGE_PAGE = 2**21
 
 def shapes_of_sums(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of a tensor's sum and of the weights that held its channels, which broadcast to it."""
-    shape, cut = spec.shape or (1,), {axis.dim for axis in spec.axes}
+    shape = spec.shape or (1,)
+    cut = {axis.dim for axis in spec.axes}
     return shape, tuple(size if dim in cut else 1 for dim, size in enumerate(shape))
 
 
@@ -118,9 +119,11 @@ class RunningSum:
         self, sent: Sequence[Sent], previous: Tensor, total: float, recovery: Recovery, result: Tensor
     ) -> Iterator[Piece]:
         summands = [self._counted(one) for one in sent]
-        sums, self._sum = self._sum, None
+        sums = self._sum
+        self._sum = None
         held = (self._held + self._held_whole).expand(self._shape[0], *self._held.shape[1:])
-        before, after = previous.view(self._shape), result.view(self._shape)
+        before = previous.view(self._shape)
+        after = result.view(self._shape)
         for rows in self._blocks(prod(self._shape)):
             block = None if sums is None else sums[rows]
             yield partial(_average, block, rows, summands, held[rows], before[rows], total, recovery, after[rows])
@@ -164,9 +167,11 @@ class _Summand:
 
     def add_to(self, sums: Tensor, rows: slice, wide: Tensor) -> None:
         """Add it to these ``rows`` of the sum; ``wide`` is memory for as many numbers."""
-        first, last = rows.start, rows.stop
+        first = rows.start
+        last = rows.stop
         if self._rows is not None:
-            first, last = bisect_left(self._row_numbers, first), bisect_left(self._row_numbers, last)
+            first = bisect_left(self._row_numbers, first)
+            last = bisect_left(self._row_numbers, last)
         values = self._values if last - first == self._values.shape[0] else self._values[first:last]
         values = wide[: values.numel()].view(values.shape).copy_(values)
         if self._rows is None and self._columns is None:

@@ -98,7 +98,8 @@ class ScreenedMean:
         statistics = overlaps(uploads, self._previous, self._layout, measured)
         finite = (changes.squares.diagonal() + statistics.squares.diagonal()).isfinite()
         stay, agreements = _screened(changes.cosines(), finite.nonzero().flatten().tolist(), self._least)
-        lengths, of_statistics = _lengths(changes, stay), _lengths(statistics, stay)
+        lengths = _lengths(changes, stay)
+        of_statistics = _lengths(statistics, stay)
         return [
             Verdict(
                 agreement=agreements.get(row),
@@ -131,7 +132,8 @@ class ScreenedMean:
 
 def _screened(cosines: Tensor, rows: Sequence[int], least: float) -> tuple[list[int], dict[int, float | None]]:
     """Who of ``rows`` stays, and the agreement of each among those that were left when it was judged last."""
-    stay, agreements = list(rows), dict[int, float | None]()
+    stay = list(rows)
+    agreements = dict[int, float | None]()
     for spare in range((len(rows) - 1) // 2, -1, -1):
         now = {row: _midmean(cosines[row, _others(row, stay)]) for row in stay}
         agreements.update(now)

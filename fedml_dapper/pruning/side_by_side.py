@@ -17,7 +17,8 @@ Piece = Callable[[], None]
 
 def do_side_by_side(pieces: Iterable[Piece]) -> None:
     """Each piece once, begun in this order. Raises what one of them raised, when all threads have come to an end."""
-    threads, rest = torch.get_num_threads(), iter(pieces)
+    threads = torch.get_num_threads()
+    rest = iter(pieces)
     if threads == 1:
         for piece in rest:
             piece()

@@ -96,7 +96,8 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
     """
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
-    kept, replaced = KeptIndices(plan), dict[int, Tensor]()
+    kept = KeptIndices(plan)
+    replaced = dict[int, Tensor]()
 
     def cut(tensor: Tensor, name: str) -> Tensor:
         if id(tensor) not in replaced:
@@ -169,7 +170,8 @@ def carry_optimizer_state(
 ) -> None:  # fmt: skip
     """Give ``slim`` what ``dense`` remembers of every parameter: momenta and means of squares, of its shape, cut
     to the kept channels, and the number of steps as it is."""
-    kept, slim_parameters = KeptIndices(plan), dict(slim_model.named_parameters())
+    kept = KeptIndices(plan)
+    slim_parameters = dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
         for key, value in dense.state.get(parameter, {}).items():
             if isinstance(value, Tensor):

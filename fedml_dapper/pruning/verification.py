@@ -88,7 +88,8 @@ class _Mode:
 
 
 _EVALUATION = _Mode(training=False, quantile=0.97)
-_KEEPING, _DROPPING = _Mode(training=True, quantile=0.97), _Mode(training=True, quantile=0.03)
+_KEEPING = _Mode(training=True, quantile=0.97)
+_DROPPING = _Mode(training=True, quantile=0.03)
 """Training in which dropout and stochastic depth keep all, and in which they drop what they can; what is there by
 chance is there in one of the two."""
 
@@ -247,7 +248,9 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
 
 def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
     """The tensors of the dense network with every dropped entry at zero, and layer norms over what is kept."""
-    kept, silenced, norms = KeptIndices(plan), dict[str, Tensor](), _Norms()
+    kept = KeptIndices(plan)
+    silenced = dict[str, Tensor]()
+    norms = _Norms()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # of several names the first
         cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
         if not cuts:
@@ -257,7 +260,8 @@ def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tup
             dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
             dropped[entries] = False
             silent = silent.index_fill(dim, dropped.nonzero().flatten(), 0)
-        silenced[name], norms.cuts[id(silent)] = silent, cuts
+        silenced[name] = silent
+        norms.cuts[id(silent)] = cuts
     return silenced, norms
 
 
@@ -286,7 +290,8 @@ class _Norms(TorchFunctionMode):
         cuts = self.cuts.get(id(values.get("weight")))
         if not cuts:
             return func(*args, **kwargs)
-        x, first = values["input"], values["input"].dim() - len(values["normalized_shape"])
+        x = values["input"]
+        first = values["input"].dim() - len(values["normalized_shape"])
         small = _selected(x, {first + dim: kept for dim, kept in cuts.items()})
         for name in ("weight", "bias"):
             if values.get(name) is not None:

@@ -40,7 +40,8 @@ class Range(Record):
     def at(self, share: float) -> Number:
         """The value at ``share`` (0 to 1) of the way from low to high."""
         margin = 0.5 if self.integer else 0.0  # so that the outermost whole numbers are as likely as the others
-        low, high = self.low - margin, self.high + margin
+        low = self.low - margin
+        high = self.high + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
         return min(max(round(value) if self.integer else value, self.low), self.high)
 

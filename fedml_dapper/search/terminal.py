@@ -66,13 +66,17 @@ class SearchProgress(SearchObserver):
     """A live line on a terminal, else a line a trial and one now and then."""
 
     def __init__(self, console: Console, plan: SearchPlan, trials: int) -> None:
-        self._console, self._trials, self._rounds = console, trials, plan.rounds
+        self._console = console
+        self._trials = trials
+        self._rounds = plan.rounds
         self._bar = Progress(
             BarColumn(), TextColumn("{task.description}"), console=console, transient=True,
             disable=not console.is_terminal,
         )  # fmt: skip
         self._task = self._bar.add_task("starting", total=trials * plan.rounds)
-        self._trial, self._round, self._best = 0, 0, ""
+        self._trial = 0
+        self._round = 0
+        self._best = ""
         self._gained = 0
         """Rounds since the command started."""
         self._started = self._said = time.monotonic()
@@ -85,7 +89,8 @@ class SearchProgress(SearchObserver):
         self._bar.stop()
 
     def trial_started(self, record: SearchRecord) -> None:
-        self._trial, self._round = record.trials[-1].number, 0
+        self._trial = record.trials[-1].number
+        self._round = 0
         self._best = _best(record)
         self._tell()
 

@@ -246,7 +246,8 @@ def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
     point stands in. None where that has nothing new either.
     """
     tried = [trial.params for trial in trials]
-    space, seed = plan.space, _stream_seed(plan, 0)
+    space = plan.space
+    seed = _stream_seed(plan, 0)
     if len(trials) >= START_POINTS:
         measured = [trial for trial in trials if trial.results]
         params = _study(plan, measured, _sampler(plan, len(trials))).ask(space.distributions()).params
@@ -298,7 +299,8 @@ def _next_trial(record: SearchRecord, trials: int) -> Trial | None:
 
 
 def _run(record: SearchRecord, trial: Trial, folder: Path, observers: Sequence[SearchObserver]) -> Trial:
-    plan, results = record.plan, []
+    plan = record.plan
+    results = []
     gauge = _Gauge(plan, record.measured, trial.params)
     for seed in plan.seeds:
         place = run_folder(folder, plan, trial, seed)

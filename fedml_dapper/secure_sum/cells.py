@@ -34,9 +34,11 @@ class Places:
     @cached_property
     def runs(self) -> Sequence[tuple[int, int]]:
         """First and after the last coordinate of each stretch of neighbouring cells."""
-        ends, there = np.cumsum(self.sizes), np.flatnonzero(self.sizes)
+        ends = np.cumsum(self.sizes)
+        there = np.flatnonzero(self.sizes)
         edges = np.diff(self.chosen[there].astype(np.int8), prepend=0, append=0)
-        first, last = there[np.flatnonzero(edges > 0)], there[np.flatnonzero(edges < 0) - 1]
+        first = there[np.flatnonzero(edges > 0)]
+        last = there[np.flatnonzero(edges < 0) - 1]
         return list(zip((ends - self.sizes)[first].tolist(), ends[last].tolist(), strict=True))
 
     def mask(self) -> Chosen:

@@ -46,7 +46,8 @@ class Given:
     """The words of a vector."""
 
     def __init__(self, words: Words) -> None:
-        self._words, self._at = words, 0
+        self._words = words
+        self._at = 0
 
     def take(self, count: int) -> Words:
         self._at += count

@@ -52,9 +52,15 @@ class Participant:
         promise: Callable[[bytes], None] = lambda statement: None, randomness: Randomness = os.urandom,
         masks: MaskGenerator = ChaCha20Stream,
     ) -> None:  # fmt: skip
-        self._client, self._rules, self._identity, self._about = client, rules, identity, about
-        self._promise, self._randomness, self._masks = promise, randomness, masks
-        self._sealing, self._masking = KeyPair(randomness(KEY_BYTES)), KeyPair(randomness(KEY_BYTES))
+        self._client = client
+        self._rules = rules
+        self._identity = identity
+        self._about = about
+        self._promise = promise
+        self._randomness = randomness
+        self._masks = masks
+        self._sealing = KeyPair(randomness(KEY_BYTES))
+        self._masking = KeyPair(randomness(KEY_BYTES))
         keys = PublicKeys(self._sealing.public, self._masking.public, part, identity.certificate)
         self.public_keys = replace(keys, signature=identity.sign(statement_of_keys(about, client, keys)))
         """What the others are to know."""
@@ -134,7 +140,8 @@ class Participant:
         """This client's shares that take the masks off the sum of the survivors, of whom enough have given their word
         for the same list."""
         self._take_step("reveal")
-        left, lost = self._survivors, self._held.keys() - self._survivors
+        left = self._survivors
+        lost = self._held.keys() - self._survivors
         if not consents.keys() <= left:
             raise ProtocolError("others than survivors are said to have signed the list of survivors")
         for client, consent in consents.items():

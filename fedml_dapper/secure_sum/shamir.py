@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fedml_dapper.errors import ProtocolError
 
 PRIME = 2**256 + 297
-SECRET_BYTES, SHARE_BYTES = 32, 33
+SECRET_BYTES = 32
+SHARE_BYTES = 33
 _DRAWN_BYTES = 48
 """For a number modulo the prime that is even to 2^-127."""
 Randomness = Callable[[int], bytes]
@@ -48,8 +49,10 @@ class Recombination:
     @staticmethod
     def _factor(point: int, points: Sequence[int]) -> int:
         """Lagrange's, for the value at 0."""
-        above, below = 1, 1
+        above = 1
+        below = 1
         for other in points:
             if other != point:
-                above, below = above * other % PRIME, below * (other - point) % PRIME
+                above = above * other % PRIME
+                below = below * (other - point) % PRIME
         return above * pow(below, -1, PRIME) % PRIME

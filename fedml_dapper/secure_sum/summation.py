@@ -54,8 +54,11 @@ class Summation:
         self, roster: Roster, rules: Rules, cells: Cells, witness: Witness, masks: MaskGenerator = ChaCha20Stream
     ) -> None:
         roster.check(rules)
-        self.roster, self._rules, self._cells = roster, rules, cells
-        self._witness, self._masks = witness, masks
+        self.roster = roster
+        self._rules = rules
+        self._cells = cells
+        self._witness = witness
+        self._masks = masks
         self._deals: dict[int, Deal] = {}
         self._totals: Words = np.zeros(int(cells.sizes.sum()), dtype=np.uint32)
         self._layers = layers(cells, roster.keys, rules)

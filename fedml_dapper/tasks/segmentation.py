@@ -43,7 +43,8 @@ class Segmentation(Task):
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         """``confusion``, (C, C): pixels by true class (rows) and predicted class."""
-        classes, counted = outputs.shape[1], targets != self._ignored
+        classes = outputs.shape[1]
+        counted = targets != self._ignored
         cells = targets[counted] * classes + self.prediction(outputs)[counted]
         return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
 
@@ -78,7 +79,8 @@ class Segmentation(Task):
         columns = torch.arange(width).expand(len(inputs), -1)
         columns = torch.where(flipped[:, None], columns.flip(1), columns) + shifts[:, 1:]
         outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None, :]
-        sample, outside = torch.arange(len(inputs))[:, None, None].to(inputs.device), outside.to(inputs.device)
+        sample = torch.arange(len(inputs))[:, None, None].to(inputs.device)
+        outside = outside.to(inputs.device)
         rows = rows.clamp(0, height - 1)[:, :, None].to(inputs.device)
         columns = columns.clamp(0, width - 1)[:, None, :].to(inputs.device)
         moved = inputs.movedim(1, -1)[sample, rows, columns].movedim(-1, 1)
@@ -90,7 +92,8 @@ class Segmentation(Task):
         if not isinstance(inputs, Tensor):
             raise ConfigError("segmentation draws images, one tensor an input, and these are several")
         images = inputs[:, :3] if inputs.shape[1] >= 3 else inputs[:, :1].expand(-1, 3, -1, -1)
-        low, high = images.amin(dim=(1, 2, 3), keepdim=True), images.amax(dim=(1, 2, 3), keepdim=True)
+        low = images.amin(dim=(1, 2, 3), keepdim=True)
+        high = images.amax(dim=(1, 2, 3), keepdim=True)
         shown = ((images - low) / (high - low).clamp(min=1e-6) * 255).byte().permute(0, 2, 3, 1).cpu()
         masks = [self._coloured(mask.cpu()) for mask in (targets, self.prediction(outputs))]
         return torch.stack([shown, *masks], dim=1)

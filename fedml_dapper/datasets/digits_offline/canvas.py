@@ -42,7 +42,10 @@ def place(
     count = len(masks)
     angle = torch.deg2rad(torch.zeros(count) if rotation is None else rotation)
     slant = torch.zeros(count) if slant is None else slant
-    cos, sin, one, zero = angle.cos(), angle.sin(), torch.ones(count), torch.zeros(count)
+    cos = angle.cos()
+    sin = angle.sin()
+    one = torch.ones(count)
+    zero = torch.zeros(count)
     turn = torch.stack([cos, -sin, sin, cos], 1).view(count, 2, 2)
     lean = torch.stack([one, -slant, zero, one], 1).view(count, 2, 2)
     inverse = torch.linalg.inv(scale.view(count, 1, 1) * turn @ lean)

@@ -57,9 +57,11 @@ def _render(fonts: tuple[str, ...], labels: Tensor, rng: torch.Generator) -> Ima
         shift=uniform(-3, 3, (count, 2), rng),
         rotation=uniform(-20, 20, (count,), rng),
     )
-    dark, light = uniform(0, 0.45, (count, 3, 1, 1), rng), uniform(0.6, 1, (count, 3, 1, 1), rng)
+    dark = uniform(0, 0.45, (count, 3, 1, 1), rng)
+    light = uniform(0.6, 1, (count, 3, 1, 1), rng)
     on_dark = torch.rand((count, 1, 1, 1), generator=rng) < 0.5
-    ground, ink = torch.where(on_dark, dark, light), torch.where(on_dark, light, dark)
+    ground = torch.where(on_dark, dark, light)
+    ink = torch.where(on_dark, light, dark)
     noise = 0.12 * clouds(count, 4, rng) + uniform(-0.1, 0.1, (count, 3, SIZE, SIZE), rng)
     return image_set(paint(ground + noise, ink, mask), balanced_labels(count // 10))
 

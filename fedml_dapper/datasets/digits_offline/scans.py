@@ -33,7 +33,8 @@ def render() -> Splits:
 def scans(remainder: int) -> tuple[Tensor, Tensor]:
     """Training and test masks (N, 1, 8, 8), ordered by digit: of each digit, the scans ``remainder`` modulo 2."""
     table = np.loadtxt(shipped("sklearn", DIGITS), np.float32, delimiter=",")
-    masks, labels = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)) / 16, torch.from_numpy(table[:, -1])
+    masks = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)) / 16
+    labels = torch.from_numpy(table[:, -1])
     of_digit = [masks[labels == digit][remainder::2].unsqueeze(1) for digit in range(10)]
     train = torch.cat([mine[:TRAIN_PER_CLASS] for mine in of_digit])
     return train, torch.cat([mine[-TEST_PER_CLASS:] for mine in of_digit])
@@ -53,7 +54,8 @@ def _render(masks: Tensor, rng: torch.Generator) -> ImageSet:
     mask = strokes(masks, rng)
     light = uniform(0.82, 0.97, (count, 1, 1, 1), rng)
     paper = light - torch.tensor([0.0, 0.02, 0.09]).view(3, 1, 1) * uniform(0, 1.5, (count, 1, 1, 1), rng)
-    shade, grain = 0.04 * clouds(count, 3, rng)[:, :1], uniform(-0.02, 0.02, (count, 1, SIZE, SIZE), rng)
+    shade = 0.04 * clouds(count, 3, rng)[:, :1]
+    grain = uniform(-0.02, 0.02, (count, 1, SIZE, SIZE), rng)
     blue = torch.tensor([0.0, 0.05, 0.35]).view(3, 1, 1) * uniform(0, 1, (count, 1, 1, 1), rng)
     ink = uniform(0.05, 0.25, (count, 1, 1, 1), rng) + blue
     return image_set(paint(paper, ink, mask) + shade + grain, balanced_labels(count // 10))

@@ -26,7 +26,11 @@ LIT = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcd
 """The lit segments of each digit: a on top, then clockwise to f, g in the middle."""
 
 _FRAME = 96
-_LEFT, _RIGHT, _TOP, _MIDDLE, _BOTTOM = 28, 68, 12, 48, 84
+_LEFT = 28
+_RIGHT = 68
+_TOP = 12
+_MIDDLE = 48
+_BOTTOM = 84
 _ENDS = {
     "a": (_LEFT, _TOP, _RIGHT, _TOP),
     "b": (_RIGHT, _TOP, _RIGHT, _MIDDLE),
@@ -49,7 +53,8 @@ def _render(labels: Tensor, rng: torch.Generator) -> ImageSet:
     count = len(labels)
     lit, ghost = _display_masks(labels, rng)
     crystal = torch.rand((count, 1, 1, 1), generator=rng) < 0.3
-    glowing, liquid = _glowing(lit, ghost, rng), _liquid_crystal(lit, ghost, rng)
+    glowing = _glowing(lit, ghost, rng)
+    liquid = _liquid_crystal(lit, ghost, rng)
     pictures = torch.where(crystal, liquid, glowing)
     pictures = paint(pictures, blur(pictures), uniform(0, 0.8, (count, 1, 1, 1), rng))
     return image_set(pictures + _glare(count, rng), labels)
@@ -60,7 +65,8 @@ def _display_masks(labels: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor
     count = len(labels)
     shapes = torch.stack([torch.stack([_segments(lit, half) for lit in LIT]) for half in _HALF_WIDTHS])
     width = torch.randint(len(_HALF_WIDTHS), (count,), generator=rng)
-    scale, shift = uniform(0.85, 1.15, (count,), rng), uniform(-2.5, 2.5, (count, 2), rng)
+    scale = uniform(0.85, 1.15, (count,), rng)
+    shift = uniform(-2.5, 2.5, (count, 2), rng)
     slant = uniform(0, 0.3, (count,), rng)
     lit, ghost = (
         place(shapes[width, digits].unsqueeze(1), scale, shift, slant=slant)
@@ -77,8 +83,10 @@ def _segments(names: str, half_width: float) -> Tensor:
         x0, y0, x1, y1 = _ENDS[name]
         along = np.array([np.sign(x1 - x0), np.sign(y1 - y0)], dtype=np.float64)
         across = along[::-1] * half_width
-        start, end = np.array([x0, y0]) + 1.5 * along, np.array([x1, y1]) - 1.5 * along
-        inner_start, inner_end = start + half_width * along, end - half_width * along
+        start = np.array([x0, y0]) + 1.5 * along
+        end = np.array([x1, y1]) - 1.5 * along
+        inner_start = start + half_width * along
+        inner_end = end - half_width * along
         corners = [start, inner_start + across, inner_end + across, end, inner_end - across, inner_start - across]
         draw.polygon([(float(x), float(y)) for x, y in corners], fill=255)
     return torch.from_numpy(np.array(frame)).float() / 255

@@ -37,7 +37,8 @@ class SafeTensors(Format):
         save_model(product.model.state_dict(), path, product.round, origin)
 
     def read(self, path: Path) -> Runtime:
-        model, origin = load_model(path), read_model(path).origin
+        model = load_model(path)
+        origin = read_model(path).origin
         assert origin is not None, "without it no model is loaded"
         deployed = Deployed(model, origin.preprocessing)
 

@@ -83,7 +83,8 @@ class SharedModel:
     """
 
     def __init__(self, weights: Tensors) -> None:
-        self._places, size = dict[str, _Place](), 0
+        self._places = dict[str, _Place]()
+        size = 0
         for name, tensor in weights.items():
             self._places[name] = _Place(size, _span(tensor) * tensor.element_size())
             size += -(-self._places[name].nbytes // _ALIGNMENT) * _ALIGNMENT

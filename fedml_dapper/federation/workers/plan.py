@@ -36,7 +36,8 @@ def plan_workers(settings: Settings, division: Division) -> WorkerPlan:
     The number of threads shows in a result's last bits and the number of workers does not. So ``auto`` is many workers
     of one thread each, which gives the same on any number of cores.
     """
-    args, per_round = settings.device_args, settings.train_args.client_num_per_round
+    args = settings.device_args
+    per_round = settings.train_args.client_num_per_round
     if settings.comm_args.backend != "sp":
         return WorkerPlan(threads=args.threads)
     threads = args.threads or int(os.environ.get("OMP_NUM_THREADS", "0").partition(",")[0]) or 1

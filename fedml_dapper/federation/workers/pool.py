@@ -63,7 +63,10 @@ class WorkerPool:
         self, count: int, threads: int, server: Server, clients: ClientSide, update: Callable[[Downlink], Upload],
         cost: Callable[[int], float],
     ) -> None:  # fmt: skip
-        self._server, self._clients, self._update, self._cost = server, clients, update, cost
+        self._server = server
+        self._clients = clients
+        self._update = update
+        self._cost = cost
         self._threads = threads
         self._model = SharedModel(server.state.weights)
         self._forker = ThreadPoolExecutor(1, "forker", _hold_signals_back)
@@ -93,7 +96,9 @@ class WorkerPool:
         """
         self._model.show(self._server.state.weights)
         self._deaths.clear()
-        turns, done, counted = Turns(client_ids, self._cost, self._count), dict[int, Done](), set[int]()
+        turns = Turns(client_ids, self._cost, self._count)
+        done = dict[int, Done]()
+        counted = set[int]()
         for client_id in client_ids:
             while True:
                 self._occupy(turns, counted)
@@ -152,7 +157,8 @@ class WorkerPool:
         dead.process.join()
         dead.connection.close()
         assert dead.task is not None
-        client_id, death = dead.task.downlink.client_id, _death(dead.process)
+        client_id = dead.task.downlink.client_id
+        death = _death(dead.process)
         self._deaths[client_id] += 1
         if self._deaths[client_id] >= MOST_DEATHS:
             self._workers.remove(dead)

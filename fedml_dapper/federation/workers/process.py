@@ -59,7 +59,8 @@ def _answer(
         except ConnectionError:
             os._exit(0)
 
-    client_id, started = task.downlink.client_id, time.perf_counter()
+    client_id = task.downlink.client_id
+    started = time.perf_counter()
     clients.memories = {} if task.memory is None else {client_id: task.memory}
     clients.on_step = tell
     try:

@@ -26,6 +26,7 @@ def local_training(
         return
     assert experiment.workers.threads is not None
     cost = cost_of_rounds(experiment, lambda client_id: server.state.profiles[client_id])
-    count, threads = experiment.workers.count, experiment.workers.threads
+    count = experiment.workers.count
+    threads = experiment.workers.threads
     with WorkerPool(count, threads, server, clients, update, cost) as pool:
         yield pool.uploads

@@ -128,7 +128,8 @@ class DapperFL(Method[DapperFLParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
-        params, layout = self.params, self.problem.layout
+        params = self.params
+        layout = self.problem.layout
         model = self.load(client, downlink)
         statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
         training = LocalTraining(client, downlink.round, self.problem.training)
@@ -147,7 +148,8 @@ class DapperFL(Method[DapperFLParams]):
                 statistics = running_statistics(model)
             if self.personal:  # what the dense epoch made of channels that are cut now is all there is of them
                 self.keep_personal(client, model.state_dict(), DENSE)
-            dense, dense_optimizer = model, optimizer
+            dense = model
+            dense_optimizer = optimizer
             model = slim_model(dense, layout, plan)
             optimizer = training.optimizer(model)
             if params.carry_momentum:
@@ -163,7 +165,8 @@ class DapperFL(Method[DapperFLParams]):
 
     def level_model(self, server: ServerState, level: int) -> Backbone:
         """The server's model without the channels of least l1 norm, as a client would cut it before it trains on."""
-        model, ratio = self.global_model(server), self.problem.ratios[level - 1]
+        model = self.global_model(server)
+        ratio = self.problem.ratios[level - 1]
         if self.problem.pruning.scope == "official_mask":
             apply_masks(model, official_masks(model, ratio))
             return model

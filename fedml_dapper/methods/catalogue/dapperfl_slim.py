@@ -86,7 +86,8 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     way_out = "set gamma and distillation to 0 in dapper_args.params.dapperfl_slim"
 
     def __init__(self, params: DapperFLSlimParams, problem: Problem) -> None:
-        self.needs_representations, self.needs_labels = params.gamma > 0, params.distillation > 0
+        self.needs_representations = params.gamma > 0
+        self.needs_labels = params.distillation > 0
         super().__init__(params, problem)
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
@@ -106,7 +107,9 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, whose steps teach the weaker levels' networks in turn."""
-        own, layout, weights = Pass(self.first_plan(profile)), self.problem.layout, self.problem.backbone.state_dict()
+        own = Pass(self.first_plan(profile))
+        layout = self.problem.layout
+        weights = self.problem.backbone.state_dict()
         taught = [
             Pass(plan_by_importance(layout, weights, self.problem.widths(ratio))) for ratio in self._weaker(profile)
         ]
@@ -116,9 +119,11 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """All epochs on the model that was sent, fused with it after the first where that is wished."""
-        model, epochs = self.load(client, downlink), self.epochs(client.profile)
+        model = self.load(client, downlink)
+        epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        optimizer, loss = training.optimizer(model), self._terms(model, client, downlink)
+        optimizer = training.optimizer(model)
+        loss = self._terms(model, client, downlink)
         training.epoch(model, optimizer, loss)
         alpha = self.params.fusion_weight(downlink.round)
         if alpha > 0:
@@ -129,7 +134,9 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def _terms(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Terms:
         """The task's loss + gamma * L_DAR (Eq. 5), and then what the networks inside ``model`` are taught."""
-        params, task, pupils = self.params, self.problem.task, self._pupils(model, client, downlink)
+        params = self.params
+        task = self.problem.task
+        pupils = self._pupils(model, client, downlink)
 
         def terms(model: Backbone, batch: Batch) -> Iterator[Tensor]:
             if params.gamma > 0:

@@ -65,7 +65,8 @@ class Ditto(Method[DittoParams]):
             return replace(client, on_step=lambda done, _: client.on_step(before + done, 2 * steps))
 
         upload = super().local_update(reporting(0), downlink)
-        shared, own = upload.metrics, self._train_own(reporting(steps), downlink)
+        shared = upload.metrics
+        own = self._train_own(reporting(steps), downlink)
         both = replace(shared, steps=shared.steps + own.steps, seconds=shared.seconds + own.seconds)
         return replace(upload, metrics=both)
 
@@ -88,9 +89,11 @@ class Ditto(Method[DittoParams]):
         return loss
 
     def _train_own(self, client: ClientContext, downlink: Downlink) -> TrainingMetrics:
-        model, epochs = self.personal_model(client, downlink), self.epochs(client.profile)
+        model = self.personal_model(client, downlink)
+        epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        optimizer, loss = training.optimizer(model), self.personal_objective(client, downlink)
+        optimizer = training.optimizer(model)
+        loss = self.personal_objective(client, downlink)
         for _ in range(epochs):
             training.epoch(model, optimizer, loss)
         client.memory.keep("own_model", model.state_dict())

@@ -49,7 +49,8 @@ from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import DENSE, Tensors
 
-_STATISTICS, _MEASURE = "statistics", "measure"
+_STATISTICS = "statistics"
+_MEASURE = "measure"
 
 
 class FedAPParams(MethodParams):

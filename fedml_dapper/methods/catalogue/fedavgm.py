@@ -31,5 +31,6 @@ class FedAvgM(Method[FedAvgMParams]):
         return True
 
     def aggregation(self, server: ServerState) -> Aggregation:
-        beta, trainable = self.params.server_momentum, self.problem.layout.trainable
+        beta = self.params.server_momentum
+        trainable = self.problem.layout.trainable
         return with_momentum(super().aggregation(server), server, beta, trainable)

@@ -53,11 +53,14 @@ class FedBABU(Method[FedBABUParams]):
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """What was sent, fine-tuned on the client's training images in the batches of the coming round."""
-        model, epochs, whole = self.load(client, downlink), self.params.finetune_epochs, self.params.finetune == "all"
+        model = self.load(client, downlink)
+        epochs = self.params.finetune_epochs
+        whole = self.params.finetune == "all"
         train_only(model, model.state_dict() if whole else self.personal)
         unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the round
         training = LocalTraining(unheard, downlink.round, self.problem.training, epochs)
-        optimizer, loss = training.optimizer(model), self.objective(client, downlink)
+        optimizer = training.optimizer(model)
+        loss = self.objective(client, downlink)
         for _ in range(epochs):
             training.epoch(model, optimizer, loss, mode=nn.Module.train if whole else nn.Module.eval)
         return model

@@ -202,7 +202,8 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         """Phi_ij of every client j to be mixed for i (Eq. 7)."""
         if not self.params.mix_by_similarity:
             return {}
-        models, layer = ClientModels(server), self.candidates[elected(votes_so_far(server))]
+        models = ClientModels(server)
+        layer = self.candidates[elected(votes_so_far(server))]
         only_last = self.params.scope == "round"
         members = [j for j, last in models.rounds.items() if not only_last or last == server.round or j == client_id]
         parameters = [f"{layer}.{name}" for name, _ in self.problem.backbone.get_submodule(layer).named_parameters()]

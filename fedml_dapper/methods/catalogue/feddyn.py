@@ -61,9 +61,11 @@ class FedDyn(Method[FedDynParams]):
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs on the objective, then g_i is renewed."""
         upload = super().local_update(client, downlink)
-        remembered, renewed = client.memory.recall("gradient"), {}
+        remembered = client.memory.recall("gradient")
+        renewed = {}
         for name in self.problem.layout.trainable:
-            trained, received = upload.weights[name], downlink.weights[name].to(client.device)
+            trained = upload.weights[name]
+            received = downlink.weights[name].to(client.device)
             before = remembered.get(name, torch.zeros_like(trained)).to(client.device)
             renewed[name] = new_gradient(before, trained, received, self.params.alpha)
         client.memory.keep("gradient", renewed)
@@ -94,7 +96,9 @@ class CorrectedMean:
         self._received += 1
 
     def close(self) -> None:
-        server, mean, alpha = self._server, self._mean.result(), self._alpha
+        server = self._server
+        mean = self._mean.result()
+        alpha = self._alpha
         share = self._received / len(server.profiles)
         h = {name: new_drift(old, mean[name], server.weights[name], alpha, share) for name, old in self._h.items()}
         server.weights = {**mean, **{name: mean[name] - drift / alpha for name, drift in h.items()}}

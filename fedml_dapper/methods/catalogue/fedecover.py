@@ -94,14 +94,16 @@ class _CoverAndStep(RecoverAndAverage):
 
     def __init__(self, server: ServerState, method: FedEcover) -> None:
         super().__init__(server, method.problem, "holders")
-        self._trained, self._step_size = method.trained(server), method.step_size(server.round + 1)
+        self._trained = method.trained(server)
+        self._step_size = method.step_size(server.round + 1)
 
     def add(self, upload: Upload) -> None:
         super().add(upload)
         count(self._trained, upload.plan)
 
     def close(self) -> None:
-        server, before = self._server, self._server.weights
+        server = self._server
+        before = self._server.weights
         super().close()
         for name in self._layout.trainable:
             server.weights[name] = before[name].lerp(server.weights[name], self._step_size)

@@ -63,7 +63,8 @@ class FeatureAugmentation(nn.Module):
 
     def __init__(self, channels: int, probability: float, momentum: float) -> None:
         super().__init__()
-        self.probability, self.momentum = probability, momentum
+        self.probability = probability
+        self.momentum = momentum
         self.generator: torch.Generator | None = None
         """Where decisions and noise come from, on the CPU; torch's own where absent."""
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -78,7 +79,8 @@ class FeatureAugmentation(nn.Module):
         std = (features.var(dim=(2, 3), correction=0) + _EPS).sqrt()
         for running, statistic in ((self.running_mean, mean), (self.running_std, std)):
             running.lerp_(statistic.detach().mean(dim=0), 1 - self.momentum)
-        new_mean, new_std = self._moved(mean, self.shared_mean_variance), self._moved(std, self.shared_std_variance)
+        new_mean = self._moved(mean, self.shared_mean_variance)
+        new_std = self._moved(std, self.shared_std_variance)
         normalised = (features - _maps(mean)) / _maps(std)
         return normalised * _maps(new_std) + _maps(new_mean)
 
@@ -102,7 +104,8 @@ class FedFA(Method[FedFAParams]):
                 "model_args.model: method `fedfa` augments what comes out of convolutional stages, and"
                 f" {backbone.label} marks none; implement its conv_stages or choose another backbone"
             )
-        augmented, params = copy.deepcopy(backbone), self.params
+        augmented = copy.deepcopy(backbone)
+        params = self.params
         channels = stage_channels(backbone, self.problem.example)
         for stage, width in zip(augmented.conv_stages(), channels, strict=True):
             stage.append(FeatureAugmentation(width, params.probability, params.momentum))
@@ -160,7 +163,8 @@ def augmentations(model: nn.Module) -> dict[str, FeatureAugmentation]:
 @torch.no_grad()
 def stage_channels(backbone: Backbone, example: Inputs) -> list[int]:
     """Channels that come out of every convolutional stage."""
-    probe, channels = copy.deepcopy(backbone).eval(), list[int]()
+    probe = copy.deepcopy(backbone).eval()
+    channels = list[int]()
     for stage in probe.conv_stages():
         stage.register_forward_hook(lambda _stage, _inputs, output: channels.append(output.shape[1]))
     probe(moved(example, next(backbone.parameters()).device))

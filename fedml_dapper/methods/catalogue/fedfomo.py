@@ -93,7 +93,8 @@ class FedFomo(Method[FedFomoParams]):
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
         """The client's own last model and, as extras, the ids of the ``offered`` and their parameters."""
-        message, models = super().downlink(server, client_id), ClientModels(server)
+        message = super().downlink(server, client_id)
+        models = ClientModels(server)
         if client_id in models:
             message = replace(message, weights={name: models.tensor(client_id, name) for name in message.weights})
         active = [j for j, last in models.rounds.items() if last == server.round and j != client_id]
@@ -104,7 +105,8 @@ class FedFomo(Method[FedFomoParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """Its own and all models that it may be offered on the validation images, then E epochs on the others."""
-        share, tried = self.params.validation_share, 1 + self.params.num_offered
+        share = self.params.validation_share
+        tried = 1 + self.params.num_offered
         trial = forward_only(DENSE, tried * share / (1 - share))  # of a sample that it trains on
         return (trial, *super().local_phases(profile))
 
@@ -126,7 +128,8 @@ class FedFomo(Method[FedFomoParams]):
         """w_j of every model offered, float64 (J,); those are tried out with the statistics of ``own``."""
         before = {name: tensor.clone() for name, tensor in own.state_dict().items()}
         task = self.problem.task
-        own_loss, gains = validation_loss(own, task, validation, device), []
+        own_loss = validation_loss(own, task, validation, device)
+        gains = []
         for parameters in offered:
             own.load_state_dict({**before, **parameters})
             distance = torch.stack([(parameters[n] - before[n]).double().square().sum() for n in parameters]).sum()
@@ -198,7 +201,8 @@ def check_benefits(extras: Tensors, num_clients: int) -> None:
     """Raises :class:`ProtocolError` unless ``extras`` are ids of clients and as many benefits."""
     if extras.keys() != {"offered", "benefits"}:
         raise ProtocolError(f"upload should hold offered and benefits besides the model, found {sorted(extras)}")
-    offered, benefits = extras["offered"], extras["benefits"]
+    offered = extras["offered"]
+    benefits = extras["benefits"]
     if offered.dtype != torch.int64 or benefits.dtype != torch.float64 or offered.dim() != 1:
         raise ProtocolError("upload's offered should be a list of int64 ids and its benefits float64")
     ids = offered.tolist()

@@ -70,8 +70,10 @@ class ConsistentMean:
 
     def add(self, upload: Upload) -> None:
         self._mean.add(upload.weights, 1 if self._uniform else upload.num_samples)
-        client_id, before = upload.client_id, self._server.weights
-        rounds, rises = int(self._clients["rounds"][client_id]), self._rises(client_id)
+        client_id = upload.client_id
+        before = self._server.weights
+        rounds = int(self._clients["rounds"][client_id])
+        rises = self._rises(client_id)
         model = {name: upload.weights[name].to(before[name].device) for name in self._names}
         masks = {
             name: consistent(tensor >= before[name], rises[name], rounds, self._params.tau)
@@ -79,10 +81,14 @@ class ConsistentMean:
         }
         trained = {name: model[name] for name in model if name in self._trainable}
         self._distances.append(distance(trained, before, masks))
-        self._models[client_id], self._consistent[client_id] = model, masks
+        self._models[client_id] = model
+        self._consistent[client_id] = masks
 
     def close(self) -> None:
-        server, before, clients, ids = self._server, self._server.weights, self._clients, list(self._models)
+        server = self._server
+        before = self._server.weights
+        clients = self._clients
+        ids = list(self._models)
         q, increments = new_weights(
             clients["weights"][ids],
             clients["increments"][ids],

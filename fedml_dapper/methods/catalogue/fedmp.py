@@ -128,7 +128,8 @@ class _LearnAndAverage(RecoverAndAverage):
 
     def close(self) -> None:
         super().close()
-        method, values = self._method, self._server.memory.values
+        method = self._method
+        values = self._server.memory.values
         losses = dict(cast(dict[str, float], values.get("losses", {})))
         leaves = dict(cast(dict[str, Value], values.get("leaves", {})))
         earned = rewards(self._losses, losses, self._times)
@@ -138,7 +139,8 @@ class _LearnAndAverage(RecoverAndAverage):
             learnt = learn(known, arm, reward, method.params.discount)
             leaves[str(client_id)] = [list(leaf) for leaf in learnt]
         losses.update({str(client_id): loss for client_id, loss in self._losses.items()})
-        values["losses"], values["leaves"] = dict(losses), leaves
+        values["losses"] = dict(losses)
+        values["leaves"] = leaves
 
 
 def rewards(losses: dict[int, float], previous: dict[str, float], times: dict[int, float]) -> dict[int, float]:

@@ -64,14 +64,17 @@ class FedRep(Method[FedRepParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """Epochs of the head, whose gradients alone cost next to nothing beside the forward pass, then of the body."""
-        head, body = self.epochs(profile) - self.params.body_epochs, self.params.body_epochs
+        head = self.epochs(profile) - self.params.body_epochs
+        body = self.params.body_epochs
         return forward_only(DENSE, head), Phase(body, (Pass(DENSE),))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        model, loss = self.load(client, downlink), self.objective(client, downlink)
+        model = self.load(client, downlink)
+        loss = self.objective(client, downlink)
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        head, body = self.personal, model.state_dict().keys() - self.personal
+        head = self.personal
+        body = model.state_dict().keys() - self.personal
         for part, part_epochs, mode in (
             (head, epochs - self.params.body_epochs, nn.Module.eval),
             (body, self.params.body_epochs, nn.Module.train),

@@ -101,7 +101,8 @@ class FedSR(Method[FedSRParams]):
     )
 
     def build_model(self, backbone: Backbone) -> Backbone:
-        predictor, seed = backbone.predictor, self.problem.seed
+        predictor = backbone.predictor
+        seed = self.problem.seed
         generator = torch_generator(seed, Stream.METHOD)
         test_noise = torch.randn(self.params.test_samples, predictor.in_features, generator=generator)
         with seeded_layers(seed, Stream.METHOD):

@@ -88,7 +88,8 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l2 norm in the global model."""
-        layout, kept = self.problem.layout, {}
+        layout = self.problem.layout
+        kept = {}
         for group, width in self.problem.widths(server.profiles[client_id].ratio).items():
             filters = {name: server.weights[name].double() for name in bearers(layout, group)}
             kept[group] = keep_largest(importance(layout, group, filters).cpu(), width)
@@ -96,7 +97,9 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs by gradients in which importance has its part."""
-        model, plan, layout = self.load(client, downlink), downlink.plan, self.problem.layout
+        model = self.load(client, downlink)
+        plan = downlink.plan
+        layout = self.problem.layout
         cut = [group for group, kept in plan.kept.items() if len(kept) < layout.groups[group].channels]
         learns = self.params.importance_gradient and cut
         before_step = ImportanceGradient(model, slim_layout(layout, plan), cut) if learns else None
@@ -147,7 +150,8 @@ class _Group:
     """Channels of a model that have one threshold, theta."""
 
     def __init__(self, name: str, model: nn.Module, layout: ChannelLayout) -> None:
-        self._name, self._layout = name, layout
+        self._name = name
+        self._layout = layout
         named = dict(model.named_parameters(remove_duplicate=False))
         self._filters = {each: named[each] for each in bearers(layout, name)}
         filters = {id(each) for each in self._filters.values()}
@@ -171,7 +175,8 @@ class _Group:
         products = {name: each.grad * each for name, each in self._masked.items() if each.grad is not None}
         if not products:
             return
-        mask_gradient, found = channel_sums(self._layout, self._name, products), self._importance()
+        mask_gradient = channel_sums(self._layout, self._name, products)
+        found = self._importance()
         factor = mask_gradient * 2 * self._theta / (found + self._theta).square() / found
         factor = factor.where(found >= self._theta, 0).nan_to_num(0, 0, 0)  # of filters that are zero
         for name, filters in self._filters.items():

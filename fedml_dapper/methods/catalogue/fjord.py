@@ -78,7 +78,9 @@ class FjORD(StaticBatchNorm[FjORDParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs, each of whose steps draws one of the widths up to the client's own."""
-        own, layout, epochs = Pass(self.first_plan(profile)), self.problem.layout, self.problem.training.epochs
+        own = Pass(self.first_plan(profile))
+        layout = self.problem.layout
+        epochs = self.problem.training.epochs
         ratios = sorted({ratio for ratio in self.problem.ratios if ratio > profile.ratio})
         narrower = [Pass(plan_window(layout, self.problem.widths(ratio))) for ratio in ratios]
         of_narrower = [(own, one) if self.params.distillation else (one,) for one in narrower]
@@ -90,14 +92,16 @@ class FjORD(StaticBatchNorm[FjORDParams]):
         """E epochs of steps, each of one width."""
         model = self.load(client, downlink)
         training = LocalTraining(client, downlink.round, self.problem.training)
-        optimizer, loss = training.optimizer(model), self.ordered_dropout(client, downlink, model)
+        optimizer = training.optimizer(model)
+        loss = self.ordered_dropout(client, downlink, model)
         for _ in range(self.problem.training.epochs):
             training.epoch(model, optimizer, loss)
         return self.upload(client, downlink, model, training)
 
     def ordered_dropout(self, client: ClientContext, downlink: Downlink, model: Backbone) -> Terms:
         """The loss of a batch at a width that is drawn for it; ``model`` is the one that is trained."""
-        problem, narrower = self.problem, self.narrower(client, downlink, model)
+        problem = self.problem
+        narrower = self.narrower(client, downlink, model)
         draws = numpy_generator(problem.seed, Stream.METHOD, client.profile.client_id, downlink.round)
 
         def terms(own: Backbone, batch: Batch) -> Iterator[Tensor]:

@@ -76,7 +76,8 @@ class FPL(Method[FPLParams]):
         Left out are fewer classes, and the prototypes on the way down, whose number depends on the clustering; the
         records of a run count both.
         """
-        cost, predictor = super().footprint(ratio), self.problem.backbone.predictor
+        cost = super().footprint(ratio)
+        predictor = self.problem.backbone.predictor
         prototype = predictor.in_features * torch.float32.itemsize + torch.int64.itemsize
         return replace(cost, bytes_up=cost.bytes_up + predictor.out_features * prototype)
 
@@ -106,7 +107,8 @@ class FPL(Method[FPLParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs; the prototypes are means over the last one's training pass."""
-        model, epochs = self.load(client, downlink), self.epochs(client.profile)
+        model = self.load(client, downlink)
+        epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         for _ in range(epochs):
@@ -158,7 +160,8 @@ class AverageAndCluster(RecoverAndAverage):
     def add(self, upload: Upload) -> None:
         check_prototypes(upload.extras, self._num_classes, self._width)
         super().add(upload)
-        classes, prototypes = upload.extras["classes"].tolist(), upload.extras["prototypes"].cpu()
+        classes = upload.extras["classes"].tolist()
+        prototypes = upload.extras["prototypes"].cpu()
         for class_, prototype in zip(classes, prototypes, strict=True):
             self._received.setdefault(class_, []).append(prototype)
 
@@ -182,7 +185,8 @@ def check_prototypes(extras: Tensors, num_classes: int, width: int) -> None:
     """Raises :class:`ProtocolError` unless ``extras`` are prototypes of some classes, as ``ClassMeans`` makes them."""
     if extras.keys() != {"classes", "prototypes"}:
         raise ProtocolError(f"upload should hold classes and prototypes besides the model, found {sorted(extras)}")
-    classes, prototypes = extras["classes"], extras["prototypes"]
+    classes = extras["classes"]
+    prototypes = extras["prototypes"]
     if classes.dtype != torch.int64 or classes.dim() != 1 or len(classes) == 0:
         raise ProtocolError("upload's classes should be a non-empty list of int64 numbers")
     if int(classes[0]) < 0 or int(classes[-1]) >= num_classes or bool((classes.diff() <= 0).any()):

@@ -45,7 +45,8 @@ class LGFedAvg(Method[LGFedAvgParams]):
 
     def __init__(self, params: LGFedAvgParams, problem: Problem) -> None:
         super().__init__(params, problem)
-        linear, asked = len(self._linear_layers()), params.num_global_layers
+        linear = len(self._linear_layers())
+        asked = params.num_global_layers
         if not linear and asked != "all":
             raise ConfigError(
                 "dapper_args.params.lg_fedavg.num_global_layers: the model has no linear layer, so nothing would be"
@@ -60,7 +61,8 @@ class LGFedAvg(Method[LGFedAvgParams]):
     @cached_property
     def personal(self) -> frozenset[str]:
         """Everything below the top linear layers."""
-        asked, linear = self.params.num_global_layers, self._linear_layers()
+        asked = self.params.num_global_layers
+        linear = self._linear_layers()
         if asked == "all":
             return frozenset()
         shared = {tensor for layer in linear[len(linear) - asked :] for tensor in layer.tensors}

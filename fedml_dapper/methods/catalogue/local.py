@@ -36,7 +36,8 @@ class Local(Method[LocalParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs, from where the client's last round ended."""
-        model, epochs = self.load(client, downlink), self.epochs(client.profile)
+        model = self.load(client, downlink)
+        epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         parameters = dict(model.named_parameters())

@@ -76,7 +76,8 @@ class MOON(Method[MOONParams]):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + mu * contrast(z, z of the received model, z of the model last uploaded)."""
-        params, last = self.params, client.memory.recall("last_model")
+        params = self.params
+        last = client.memory.recall("last_model")
         if not last:
             return self.problem.task_loss
         received = self.load(client, downlink).eval()
@@ -86,7 +87,8 @@ class MOON(Method[MOONParams]):
         def loss(model: Backbone, batch: Batch) -> Tensor:
             representations = model.encode(batch.inputs)
             with torch.no_grad():
-                towards, away = received.encode(batch.inputs), previous.encode(batch.inputs)
+                towards = received.encode(batch.inputs)
+                away = previous.encode(batch.inputs)
             task_loss = self.problem.task.loss(model.predict(representations), batch.targets)
             return task_loss + params.mu * contrast(representations, towards, away, params.tau)
 
@@ -94,7 +96,8 @@ class MOON(Method[MOONParams]):
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs beside two frozen models."""
-        (phase,), frozen = super().local_phases(profile), Pass(self.first_plan(profile), backward=False)
+        (phase,) = super().local_phases(profile)
+        frozen = Pass(self.first_plan(profile), backward=False)
         return (replace(phase, passes=(*phase.passes, frozen, frozen)),)
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:

@@ -84,7 +84,8 @@ class NeFL(Method[NeFLParams]):
 
     def __init__(self, params: NeFLParams, problem: Problem) -> None:
         super().__init__(params, problem)
-        ratios, sizes = problem.ratios, params.sizes
+        ratios = problem.ratios
+        sizes = params.sizes
         if len(sizes) != len(ratios):
             raise ConfigError(
                 f"dapper_args.params.nefl.sizes has {len(sizes)} sub-models, dapper_args.levels.ratios {len(ratios)}"
@@ -118,15 +119,18 @@ class NeFL(Method[NeFLParams]):
 
     def choose(self, server: ServerState, client_id: int) -> int:
         """Index of the sub-model that ``client_id`` trains in the coming round; asking twice changes nothing."""
-        k, reach = self.submodel_of(server.profiles[client_id].level), self.params.dynamic_range
+        k = self.submodel_of(server.profiles[client_id].level)
+        reach = self.params.dynamic_range
         if reach == 0:
             return k
-        low, high = max(1, k - reach), min(len(self.params.sizes), k + reach)
+        low = max(1, k - reach)
+        high = min(len(self.params.sizes), k + reach)
         stream = numpy_generator(self.problem.seed, Stream.METHOD, client_id, server.round + 1)
         return int(stream.integers(low, high + 1))
 
     def _submodel(self, size: float) -> PruningPlan:
-        mode, layout = self.params.mode, self.problem.layout
+        mode = self.params.mode
+        layout = self.problem.layout
         share = sqrt(size) if mode == "both" else size
         widths = {} if mode == "depth" else leading_widths(layout, share, self.problem.pruning.round_to)
         omitted = frozenset[str]() if mode == "width" else self._omitted(share)
@@ -134,7 +138,8 @@ class NeFL(Method[NeFLParams]):
 
     def _omitted(self, share: float) -> frozenset[str]:
         """Tensors of the deepest blocks, as many blocks as bring the parameters closest to ``share`` of the whole."""
-        layout, blocks = self.problem.layout, skippable_blocks(self.problem.backbone)
+        layout = self.problem.layout
+        blocks = skippable_blocks(self.problem.backbone)
         choices = [tensors_of(blocks[:count], layout.tensors) for count in range(len(blocks) + 1)]
         target = share * count_parameters(layout, {})
         return min(choices, key=lambda omitted: abs(count_parameters(layout, {}, omitted) - target))
@@ -160,7 +165,8 @@ class NeFL(Method[NeFLParams]):
         remembered = server.memory.recall(f"submodel{k}")
         if remembered:
             return remembered
-        plan, state = self.submodels[k], self.problem.backbone.state_dict()
+        plan = self.submodels[k]
+        state = self.problem.backbone.state_dict()
         names = self.inconsistent - plan.omitted
         initial = slim_tensors({name: state[name] for name in state if name in names}, self.problem.layout, plan)
         for stage in block_stages(self.problem.backbone):

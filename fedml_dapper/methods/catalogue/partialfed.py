@@ -87,7 +87,8 @@ class PartialFed(Method[PartialFedParams]):
     @cached_property
     def candidates(self) -> list[Layer]:
         """The layers that a client may keep: those of the given kinds, or all."""
-        model, params = self.problem.backbone, self.params
+        model = self.problem.backbone
+        params = self.params
         layers = modules_of(model)
         if params.strategy == "adaptive":
             return layers
@@ -101,7 +102,8 @@ class PartialFed(Method[PartialFedParams]):
 
     def kept(self, client: ClientContext) -> Tensors:
         """What ``client`` keeps of its last model; nothing where it has none."""
-        last, layers = client.memory.recall("last_model"), self.candidates
+        last = client.memory.recall("last_model")
+        layers = self.candidates
         if self.params.strategy == "adaptive":
             keeps = self._logits(client).argmax(dim=1)
             layers = [layer for layer, keep in zip(layers, keeps, strict=True) if keep]

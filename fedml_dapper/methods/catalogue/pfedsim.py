@@ -82,7 +82,8 @@ class KeepAndCompare(KeepLatest):
 
     def close(self) -> None:
         super().close()
-        similarities, models = _similarities(self._server), ClientModels(self._server)
+        similarities = _similarities(self._server)
+        models = ClientModels(self._server)
         rows = {client_id: models.tensor(client_id, self._classifier) for client_id in self._received}
         for left, right in combinations(rows, 2):
             value = classifier_similarity(rows[left], rows[right])

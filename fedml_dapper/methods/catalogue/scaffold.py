@@ -74,7 +74,8 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs of corrected steps; the change of c_i travels with the model."""
-        model, epochs = self.load(client, downlink), self.epochs(client.profile)
+        model = self.load(client, downlink)
+        epochs = self.epochs(client.profile)
         parameters = dict(model.named_parameters())
         received = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         c = {name: tensor.to(client.device) for name, tensor in downlink.extras.items()}
@@ -124,7 +125,9 @@ class ControlledMean:
         self._received += 1
 
     def close(self) -> None:
-        server, mean, changes = self._server, self._models.result(), self._changes.result()
+        server = self._server
+        mean = self._models.result()
+        changes = self._changes.result()
         share = self._received / len(server.profiles)
         stepped = {name: server_step(server.weights[name], mean[name], self._eta_g) for name in self._control}
         server.weights = {**mean, **stepped}

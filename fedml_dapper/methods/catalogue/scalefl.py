@@ -69,7 +69,8 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
         if not fitting:
             raise self.out_of_reach(ratio, self._narrowest(1))
         depth = min(fitting, key=lambda depth: abs(2 * log(self.share(depth)) - log(budget)))
-        pruning, layout = self.problem.pruning, self.layout_of(depth)
+        pruning = self.problem.pruning
+        layout = self.layout_of(depth)
         widths = solve_widths(layout, 1 - budget / self.share(depth), pruning.ratio_of, pruning.round_to)
         return PruningPlan(plan_window(layout, widths).kept, self.beyond[depth])
 
@@ -84,7 +85,8 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
 
     def _narrowest(self, depth: int) -> float:
         """The share of ``depth`` stages with as few channels as there can be."""
-        groups, least = self.layout_of(depth).groups.values(), self.problem.pruning.round_to
+        groups = self.layout_of(depth).groups.values()
+        least = self.problem.pruning.round_to
         widths: Widths = {group.name: min(group.channels, least) for group in groups}
         return self.share(depth, widths)
 
@@ -97,7 +99,8 @@ class ScaleFL(EarlyExitMethod[ScaleFLParams]):
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """The classifiers' losses, weighted by their depths, with what the deepest teaches."""
         del client
-        params, rounds = self.params, self.problem.training.comm_round
+        params = self.params
+        rounds = self.problem.training.comm_round
         gamma = params.gamma if downlink.round - 1 > params.delay * rounds else 0.0
 
         def loss(model: Backbone, batch: Batch) -> Tensor:

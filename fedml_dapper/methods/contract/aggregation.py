@@ -58,7 +58,8 @@ class RecoverAndAverage:
 
     def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
         self._server = server
-        self._layout, self._share_of = problem.layout, problem.noise_share
+        self._layout = problem.layout
+        self._share_of = problem.noise_share
         self._uniform = problem.uniform_weights
         sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
         self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
@@ -102,7 +103,8 @@ class RecoverAndAverage:
 def _mean_of_round(
     previous: Tensors, problem: Problem, recovery: Recovery, round_: int
 ) -> UploadsMean | PrivateMean | FixedPointMean:
-    privacy, secure = problem.privacy, problem.secure_sums
+    privacy = problem.privacy
+    secure = problem.secure_sums
     if secure is not None:
         return FixedPointMean(previous, problem.layout, recovery, secure.code, secure.rules.min_holders)
     if privacy is None or privacy.where == "client":
@@ -116,7 +118,8 @@ UploadsMean = RecoveringMean | ScreenedMean | ClippedMean | RobustMean
 
 def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
     """What uploads are folded into, one by one: the mean, or what ``dapper_args.defence`` puts in its place."""
-    layout, defence = problem.layout, problem.defence
+    layout = problem.layout
+    defence = problem.defence
     match defence.aggregation:
         case "mean":
             return RecoveringMean(previous, layout, recovery)

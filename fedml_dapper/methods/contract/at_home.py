@@ -16,9 +16,13 @@ def tensors_at_home(backbone: Backbone, at_home: AtHome) -> frozenset[str]:
         case "none":
             return frozenset()
         case "statistics":
-            names, missing, instead = frozenset(running_statistics(backbone, copy=False)), "BatchNorm", "norms or none"
+            names = frozenset(running_statistics(backbone, copy=False))
+            missing = "BatchNorm"
+            instead = "norms or none"
         case "norms":
-            names, missing, instead = norm_tensors(backbone), "norm", "none"
+            names = norm_tensors(backbone)
+            missing = "norm"
+            instead = "none"
     if not names:
         raise ConfigError(
             f"dapper_args.at_home: {backbone.label} has no {missing}, so that no {at_home} can stay at home; set it to"

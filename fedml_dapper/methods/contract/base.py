@@ -87,7 +87,8 @@ class Method(Generic[P]):
                 f" choose {' or '.join(self.scopes)}"
             )
         self._check_needs(problem)
-        self.params, self.problem = params, problem
+        self.params = params
+        self.problem = problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
         if problem.at_home != "none":
             self._check_at_home()
@@ -95,7 +96,8 @@ class Method(Generic[P]):
 
     def _check_at_home(self) -> None:
         """Raises ``ConfigError`` where what ``dapper_args.at_home`` names cannot stay with the clients."""
-        problem, chosen = self.problem, f"dapper_args.at_home: `{self.problem.at_home}`"
+        problem = self.problem
+        chosen = f"dapper_args.at_home: `{self.problem.at_home}`"
         if not self.takes_at_home:
             says_itself = type(self).personal is not Method.personal
             why = "which says itself what clients keep" if says_itself else "whose server needs all norms"
@@ -104,7 +106,8 @@ class Method(Generic[P]):
             )
         if problem.pruning.scope == "official_mask":
             raise ConfigError(f"{chosen} does not go with dapper_args.pruning.scope `official_mask`; choose internal")
-        home, groups = problem.kept_at_home, problem.layout.groups.values()
+        home = problem.kept_at_home
+        groups = problem.layout.groups.values()
         gains = {gain_of(producer) for group in groups for producer in group.producers}
         if problem.pruning.importance != "filters" and gains & home:
             raise ConfigError(
@@ -114,7 +117,9 @@ class Method(Generic[P]):
 
     def _check_needs(self, problem: Problem) -> None:
         """Raises ``ConfigError`` where task, model or optimizer lack what the method needs."""
-        optimizer, model, task = problem.training.client_optimizer, problem.backbone, problem.task
+        optimizer = problem.training.client_optimizer
+        model = problem.backbone
+        task = problem.task
         if self.needs_sgd and optimizer != "sgd":
             raise ConfigError(
                 f"train_args.client_optimizer: method `{self.name}` is derived for sgd, not {optimizer}; set it to sgd,"
@@ -232,7 +237,8 @@ class Method(Generic[P]):
     def model_size(self, plan: PruningPlan) -> tuple[int, int]:
         """Parameters and multiply-accumulates per image of the model a client trains under ``plan``."""
         skipped = self.lacked(plan)
-        layout, widths = self.problem.layout, plan.widths
+        layout = self.problem.layout
+        widths = plan.widths
         return count_parameters(layout, widths, skipped), count_macs(layout, widths, skipped)
 
     def lacked(self, plan: PruningPlan) -> frozenset[str]:
@@ -294,7 +300,8 @@ class Method(Generic[P]):
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """A client's round: E epochs of :meth:`objective` from the received model."""
         model = self.load(client, downlink)
-        epochs, loss = self.epochs(client.profile), self.objective(client, downlink)
+        epochs = self.epochs(client.profile)
+        loss = self.objective(client, downlink)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         for _ in range(epochs):
@@ -322,7 +329,8 @@ class Method(Generic[P]):
     def keep_personal(self, client: ClientContext, state: Tensors, plan: PruningPlan) -> None:
         """Remember the personal tensors of a model cut to ``plan``; channels that it lacks keep their values, at first
         those of the initial global model."""
-        initial, remembered = self.problem.backbone.state_dict(), client.memory.recall("personal")
+        initial = self.problem.backbone.state_dict()
+        remembered = client.memory.recall("personal")
         whole = {name: remembered.get(name, initial[name]) for name in sorted(self.personal)}
         trained = {name: state[name] for name in whole if name in state}
         client.memory.keep("personal", {**whole, **write_back(whole, trained, self.problem.layout, plan)})

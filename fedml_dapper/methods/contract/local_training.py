@@ -124,7 +124,8 @@ class LocalTraining:
 
     def _take_gradients(self, loss: Loss | Terms, model: Backbone, batch: Batch, share: float) -> Tensor:
         """Add ``share`` of the gradients of ``loss``, term by term; returns its value."""
-        precision, value = self._client.precision, torch.zeros((), device=self._client.device)
+        precision = self._client.precision
+        value = torch.zeros((), device=self._client.device)
         autocast = torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32")
         with autocast:
             found = loss(model, batch)

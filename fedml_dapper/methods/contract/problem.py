@@ -80,7 +80,8 @@ class Problem:
         Raises ``ConfigError``, naming the ``setting`` that the ratio comes from, where it is out of reach.
         """
         if ratio not in self._solved:
-            scoped, whole = self.scoped, dict[str, int]()
+            scoped = self.scoped
+            whole = dict[str, int]()
             self._solved[ratio] = (
                 whole
                 if scoped is None or scoped.scope == "official_mask"

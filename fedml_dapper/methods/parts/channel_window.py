@@ -72,7 +72,8 @@ class WindowMethod(StaticBatchNorm[WindowParams]):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """The task's loss, over the client's own classes if so set, of a model with scalers."""
-        loss, shares = self._masked(client), shares_of(self.problem.layout, downlink.plan, self._scaled)
+        loss = self._masked(client)
+        shares = shares_of(self.problem.layout, downlink.plan, self._scaled)
         if not shares:
             return loss
 
@@ -109,7 +110,8 @@ class WindowMethod(StaticBatchNorm[WindowParams]):
     def check_extras(self, server: ServerState, upload: Upload) -> None:
         if not self.params.masked_loss:
             return super().check_extras(server, upload)
-        held, classes = upload.extras.get("classes"), self.problem.backbone.predictor.out_features
+        held = upload.extras.get("classes")
+        classes = self.problem.backbone.predictor.out_features
         if upload.extras.keys() != {"classes"} or held is None or held.dtype != torch.bool or held.shape != (classes,):
             raise ProtocolError(f"upload's extras are not `classes`, one truth value for each of {classes}")
 

@@ -53,14 +53,16 @@ class ConsensusAndSimilarity:
         self._server.weights = {**self._server.weights, **shared, **self._mean_eraser()}
 
     def _consensus(self) -> Tensors:
-        before, after = self._server.weights, dict[str, Tensor]()
+        before = self._server.weights
+        after = dict[str, Tensor]()
         for names in self._roles.consensus:
             start = _joined(before, names)
             after |= _split(start + self._step(self._stacked(names) - start), names, before)
         return after
 
     def _mean_statistics(self) -> Tensors:
-        before, after = self._server.weights, dict[str, Tensor]()
+        before = self._server.weights
+        after = dict[str, Tensor]()
         for name in self._roles.statistics:
             received = torch.stack([sent[name].to(before[name].device) for sent in self._uploads.values()])
             if received.is_floating_point():
@@ -80,7 +82,8 @@ class ConsensusAndSimilarity:
             self._server.memory.keep(f"client{client_id}", eraser)
 
     def _mean_eraser(self) -> Tensors:
-        server, mean = self._server, dict[str, Tensor]()
+        server = self._server
+        mean = dict[str, Tensor]()
         erasers = [eraser for profile in server.profiles if (eraser := eraser_of(server, profile.client_id))]
         for names in self._roles.similarity:
             mean |= _split(self._stacked(names, erasers).mean(dim=0), names, server.weights)

@@ -48,7 +48,8 @@ def batch_statistics(features: Tensor) -> Statistics:
 
 def inconsistency(estimate: Statistics, agreed: Statistics) -> Tensor:
     """L_l = ||m - m_g||^2 / d + ((||v||_1 - ||v_g||_1) / d)^2 (Eq. 6)."""
-    (mean, variance), (agreed_mean, agreed_variance) = estimate, agreed
+    (mean, variance) = estimate
+    (agreed_mean, agreed_variance) = agreed
     return (mean - agreed_mean).square().mean() + (variance.abs().mean() - agreed_variance.abs().mean()).square()
 
 

@@ -88,7 +88,8 @@ def decompose(
             " dapper_args.method"
         )
     for layer_name, norm_name in pairs.items():
-        layer, norm = decomposed.get_submodule(layer_name), decomposed.get_submodule(norm_name)
+        layer = decomposed.get_submodule(layer_name)
+        norm = decomposed.get_submodule(norm_name)
         assert isinstance(layer, nn.Conv2d | nn.Linear)
         assert isinstance(norm, BatchNorm)
         new = DecomposedLayer(layer, norm, expansion, activation, shortcut)
@@ -123,7 +124,8 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
     def entries(names: tuple[str, ...]) -> list[tuple[str, ...]]:
         return [tuple(f"{layer}.{name}" for name in names) for layer in layers]
 
-    consensus, similarity = entries(DecomposedLayer.consensus), entries(DecomposedLayer.similarity)
+    consensus = entries(DecomposedLayer.consensus)
+    similarity = entries(DecomposedLayer.similarity)
     statistics = [name for group in entries(DecomposedLayer.statistics) for name in group]
     local = frozenset(name for group in entries(DecomposedLayer.local) for name in group)
     trainable = {name for name, _ in model.named_parameters()}
@@ -134,7 +136,8 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
         if parameters := tuple(name for name in others if name in trainable):
             consensus.append(parameters)
     if granularity == "per_tensor":
-        consensus, similarity = _singly(consensus), _singly(similarity)
+        consensus = _singly(consensus)
+        similarity = _singly(similarity)
     return Roles(tuple(consensus), tuple(similarity), tuple(statistics), local)
 
 
@@ -163,6 +166,8 @@ def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | n
     """A new layer like ``layer`` of ``outputs`` outputs, with bias; and the kernel size of the eraser behind it."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, outputs), 1
-    size, stride, padding = layer.kernel_size, layer.stride, layer.padding
+    size = layer.kernel_size
+    stride = layer.stride
+    padding = layer.padding
     kind = SkippingConv if isinstance(layer, SkippingConv) else nn.Conv2d
     return kind(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair

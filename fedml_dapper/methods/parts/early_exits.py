@@ -48,8 +48,10 @@ class EarlyExits(Backbone):
 
     def __init__(self, resnet: ResNet, prediction: Prediction) -> None:
         super().__init__()
-        whole, norm = copy.deepcopy(resnet), NORMALISATIONS[resnet.norm]
-        self.stem, self.stages = whole.stem, whole.stages
+        whole = copy.deepcopy(resnet)
+        norm = NORMALISATIONS[resnet.norm]
+        self.stem = whole.stem
+        self.stages = whole.stages
         channels = [_channels(cast(nn.Sequential, stage)) for stage in self.stages]
         num_classes = whole.predictor.out_features
         self.exits = nn.ModuleList(Exit(channels[passed:], num_classes, norm) for passed in range(len(channels) - 1))
@@ -90,7 +92,8 @@ class EarlyExits(Backbone):
 
     def representations(self, images: Tensor) -> list[Tensor]:
         """What each classifier is given, shallowest first: z of shape (B, d)."""
-        features, found = self.stem(images), []
+        features = self.stem(images)
+        found = []
         for index, stage in enumerate(self.stages):
             features = stage(features)
             found.append(self.exits[index](features) if index < len(self.exits) else features.mean(dim=(2, 3)))

@@ -47,7 +47,8 @@ class AverageHeldClasses(RecoverAndAverage):
 
     def add(self, upload: Upload) -> None:
         super().add(upload)
-        held, kept = upload.extras["classes"].nonzero().flatten(), KeptIndices(upload.plan)
+        held = upload.extras["classes"].nonzero().flatten()
+        kept = KeptIndices(upload.plan)
         for name, rows in self._rows.items():
             sent = upload.weights[name].index_select(0, held.to(upload.weights[name].device))
             cuts = {**kept.of(self._layout.tensors[name]), 0: held}

@@ -62,7 +62,8 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
         parameter.requires_grad_()
     optimizer = uncompiled(torch.optim.Adam)(moving, LEARNING_RATE)
     before, diversity = _look(model, data, device)
-    after, kept = before, 0
+    after = before
+    kept = 0
     for number in range(1, PASSES + 1):
         known = [parameter.detach().clone() for parameter in moving]
         for inputs in _shuffled(data, torch_generator(seed, Stream.METHOD, number)):
@@ -76,7 +77,8 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
                 for parameter, value in zip(moving, known, strict=True):
                     parameter.copy_(value)
             break
-        after, kept = certainty, number
+        after = certainty
+        kept = number
     model.requires_grad_()
     return Adaptation(kept, before, after)
 

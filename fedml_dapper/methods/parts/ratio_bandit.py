@@ -46,8 +46,10 @@ def learn(leaves: Sequence[Leaf], arm: int, reward: float, discount: float) -> l
     """
     learnt = []
     for leaf in leaves:
-        low, high = leaf.low, leaf.high
-        pulls, rewards = discount * leaf.pulls, discount * leaf.rewards
+        low = leaf.low
+        high = leaf.high
+        pulls = discount * leaf.pulls
+        rewards = discount * leaf.rewards
         if not low <= arm < high:
             learnt.append(Leaf(low, high, pulls, rewards))
         elif high - low == 1:

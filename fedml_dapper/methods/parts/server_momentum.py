@@ -25,7 +25,10 @@ class WithMomentum:
     """
 
     def __init__(self, inner: Aggregation, server: ServerState, beta: float, trainable: Collection[str]) -> None:
-        self.inner, self._server, self._beta, self._trainable = inner, server, beta, trainable
+        self.inner = inner
+        self._server = server
+        self._beta = beta
+        self._trainable = trainable
 
     def add(self, upload: Upload) -> None:
         self.inner.add(upload)

@@ -149,7 +149,8 @@ class StaticBatchNorm(Method[P]):
         return self._cut(server, level)
 
     def _cut(self, server: ServerState, level: int) -> Backbone:
-        layout, plan = self.problem.layout, self.level_plan(server, level)
+        layout = self.problem.layout
+        plan = self.level_plan(server, level)
         model = self.local_model(plan)
         model.load_state_dict(slim_tensors(self.as_of_level(server, level).weights, layout, plan))
         return model
@@ -178,7 +179,10 @@ class _StatisticsByLevel:
     """An aggregation, and beside it the mean of statistics over the clients of each level."""
 
     def __init__(self, whole: Aggregation, server: ServerState, problem: Problem, names: frozenset[str]) -> None:
-        self._whole, self._server, self._problem, self._names = whole, server, problem, names
+        self._whole = whole
+        self._server = server
+        self._problem = problem
+        self._names = names
         self._means: dict[int, UploadsMean] = {}
 
     def add(self, upload: Upload) -> None:

@@ -24,7 +24,9 @@ class SubWidth:
 
     def __init__(self, model: Backbone, layout: ChannelLayout, plan: PruningPlan) -> None:
         plan.check(layout)
-        self._model, self._layout, self._kept = model, layout, KeptIndices(plan)
+        self._model = model
+        self._layout = layout
+        self._kept = KeptIndices(plan)
         self._network = slim_model(model, layout, plan)
         self._cut: list[tuple[nn.Module, str, str]] = []
         """Layers of the sub-network, their weights that are cut, and what the model calls these."""

@@ -72,11 +72,9 @@ class TwoPhaseMethod(Method[P]):
         message = super().downlink(server, client_id)
         if server.round < self.first_rounds:
             return message
-        instructions, weights, models = (
-            self.instructions(server, client_id),
-            dict(message.weights),
-            ClientModels(server),
-        )
+        instructions = self.instructions(server, client_id)
+        weights = dict(message.weights)
+        models = ClientModels(server)
         if client_id in models:
             previous = {name: weights[name] for name in sorted(self.mixed(instructions))}
             weights |= models.mean(self.mixing_weights(server, client_id), previous)
@@ -101,7 +99,8 @@ class TwoPhaseMethod(Method[P]):
         upload = super().upload(client, downlink, model, training, extras)
         if downlink.round <= self.first_rounds:
             return upload
-        kept, plan = self.kept(downlink.extras), self.sent(downlink.round, downlink.extras)
+        kept = self.kept(downlink.extras)
+        plan = self.sent(downlink.round, downlink.extras)
         client.memory.keep("personal", {name: upload.weights[name] for name in sorted(kept)})
         sent = {name: tensor for name, tensor in upload.weights.items() if name not in plan.omitted}
         return replace(upload, weights=sent, plan=plan)

@@ -70,10 +70,12 @@ class Doorkeeper:
         self, credentials: CredentialFiles, members_file: Path | None, links: Mapping[str, Link],
         audit: AuditLog, cut_off: Callable[[Link], None], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._credentials, self._links = credentials, links
+        self._credentials = credentials
+        self._links = links
         self._admin = Link(0, ADMIN, 0, clock)
         self._clock = clock
-        self._audit, self._cut_off = audit, cut_off
+        self._audit = audit
+        self._cut_off = cut_off
         self._lock = threading.RLock()
         self._open: set[OpenCall] = set()
         self._looked = float("-inf")
@@ -83,7 +85,8 @@ class Doorkeeper:
         self._let_in = set(links)
         """Names that a certificate may call with."""
         if members_file is not None:
-            self._members_file, self._sightings = MembershipFile(members_file), Sightings(members_file)
+            self._members_file = MembershipFile(members_file)
+            self._sightings = Sightings(members_file)
             self._members = self._members_file.read()
             self._let_in = self._names_let_in()
 
@@ -125,7 +128,8 @@ class Doorkeeper:
             return
         self._looked = now
         are_new = self._credentials.renew()
-        before, members = self._members, None if self._members_file is None else self._members_file.read()
+        before = self._members
+        members = None if self._members_file is None else self._members_file.read()
         ended: list[tuple[str, str]] = []
         with self._lock:
             self._members = members
@@ -192,7 +196,8 @@ class Doorkeeper:
 
     def _check(self, call: OpenCall) -> Link:
         """Raises :class:`RefusedError` unless the call is one that may be made now."""
-        link, certificate = self._links.get(call.certificate.name), call.certificate
+        link = self._links.get(call.certificate.name)
+        certificate = call.certificate
         if call.is_admins and certificate.name != ADMIN:
             reason = f"orders are for the certificate of `{ADMIN}` alone; this is that of `{call.name}`"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)

@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
 
 SERVICE = "fedml_dapper.Federation"
-DELIVER, FETCH = "Deliver", "Fetch"
-TRY_UP, TRY_DOWN = "TryUp", "TryDown"
+DELIVER = "Deliver"
+FETCH = "Fetch"
+TRY_UP = "TryUp"
+TRY_DOWN = "TryDown"
 """Calls that carry nothing but bytes, by which a silo times its line."""
 TRIAL_BYTES = 1 << 24
 """At most, of one such call."""

@@ -15,7 +15,9 @@ from fedml_dapper.platform.secure_grpc.endpoint import SERVICE, TRIAL_BYTES, TRY
 from fedml_dapper.platform.secure_grpc.parcel import blank_frames
 from fedml_dapper.platform.secure_grpc.silo import metadata_of, open_channel, raise_if_final
 
-FIRST_BYTES, ENOUGH_SECONDS, CALL_SECONDS = 1 << 18, 1.0, 120.0
+FIRST_BYTES = 1 << 18
+ENOUGH_SECONDS = 1.0
+CALL_SECONDS = 120.0
 """A trial begins with so many bytes, and doubles them until one takes so long, or as much as one may."""
 
 
@@ -36,7 +38,8 @@ def measure_line(
     """
     metadata = metadata_of(credentials)
     with open_channel(config, credentials) as channel:
-        up, down = channel.stream_unary(f"/{SERVICE}/{TRY_UP}"), channel.stream_stream(f"/{SERVICE}/{TRY_DOWN}")
+        up = channel.stream_unary(f"/{SERVICE}/{TRY_UP}")
+        down = channel.stream_stream(f"/{SERVICE}/{TRY_DOWN}")
 
         def send(size: int) -> None:
             up(blank_frames(size), timeout=CALL_SECONDS, metadata=metadata)

@@ -23,14 +23,17 @@ MAX_TRIAL_BYTES = 1 << 31
 """By which a silo may time its line, in both directions together, while the server runs."""
 SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
-CALLS_AT_ONCE, CALLS_PER_SECOND = 400.0, 50.0
+CALLS_AT_ONCE = 400.0
+CALLS_PER_SECOND = 50.0
 """Of one silo. A round takes four calls, so that even rounds of a tenth of a second stay within."""
-BUSY_AT_ONCE, BUSY_PER_SECOND = 100.0, 10.0
+BUSY_AT_ONCE = 100.0
+BUSY_PER_SECOND = 10.0
 """Calls of one silo that may come to nothing as they are too many; more are a flood. One that is told to try again does
 so less and less often."""
 FLOOD_SECONDS = 1.0
 """A flood is said once in so many."""
-LARGEST_AT_ONCE, LARGEST_PER_SECOND = 8.0, 1.0
+LARGEST_AT_ONCE = 8.0
+LARGEST_PER_SECOND = 1.0
 """Messages of the largest size, or as many bytes in smaller ones, that one silo may deliver."""
 
 
@@ -44,7 +47,8 @@ class Link:
     def __init__(
         self, rank: int, name: str, max_payload_bytes: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.rank, self.name = rank, name
+        self.rank = rank
+        self.name = name
         self._clock = clock
         self.arrivals = Arrivals()
         """Guarded by :meth:`delivering`."""
@@ -52,7 +56,8 @@ class Link:
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
         self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
-        self._busy, self._flood_said = Allowance(BUSY_AT_ONCE, BUSY_PER_SECOND, clock), float("-inf")
+        self._busy = Allowance(BUSY_AT_ONCE, BUSY_PER_SECOND, clock)
+        self._flood_said = float("-inf")
         self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
@@ -229,7 +234,9 @@ class Link:
     def forget(self) -> None:
         """The silo may no longer call: it is away at once, and nothing waits for it."""
         with self._changed:
-            self._outbox, self._unsent, self._seen = [], [], float("-inf")
+            self._outbox = []
+            self._unsent = []
+            self._seen = float("-inf")
             self._changed.notify_all()
 
     def close(self, seconds: float) -> None:

@@ -58,7 +58,8 @@ ORDER_SECONDS = 20.0
 """How long an order waits for the server's loop."""
 GRACE_SECONDS = 2.0
 """How long calls may take to end after that."""
-REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 100.0, 1.0
+REFUSALS_AT_ONCE = 100.0
+REFUSALS_PER_SECOND = 1.0
 """Of those that the log tells of: who is refused could fill a disk otherwise."""
 _COUNT_BYTES = 8
 
@@ -80,12 +81,14 @@ class SecureServer(Endpoint):
     ) -> None:  # fmt: skip
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._credentials, self._name_of = credentials, config.name_of
+        self._credentials = credentials
+        self._name_of = config.name_of
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes, clock) for rank, name in callers.items()}
         self._by_name = {link.name: link for link in self._links.values()}
         self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off, clock)
-        self._audit, self._desk = audit, desk
+        self._audit = audit
+        self._desk = desk
         self._ordering = threading.Lock()
         self._looking = threading.Thread(target=self._keep_looking, name="doorkeeper", daemon=True)
         self._unable_to_look: Exception | None = None

@@ -30,7 +30,8 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
 from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Parcel, read_envelope, read_payload
 
 LOGGER = logging.getLogger(__name__)
-FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 10.0
+FIRST_PAUSE_SECONDS = 0.5
+LAST_PAUSE_SECONDS = 10.0
 FAREWELL_SECONDS = 1.0
 """How long the server may take to hear of the last message that came."""
 REMIND_SECONDS = 60.0
@@ -57,9 +58,11 @@ class SecureSilo(Endpoint):
     ) -> None:  # fmt: skip
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
-        self._config, self._credentials = config, credentials
+        self._config = config
+        self._credentials = credentials
         self._server_address = config.server_address
-        self._patience_s, self._clock = patience_s, clock
+        self._patience_s = patience_s
+        self._clock = clock
         self._packing = Packing(self._max_payload_bytes)
         self._arrivals = Arrivals()
         self._receipt = Receipt()
@@ -165,7 +168,8 @@ class SecureSilo(Endpoint):
 
     def _note_connection(self) -> None:
         if self._lost is not None:
-            self._lost, self._was_connected = None, True
+            self._lost = None
+            self._was_connected = True
             LOGGER.info("connected to the server at %s", self._server_address)
             self._tell_connected()
 
@@ -201,7 +205,8 @@ class _Connection:
         self._deliver = self._channel.stream_unary(f"/{SERVICE}/{DELIVER}")
         self._fetch = self._channel.stream_stream(f"/{SERVICE}/{FETCH}")
         self._lock = threading.Lock()
-        self._users, self._is_retired = 0, False
+        self._users = 0
+        self._is_retired = False
 
     def deliver(self, frames: Iterator[bytes]) -> None:
         """One message; returns when the server has it."""

@@ -104,7 +104,8 @@ def _fedmls_mlops() -> Iterator[None]:
     failed ``mlops.log`` keeps a lock for which the next one waits for ever.
     """
     args = MLOpsStore.mlops_args
-    device, place = getattr(args, "run_device_id", "0"), "server_id" if args.rank == 0 else "client_id"
+    device = getattr(args, "run_device_id", "0")
+    place = "server_id" if args.rank == 0 else "client_id"
     try:
         with (
             patch.object(core_mlops, "get_fedml_args", lambda: args),

@@ -60,11 +60,13 @@ class Channels:
         """
         both = (left >= 0) & (right >= 0)
         self.hold(torch.cat([left[~both], right[~both]]), layer, why)
-        left, right = left[both], right[both]
+        left = left[both]
+        right = right[both]
         if added:
             self._added.append(left[self.roots(left) != self.roots(right)])
         while True:
-            a, b = self.roots(left), self.roots(right)
+            a = self.roots(left)
+            b = self.roots(right)
             if torch.equal(a, b):
                 return
             self._parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")

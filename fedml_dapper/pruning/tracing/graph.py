@@ -125,7 +125,8 @@ class Graph:
             name: roots for name, dim in self._trace.producers
             if len(roots := torch.unique(self.bound[name, dim])) > 1
         }  # fmt: skip
-        layers, places = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+        layers = defaultdict[str, list[str]](list)
+        places = defaultdict[str, list[str]](list)
         for name in sorted(filters.keys() - set(cut), key=self._order.__getitem__):
             roots = filters[name]
             held = roots[(roots >= 0) & wanted[roots.clamp(min=0)] & ~self._free[roots.clamp(min=0)]]

@@ -70,7 +70,8 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, dilation: object = 1, groups: int = 1,
     ) -> None:  # fmt: skip
-        to, dim = self._follower, input.dim() - weight.dim() + 1
+        to = self._follower
+        dim = input.dim() - weight.dim() + 1
         to.count(weight, out.numel() // weight.shape[0])
         ids = to.along(input, dim, "a convolution works along another axis")
         if groups == 1:
@@ -93,7 +94,8 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, output_padding: object = 0, groups: int = 1, dilation: object = 1,
     ) -> None:  # fmt: skip
-        to, dim = self._follower, input.dim() - weight.dim() + 1
+        to = self._follower
+        dim = input.dim() - weight.dim() + 1
         to.count(weight, input.numel() // weight.shape[0])
         ids = to.along(input, dim, "a convolution works along another axis")
         if groups == 1:
@@ -115,7 +117,8 @@ class Layers(TorchFunctionMode):
         return blocks.repeat_interleave(filters)
 
     def _linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-        to, last = self._follower, input.dim() - 1
+        to = self._follower
+        last = input.dim() - 1
         to.count(weight, out.numel() // weight.shape[0])
         mark = to.seen(input)
         if mark is not None and mark.dim != last:  # mixes positions, each channel by itself
@@ -139,7 +142,8 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
         bias: Tensor | None = None, *_: object, **__: object,
     ) -> None:  # fmt: skip
-        to, mark = self._follower, self._follower.seen(input)
+        to = self._follower
+        mark = self._follower.seen(input)
         first = input.dim() - len(normalized_shape)
         if mark is not None and mark.dim >= first:
             tensors = (weight, bias if isinstance(bias, Tensor) else None)  # rms_norm has none, but its epsilon there
@@ -177,14 +181,16 @@ class Layers(TorchFunctionMode):
         to.mark(out, dim, ids)
 
     def _pool(self, dims: int, out: Tensor, input: Tensor, *_: object, **__: object) -> None:
-        to, mark = self._follower, self._follower.seen(input)
+        to = self._follower
+        mark = self._follower.seen(input)
         if mark is not None and mark.dim < input.dim() - dims:
             to.mark(out, mark.dim, mark.ids)
         elif mark is not None:
             to.hold([mark.ids], "pooling works along the channels")
 
     def _prelu(self, out: Tensor, input: Tensor, weight: Tensor) -> None:
-        to, mark = self._follower, self._follower.seen(input)
+        to = self._follower
+        mark = self._follower.seen(input)
         if weight.numel() > 1:
             to.bind(weight, 0, to.along(input, 1, "PReLU works along another axis"))
         if mark is not None and (weight.numel() == 1 or mark.dim == 1):
@@ -206,7 +212,8 @@ class Layers(TorchFunctionMode):
         packed sequences, how many of these go on. Each matrix is multiplied once a position, also those of gates, of
         the other direction and of projections."""
         to = self._follower
-        states, others = more[0], (more[1:], named)
+        states = more[0]
+        others = (more[1:], named)
         for weight in tree_leaves(others):
             if isinstance(weight, Tensor) and weight.dim() == 2:
                 to.count(weight, input.numel() // input.shape[-1])
@@ -219,7 +226,8 @@ class Layers(TorchFunctionMode):
         bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor,
         out_proj_bias: Tensor | None, *_: object, use_separate_proj_weight: bool = False, **more: object,
     ) -> None:  # fmt: skip
-        to, last = self._follower, query.dim() - 1
+        to = self._follower
+        last = query.dim() - 1
         positions = [x.numel() // x.shape[last] for x in (query, key, value)]
         batch = query.shape[1] if query.dim() == 3 else 1
         scores = 2 * positions[0] * positions[1] // batch  # Q K^T and A V, for each channel of each head
@@ -257,7 +265,8 @@ class Layers(TorchFunctionMode):
         to.mark(out[0], last, rows)
 
     def _dot_product(self, out: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> None:
-        to, inputs = self._follower, (query, key, value)
+        to = self._follower
+        inputs = (query, key, value)
         marks = [to.seen(x) for x in inputs]
         macs = query.numel() * key.shape[-2] + out.numel() * key.shape[-2]
         before = [mark is not None and mark.dim < x.dim() - 2 for mark, x in zip(marks, inputs, strict=True)]

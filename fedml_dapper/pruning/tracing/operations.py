@@ -83,7 +83,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor], out: Any
     ) -> None:
-        to, packet = self._follower, func.overloadpacket
+        to = self._follower
+        packet = func.overloadpacket
         if packet in (aten.mm, aten.bmm):
             self._matrix_product(args[0], args[1], out)
         elif packet in _OTHER_PRODUCTS:
@@ -107,7 +108,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 to.give_up(tensors, f"`{packet.__name__}` is not known")
 
     def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
-        to, dims = self._follower, out.dim()
+        to = self._follower
+        dims = out.dim()
         found = {
             at: Mark(mark.dim + dims - each.dim(), mark.ids)
             for at, each in enumerate(tensors)
@@ -133,7 +135,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         to.mark(out, first.dim, first.ids)
 
     def _side_by_side(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
-        to, parts = self._follower, args[0]
+        to = self._follower
+        parts = args[0]
         stacked = func.overloadpacket is aten.stack
         where = (kwargs.get("dim", args[1] if len(args) > 1 else 0)) % out.dim()
         marks = [to.seen(part) for part in parts]
@@ -153,7 +156,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         to.mark(out, dim + (stacked and where <= dim), ids[0])
 
     def _moved(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        to, moved = self._follower, args[0]
+        to = self._follower
+        moved = args[0]
         mark = to.seen(moved)
         if mark is None:
             return
@@ -197,7 +201,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[set[int], bool] | None:
         """Along which axes an operation works, and whether it takes them away; None if that is not known."""
-        packet, x = func.overloadpacket, args[0]
+        packet = func.overloadpacket
+        x = args[0]
         if packet in _ON_LAST_AXES:
             return {x.dim() - 1 - each for each in range(_ON_LAST_AXES[packet])}, False
         if packet is aten.constant_pad_nd:
@@ -213,7 +218,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return axes, values.get("keepdim") is False
 
     def _along(self, x: Tensor, touched: tuple[set[int], bool], out: Any, name: str) -> None:
-        to, (axes, dropped) = self._follower, touched
+        to = self._follower
+        (axes, dropped) = touched
         mark = to.seen(x)
         if mark is None:
             return
@@ -225,9 +231,12 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to.mark(result, dim, mark.ids)
 
     def _matrix_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        to, inner = self._follower, left.shape[-1]
-        a, b = to.marks.get(left), to.marks.get(right)
-        rows, columns = out.dim() - 2, out.dim() - 1
+        to = self._follower
+        inner = left.shape[-1]
+        a = to.marks.get(left)
+        b = to.marks.get(right)
+        rows = out.dim() - 2
+        columns = out.dim() - 1
         both = a is not None and b is not None and a.dim == b.dim < rows
         if a is not None and b is not None and both:
             to.join(a.ids, b.ids, "a matrix product uses a weight")

@@ -68,7 +68,8 @@ def trace_layout(
     whole = ChannelLayout({}, tensors, products=graph.products())
     if scope is None or scope == "official_mask":
         return whole
-    internal, trial = scope == "internal", Trial(model, example)
+    internal = scope == "internal"
+    trial = Trial(model, example)
     with undisturbed(example), torch.enable_grad():  # by which torch-pruning finds its way
         last = [] if output_layer is None else [probe.get_submodule(name) for name in sorted(graph.output_layers)]
         plain = plain_layout(whole, probe, example, last, internal)
