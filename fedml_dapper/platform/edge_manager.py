@@ -131,7 +131,7 @@ class DapperEdgeManager(RoundManager):
         return True
 
     def _is_there(self, process: int, again: bool) -> None:
-        if self._phase is Phase.MEASURING:
+        if self._measuring is not None:
             if again:
                 self._measure_again(process)
         elif self._phase is Phase.TRAINING:
@@ -187,7 +187,7 @@ class DapperEdgeManager(RoundManager):
         self._edge.begin(order)
         self._ordered = order.clients
         self._ticket = str(msg_params.get(TICKET))
-        self._measuring = {}
+        self._measuring = None
         self._enter(Phase.WAITING)
         if msg_params.get(MEASURE):
             self._measured = {}
@@ -200,8 +200,8 @@ class DapperEdgeManager(RoundManager):
     def on_deadline(self) -> None:
         if self._phase is Phase.LEAVING:
             self.stop()
-        elif self._phase is Phase.MEASURING:
-            self._end_measuring()
+        elif self._measuring is not None:
+            self._measuring.time_is_over()
         elif self._phase is Phase.TRAINING:
             self._note_silent()
             self._close()

@@ -26,6 +26,7 @@ from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSE
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import schema_for
+from fedml_dapper.platform.measuring import Measuring
 from fedml_dapper.platform.phase import Phase, after
 from fedml_dapper.platform.secure_grpc import CUT_OFF, FLOODS, SecureServer
 from fedml_dapper.platform.transports import open_audit_log, open_monitor, reason_of
@@ -81,8 +82,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         """In which processes are spoken to."""
         self._starts: Counter[int] = Counter()
         """How often processes were started again since the round began."""
-        self._measuring: dict[int, str] = {}
-        """Those who are to measure a model, and the ticket that came with it."""
+        self._measuring: Measuring | None = None
+        """While silos measure a model."""
         self._phase = Phase.WAITING
         self._greeted = False
 
@@ -211,8 +212,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         for client_id in self._owed_by(process):
             del self._sent[client_id]
             self._collector.give_up(client_id)
-        if self._measuring.pop(process - 1, None) is not None and not self._measuring:
-            self._end_measuring()
+        if self._measuring is not None:
+            self._measuring.lose(process - 1)
         elif self._phase is Phase.TRAINING:
             self._close_if_complete()
         elif self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
@@ -327,52 +328,43 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _begin_measuring(self, recipients: Sequence[int]) -> bool:
         """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
-        self._measuring = {}
         self._starts.clear()
-        for client_id in recipients:
-            if self._process_of(client_id) in self._online:
-                self._send_to_measure(client_id)
+        measuring = Measuring(self._send_to_measure, self._note_measured, self._end_measuring)
+        there = [client_id for client_id in recipients if self._process_of(client_id) in self._online]
+        is_begun = measuring.begin(there)
         self.set_deadline(self._round_seconds)
-        if not self._measuring:
-            return False
-        self._enter(Phase.MEASURING)
-        return True
+        if is_begun:
+            self._measuring = measuring
+            self._enter(Phase.MEASURING)
+        return is_begun
 
-    def _send_to_measure(self, client_id: int) -> None:
+    def _send_to_measure(self, client_id: int) -> str | None:
         message = self._model_for(client_id)
         message.add_params(MEASURE, True)
         if self._send(message):
-            self._measuring[client_id] = message.get(TICKET)
-        else:
-            self._measuring.pop(client_id, None)
-            self._online.discard(self._process_of(client_id))
+            return str(message.get(TICKET))
+        self._online.discard(self._process_of(client_id))
+        return None
 
     def _measure_again(self, process: int) -> None:
         """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
-        if process - 1 in self._measuring:
-            if self._starts[process] > MAX_STARTS:
-                LOGGER.warning("client %d was started again too often; it measures nothing", process - 1)
-                del self._measuring[process - 1]
-            else:
-                self._send_to_measure(process - 1)
-            if not self._measuring:
-                self._end_measuring()
+        client_id = process - 1
+        if self._measuring is None or client_id not in self._measuring.awaited:
+            return
+        if self._starts[process] > MAX_STARTS:
+            LOGGER.warning("client %d was started again too often; it measures nothing", client_id)
+            self._measuring.lose(client_id)
+        else:
+            self._measuring.send_again(client_id)
 
     def handle_measurement(self, msg_params: Message) -> None:
         sender = int(msg_params.get_sender_id()) - 1
-        if sender not in self._measuring or self._measuring[sender] != msg_params.get(TICKET):
+        ticket = msg_params.get(TICKET)
+        if self._measuring is None or not self._measuring.hear(sender, ticket, msg_params.get(MEASURED)):
             self.note_drop("client %d: a measurement that nobody waits for, dropped", sender)
-            return
-        del self._measuring[sender]
-        try:
-            self._note_measured(sender, msg_params.get(MEASURED))
-        except ProtocolError as error:
-            LOGGER.warning("client %d: %s", sender, error)
-        if not self._measuring:
-            self._end_measuring()
 
     def _end_measuring(self) -> None:
-        self._measuring = {}
+        self._measuring = None
         self._enter(Phase.WAITING)
         self.set_deadline(None)
         self._all_measured()
@@ -390,7 +382,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _standings(self, left_out: Collection[int] = ()) -> dict[str, str]:
         """What each process is at, by name; ``left_out`` are clients that take no part now."""
-        groups: dict[str, Collection[int]] = {"left out": left_out, "measures": self._measuring}
+        groups: dict[str, Collection[int]] = {
+            "left out": left_out,
+            "measures": () if self._measuring is None else self._measuring.awaited,
+        }
         if self._phase is Phase.TRAINING:
             groups |= {"upload refused": self._collector.refused, "answered": self._collector.answered()}
             groups |= {"silent": self._silent, "at work": self._sent}

@@ -149,7 +149,7 @@ class DapperServerManager(RoundManager):
         return True
 
     def _is_there(self, process: int, again: bool) -> None:
-        if self._phase is Phase.MEASURING:
+        if self._measuring is not None:
             if again:
                 self._measure_again(process)
         elif self._summing is not None:
@@ -231,9 +231,10 @@ class DapperServerManager(RoundManager):
             self.stop()
         elif self._summing is not None:
             self._summing.time_is_over()
-        elif self._phase is Phase.MEASURING:
-            LOGGER.warning("clients %s measured nothing within %s", sorted(self._measuring), self._timeout())
-            self._end_measuring()
+        elif self._measuring is not None:
+            silent = sorted(self._measuring.awaited)
+            LOGGER.warning("clients %s measured nothing within %s", silent, self._timeout())
+            self._measuring.time_is_over()
         elif not self._server.has_rounds_left:
             self._leave()
         elif self._phase is not Phase.TRAINING:

@@ -1,0 +1,76 @@
+"""A model on its way to silos that measure it, until each has, is gone, or had the time to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from fedml_dapper.errors import ProtocolError
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Measuring:
+    """One model, and those who measure it.
+
+    ``send`` sends it to a client and returns the ticket that has to come back, or None where the client cannot be
+    reached. ``note`` takes what a client has found, and raises :class:`ProtocolError` where that is no measurement.
+    ``ended`` is called once, when nobody is awaited any more.
+    """
+
+    def __init__(
+        self, send: Callable[[int], str | None], note: Callable[[int, Any], None], ended: Callable[[], None]
+    ) -> None:
+        self._send, self._note, self._ended = send, note, ended
+        self._tickets: dict[int, str] = {}
+
+    @property
+    def awaited(self) -> Collection[int]:
+        """Clients that have not answered."""
+        return self._tickets.keys()
+
+    def begin(self, client_ids: Iterable[int]) -> bool:
+        """Send it to these clients; False where none of them can be reached."""
+        for client_id in client_ids:
+            self._send_to(client_id)
+        return bool(self._tickets)
+
+    def hear(self, client_id: int, ticket: Any, said: Any) -> bool:
+        """Take what a client says; False where nobody waits for it."""
+        if self._tickets.get(client_id) != ticket or ticket is None:
+            return False
+        del self._tickets[client_id]
+        try:
+            self._note(client_id, said)
+        except ProtocolError as error:
+            LOGGER.warning("client %d: %s", client_id, error)
+        self._end_if_done()
+        return True
+
+    def send_again(self, client_id: int) -> None:
+        """A client was started again, and has forgotten what it was to measure."""
+        if client_id in self._tickets:
+            self._send_to(client_id)
+            self._end_if_done()
+
+    def lose(self, client_id: int) -> None:
+        """Nothing more will come of a client."""
+        if self._tickets.pop(client_id, None) is not None:
+            self._end_if_done()
+
+    def time_is_over(self) -> None:
+        """Go on without those who have not answered."""
+        self._tickets = {}
+        self._ended()
+
+    def _send_to(self, client_id: int) -> None:
+        ticket = self._send(client_id)
+        if ticket is None:
+            self._tickets.pop(client_id, None)
+        else:
+            self._tickets[client_id] = ticket
+
+    def _end_if_done(self) -> None:
+        if not self._tickets:
+            self._ended()
