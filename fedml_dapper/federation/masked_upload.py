@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
-from functools import partial
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
@@ -25,15 +26,28 @@ from fedml_dapper.secure_sum import Identity, Participant, Roster
 from fedml_dapper.secure_sum.fixed_point import as_words
 
 
+def terms_of_sum(experiment: Experiment, round_: int) -> bytes:
+    """On what a silo sums in a round, digested, by its own file and not by what a server says: the method, the seed, by
+    which rules, in which code, and how much noise each of them adds. Silos sum with those of the same terms."""
+    problem = experiment.method.problem
+    secure = problem.secure_sums
+    assert secure is not None, "Experiment.sums_in_secret says so"
+    rules = [secure.rules.threshold, secure.rules.min_holders, secure.rules.most_clients]
+    code = [secure.code.scale, secure.code.largest, secure.code.summands, secure.noise_std]
+    privacy = None if problem.privacy is None else [problem.privacy.clip, problem.privacy.noise_multiplier]
+    told = [experiment.method.name, problem.seed, rules, code, privacy, round_]
+    return hashlib.sha256(json.dumps(told).encode()).digest()
+
+
 class MaskedUpload:
     """One upload, and its silo's part in the sum of its round, in which it signs by its ``identity``.
 
-    ``promise`` is called before it signs a list of survivors, with what the round is about and with what is signed.
+    ``promise`` is called before it signs a list of survivors, with what is signed.
     """
 
     def __init__(
         self, experiment: Experiment, codec: SumCodec, upload: Upload, downlink: Downlink, identity: Identity,
-        promise: Callable[[bytes, bytes], None],
+        promise: Callable[[bytes], None],
     ) -> None:  # fmt: skip
         secure = experiment.method.problem.secure_sums
         assert secure is not None, "Experiment.sums_in_secret says so"
@@ -45,9 +59,9 @@ class MaskedUpload:
         self._steps = upload.metrics.steps
         share = experiment.method.problem.noise_share(upload.round, upload.client_id)
         self._numbers = encoded_changes(upload.weights, downlink.weights, secure.code, share)
-        about = codec.about(upload.round)
+        about = terms_of_sum(experiment, upload.round)
         self._participant = Participant(
-            upload.client_id, secure.rules, identity, about, codec.part(upload.plan), partial(promise, about)
+            upload.client_id, secure.rules, identity, about, codec.part(upload.plan), promise
         )
         self._sum_id = ""
         self._packing: Packing | None = None

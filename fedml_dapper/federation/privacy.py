@@ -45,7 +45,7 @@ def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSu
         return None
     secure = args.secure_aggregation
     clients = settings.train_args.client_num_per_round
-    rules = Rules(secure.threshold, secure.fewest_holders)
+    rules = Rules(secure.threshold, secure.fewest_holders, clients)
     largest = secure.largest_change
     if privacy is None:
         return SecureSums(rules, FixedPoint(largest, clients))

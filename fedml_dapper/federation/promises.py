@@ -26,12 +26,12 @@ class Promises:
         except OSError as error:
             raise ConfigError(f"{self._path} cannot be deleted: {error.strerror}") from error
 
-    def keep(self, about: bytes, statement: bytes) -> None:
-        """Promise to sign of the round that ``about`` stands for this statement alone.
+    def keep(self, round_key: bytes, statement: bytes) -> None:
+        """Promise to sign of the round that ``round_key`` stands for this statement alone.
 
         Raises :class:`ProtocolError` where another one was promised, or this one cannot be written down.
         """
-        round_ = about.hex()
+        round_ = round_key.hex()
         digest = hashlib.sha256(statement).hexdigest()
         try:
             promised = self._read().get(round_, digest)

@@ -56,7 +56,7 @@ class SecretSums(RoundFeature):
         """Note that a client, which is awaited, has trained. Raises :class:`ProtocolError`, with nothing changed, for
         keys that it cannot have."""
         if ready.keys is None:
-            raise ProtocolError("it has opened the sum of this round before, and nothing is opened twice")
+            raise ProtocolError("it may have opened a sum of this round before, and nothing is opened twice")
         keys = [key for each in (*self._ready.values(), ready) for key in each.public]
         if len(set(keys)) < len(keys):
             raise ProtocolError("it says that a public key is its own which is another's, or the same twice")

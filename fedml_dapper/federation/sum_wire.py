@@ -46,7 +46,7 @@ _ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=_MOST_CLIENTS)]
 @dataclass(frozen=True)
 class Ready:
     keys: PublicKeys | None
-    """None where it has opened the sum of this round before, and so tells nothing of it again."""
+    """None where it takes no part in a sum of this round, which it may have opened before."""
     steps: int
     """Optimizer steps that it made."""
 
@@ -161,12 +161,6 @@ class SumCodec:
         header, body = unframed(data, SumHeader)
         self._agreement.check(header.identity)
         return SumMessage(header.round, header.client_id, header.sum_id, self._content(header, body))
-
-    def about(self, round_: int) -> bytes:
-        """What sets a round apart from all others: its experiment and its number."""
-        identity = self._agreement.identity(self._agreement.schema)
-        told = json.dumps([identity.method, identity.settings_digest, round_])
-        return hashlib.sha256(told.encode()).digest()
 
     def part(self, plan: PruningPlan) -> bytes:
         """Digest of what a client of this plan holds."""

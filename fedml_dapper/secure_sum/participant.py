@@ -116,7 +116,8 @@ class Participant:
         for number, seed in enumerate(following(self._first_seed, int(layer.max(initial=0)) + 1)):
             add(masked, Places(sizes, sent & (layer == number)), self._masks(mask_key(seed)))
         for peer in sorted(inbox):
-            key = self._masking.agreed(self._roster.keys[peer].masking, pair_purpose(self._roster))
+            purpose = pair_purpose(self._roster, self._client, peer)
+            key = self._masking.agreed(self._roster.keys[peer].masking, purpose)
             common = Places(sizes, sent & cells.held_by(peer))
             add(masked, common, self._masks(key), subtract=peer < self._client)
         self._next = "agree"

@@ -24,6 +24,9 @@ class Rules:
     min_holders: int
     """A coordinate with fewer survivors is never opened; with fewer senders, never sent. At least 2."""
 
+    most_clients: int = 4096
+    """Of a round: with more, the threshold would be a smaller part of them."""
+
     def allies(self, clients: int) -> int:
         """How many of a round's ``clients`` may be on the side of a server that lies.
 
@@ -72,6 +75,8 @@ class Roster:
         count = len(self.keys)
         if count < rules.threshold:
             raise TooFewError(f"{count} clients are there, and the threshold is {rules.threshold}")
+        if count > rules.most_clients:
+            raise ProtocolError(f"{count} clients are to sum, and a round of this experiment has {rules.most_clients}")
         if 2 * rules.threshold <= count:
             raise ProtocolError(f"the threshold {rules.threshold} is not more than half of {count} clients")
         keys = [key for each in self.keys.values() for key in (each.sealing, each.masking)]
@@ -116,9 +121,11 @@ def point_of(client: int) -> int:
     return client + 1
 
 
-def pair_purpose(roster: Roster) -> bytes:
-    """Of the key of a pair's mask."""
-    return b"pair mask" + roster.digest
+def pair_purpose(roster: Roster, one: int, other: int) -> bytes:
+    """Of the key of a pair's mask. It names the pair: two public keys may agree alike with a third (on a curve, a point
+    and its twin of small order do), and masks of two pairs that are the same would cancel in the upload itself."""
+    pair = min(one, other).to_bytes(8, "little") + max(one, other).to_bytes(8, "little")
+    return b"pair mask" + pair + roster.digest
 
 
 def sealing_purpose(roster: Roster, sender: int, receiver: int) -> bytes:

@@ -164,7 +164,8 @@ class Summation:
             raise ProtocolError(f"the shares of client {client}'s key do not give the key that it announced")
         sent = self._sent_by(client)
         for survivor in sorted(self._survivors):
-            key = pair.agreed(self.roster.keys[survivor].masking, pair_purpose(self.roster))
+            purpose = pair_purpose(self.roster, client, survivor)
+            key = pair.agreed(self.roster.keys[survivor].masking, purpose)
             places = Places(self._cells.sizes, sent & self._cells.held_by(survivor))
             add(self._totals, places, self._masks(key), subtract=survivor < client)
 

@@ -55,7 +55,7 @@ class Federation:
             downlink = self.server.downlink(client_id)
             upload = self._clients.update(downlink, self.experiment.clients[client_id])
             self.uploads[client_id] = MaskedUpload(
-                self.experiment, self.codec, upload, downlink, self.people[client_id], lambda about, statement: None
+                self.experiment, self.codec, upload, downlink, self.people[client_id], lambda statement: None
             )
             self.changes[client_id] = (upload.plan, upload.weights)
             self.server.receive_ready(self.sent(self.uploads[client_id].ready()))

@@ -10,10 +10,24 @@ import numpy as np
 import pytest
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.secure_sum import Cells, Consent, Deal, Participant, Revealed, Roster, Rules, cells_of
+from fedml_dapper.secure_sum import (
+    Cells,
+    Consent,
+    Deal,
+    Participant,
+    PublicKeys,
+    Revealed,
+    Roster,
+    Rules,
+    cells_of,
+)
+from fedml_dapper.secure_sum.cells import Places
+from fedml_dapper.secure_sum.keystream import ChaCha20Stream, add
+from fedml_dapper.secure_sum.seeds import mask_key
+from fedml_dapper.secure_sum.signatures import statement_of_keys, statement_of_survivors
 
 from ..grids import sampled
-from .identities import people
+from .identities import Person, people
 from .made_up_sums import ABOUT, PART, Case, Drops, num_holders, participants, plain_sum, play, roster_of
 
 SETTINGS = [
@@ -171,16 +185,120 @@ def test_so_many_may_help_a_server_and_no_more(count: int, threshold: int, holde
     assert not is_safe(allies + 1)
 
 
+class Signing(Person):
+    """A client who remembers what it has signed."""
+
+    def __init__(self, client: int, certificates: Mapping[int, bytes]) -> None:
+        super().__init__(client, certificates)
+        self.signed: list[bytes] = []
+
+    def sign(self, statement: bytes) -> bytes:
+        self.signed.append(statement)
+        return super().sign(statement)
+
+
 def test_what_is_signed_is_written_down_first_and_what_cannot_be_is_not_signed() -> None:
     server, promised = LyingServer(3, Rules(2, 2)), list[bytes]()
 
     def refuse(statement: bytes) -> None:
         promised.append(statement)
+        assert signing.signed == []
         raise ProtocolError("another list was signed in this round")
 
+    signing = Signing(0, {})
+    server.parts[0]._identity = signing
     server.parts[0]._promise = refuse
     with pytest.raises(ProtocolError, match="another list was signed"):
         server.parts[0].agree(range(3))
     assert len(promised) == 1
     with pytest.raises(ProtocolError, match="never again"):
         server.ask(0, {})
+    assert signing.signed == []
+
+
+def test_a_list_of_survivors_is_of_those_who_dealt() -> None:
+    """Whoever was told other sharers has masked otherwise, and its word does not count among theirs."""
+    parts = participants(range(5), Rules(3, 2))
+    roster = roster_of(parts)
+    cells, _ = cells_of(range(5), np.full((1, 1), 31, dtype=np.uint64), np.array([4]))
+    deals = {client: part.deal(roster) for client, part in parts.items()}
+    for client, part in parts.items():
+        told = range(5) if client < 2 else range(4)
+        inbox = {peer: deals[peer].sealed[client] for peer in told if peer != client}
+        part.mask(inbox, np.zeros(4, dtype=np.uint32), cells)
+    consents = {client: parts[client].agree(range(3)) for client in range(3)}
+    with pytest.raises(ProtocolError, match="client 2 has not signed this"):
+        parts[0].reveal(consents)
+
+
+def test_signatures_of_others_than_survivors_do_not_count() -> None:
+    server = LyingServer(5, Rules(3, 2))
+    consents = server.signed(dict.fromkeys(range(3), range(3)))
+    with pytest.raises(ProtocolError, match="others than survivors are said to have signed"):
+        server.ask(0, {**consents, 4: consents[2]})
+
+
+def test_nobody_masks_among_fewer_than_the_threshold() -> None:
+    parts = participants(range(5), Rules(3, 2))
+    roster = roster_of(parts)
+    deals = {client: part.deal(roster) for client, part in parts.items()}
+    cells, _ = cells_of(range(5), np.full((1, 1), 31, dtype=np.uint64), np.array([4]))
+    with pytest.raises(ProtocolError, match="2 clients have dealt, and the threshold is 3"):
+        parts[0].mask({1: deals[1].sealed[0]}, np.zeros(4, dtype=np.uint32), cells)
+
+
+def test_more_clients_than_a_round_has_do_not_sum() -> None:
+    """Of five who are protected from one ally, nine could be told two lists."""
+    parts = participants(range(9), Rules(5, 3, most_clients=5))
+    with pytest.raises(ProtocolError, match="9 clients are to sum, and a round of this experiment has 5"):
+        parts[0].deal(roster_of(parts))
+
+
+def twin_of(key: bytes, how: str) -> bytes:
+    """Another public key that agrees with everybody else's as ``key`` does: X25519 ignores the highest bit, and the
+    point 1/u differs from u by one of small order."""
+    number = int.from_bytes(key, "little")
+    return (number | 1 << 255 if how == "bit" else pow(number, -1, 2**255 - 19)).to_bytes(32, "little")
+
+
+@pytest.mark.parametrize("how", ["bit", "point"])
+def test_an_ally_that_takes_a_twin_of_another_s_key_takes_no_mask_off(how: str) -> None:
+    """Else the masks of two pairs would cancel within one upload, of which the server knows the seed later."""
+    parts = participants(range(3), Rules(3, 3))
+    victim, between, ally = 0, 1, 2
+    keys = dict(roster_of(parts).keys)
+    theirs = replace(keys[ally], masking=twin_of(keys[victim].masking, how))
+    signature = people(range(3))[ally].sign(statement_of_keys(ABOUT, ally, theirs))
+    keys[ally] = parts[ally].public_keys = replace(theirs, signature=signature)
+    roster = Roster(b"made up", keys)
+    deals = {client: part.deal(roster) for client, part in parts.items()}
+    cells, _ = cells_of(range(3), np.full((1, 1), 7, dtype=np.uint64), np.array([4]))
+    inbox = {peer: deals[peer].sealed[between] for peer in (victim, ally)}
+    values = np.arange(4, dtype=np.uint32)
+    masked = parts[between].mask(inbox, values, cells)
+    own = np.zeros(4, dtype=np.uint32)
+    everywhere = Places(np.array([4]), np.array([True]))
+    add(own, everywhere, ChaCha20Stream(mask_key(parts[between]._first_seed)))
+    assert not np.array_equal(masked - own, values)
+
+
+KEYS = PublicKeys(bytes(32), bytes([1] * 32), bytes([2] * 32), b"a certificate")
+
+
+def test_what_is_signed_says_all_that_it_is_about() -> None:
+    def of_keys(about: bytes = b"about", client: int = 1, keys: PublicKeys = KEYS) -> bytes:
+        return statement_of_keys(about, client, keys)
+
+    def of_list(context: bytes = b"sum", part: bytes = KEYS.part, sharers: str = "123", left: str = "12") -> bytes:
+        roster = Roster(context, {1: replace(KEYS, part=part)})
+        return statement_of_survivors(roster, map(int, sharers), map(int, left))
+
+    other = bytes([9] * 32)
+    told = [
+        of_keys(), of_keys(about=b"another"), of_keys(client=2), of_keys(keys=replace(KEYS, sealing=other)),
+        of_keys(keys=replace(KEYS, masking=other)), of_keys(keys=replace(KEYS, part=other)),
+        of_list(), of_list(context=b"another"), of_list(part=other), of_list(sharers="1234"), of_list(left="123"),
+        of_list(sharers="12", left="123"),
+    ]  # fmt: skip
+    assert len(set(told)) == len(told)
+    assert len({statement[:60] for statement in (of_keys(), of_list())}) == 2
