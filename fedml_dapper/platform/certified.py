@@ -29,7 +29,10 @@ class CertifiedWitness:
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
         self._config = config
         self._known = known
-        self._authorities = x509.load_pem_x509_certificates(credentials.authority)
+        trusted = x509.load_pem_x509_certificates(credentials.authority)
+        self._authorities = [found for found in trusted if _is_authority(found)]
+        if not self._authorities:
+            raise ConfigError(f"{config.certificates / 'ca.pem'}: no certificate in it is an authority's (CA:TRUE)")
 
     def check(self, client: int, certificate: bytes, statement: bytes, signature: bytes) -> None:
         """As ``secure_sum.Witness`` asks; ``certificate`` is DER."""
@@ -37,7 +40,7 @@ class CertifiedWitness:
         try:
             found = x509.load_der_x509_certificate(certificate)
             self._check_issued(found)
-        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise ProtocolError(
                 f"client {client}: the certificate that it is said to have is none of this federation's authority"
             ) from error
@@ -104,6 +107,13 @@ class IdentityFiles:
         self._credentials.renew()
         known = None if self._known is None else self._known.read()
         return CertifiedIdentity(self._config, self._credentials.current, known)
+
+
+def _is_authority(found: x509.Certificate) -> bool:
+    try:
+        return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def _verify(key: object, signature: bytes, statement: bytes) -> None:

@@ -102,6 +102,9 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
 
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
         downlink, memory = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        if msg_params.get(MEASURE) and self._sums is not None:
+            LOGGER.warning("asked how a model does on this silo's samples, which is not told where sums are secret")
+            return
         if msg_params.get(MEASURE):
             self._measure(downlink, msg_params.get(TICKET))
             return
@@ -167,9 +170,15 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
 
     def handle_sum(self, msg_params: Message) -> None:
         """A step of the sum that the latest upload is for."""
-        assert self._sums is not None
+        if self._sums is None:
+            return
+        try:
+            answer = self._sums.answer(msg_params.get(SUM))
+        except ProtocolError as error:
+            LOGGER.warning("what the server says is no step of a sum, and is not answered: %s", one_line(str(error)))
+            return
         message = Message(SUM, self.rank, 0)
-        message.add_params(SUM, self._sums.answer(msg_params.get(SUM)))
+        message.add_params(SUM, answer)
         self._send_until_heard(message)
 
     def _measure(self, downlink: Downlink, ticket: str) -> None:

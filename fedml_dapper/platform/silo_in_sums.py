@@ -73,7 +73,7 @@ class SiloInSums:
 
     def answer(self, data: Any) -> bytes:
         """To a step of the sum that the latest upload is for. Raises :class:`ProtocolError` for what is no step."""
-        asked = self._codec.decode(data)
+        asked = self._codec.decode(data if isinstance(data, bytes) else b"")
         if self._masked is None:
             reason = Declined("it was started again, or has told all that it tells in this round")
             told = SumMessage(asked.round, asked.client_id, asked.sum_id, reason)

@@ -109,3 +109,23 @@ def test_a_silo_sums_with_the_certificates_that_it_knows(
     assert "the list of members is of no use, the one before still counts" in caplog.text
     with pytest.raises(ConfigError, match="not a list of members"):
         IdentityFiles(config, 2, known)
+
+
+def test_a_silo_s_certificate_among_the_authorities_makes_it_none(
+    config: SecureGrpcConfig, silo_1: CertifiedIdentity
+) -> None:
+    own = read_credentials(config, 2)
+    CertifiedWitness(config, replace(own, authority=own.certificate + own.authority)).check(
+        0, silo_1.certificate, b"a list", silo_1.sign(b"a list")
+    )
+    with pytest.raises(ConfigError, match="no certificate in it is an authority's"):
+        CertifiedWitness(config, replace(own, authority=own.certificate))
+
+
+def test_a_certificate_of_no_known_version_is_none(config: SecureGrpcConfig, silo_1: CertifiedIdentity) -> None:
+    """Which cryptography says by an error of its own."""
+    odd = silo_1.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x53", 1)
+    assert odd != silo_1.certificate
+    witness = CertifiedWitness(config, read_credentials(config, 2))
+    with pytest.raises(ProtocolError, match="client 0: the certificate that it is said to have is none of this"):
+        witness.check(0, odd, b"a list", silo_1.sign(b"a list"))

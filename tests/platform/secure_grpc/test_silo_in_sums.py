@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
 from fedml_dapper.credentials import read_credentials
+from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import (
     Agreement,
     ClientSide,
@@ -21,7 +22,7 @@ from fedml_dapper.federation import (
     SumMessage,
     build_experiment,
 )
-from fedml_dapper.federation.sum_wire import Consent, Inbox, Ready, Survivors
+from fedml_dapper.federation.sum_wire import Agreed, Inbox, Ready, Survivors
 from fedml_dapper.platform.certified import CertifiedWitness
 from fedml_dapper.platform.silo_in_sums import SiloInSums
 
@@ -62,8 +63,8 @@ class LyingServer:
     def call_it(self, digest: str) -> None:
         self.agreement._digests = dict.fromkeys(self.agreement._digests, digest)
 
-    def ask(self, members: Iterable[int], after_consent: SumMessage | None = None) -> SumExchange:
-        """A sum in which all others than ``members`` seem to drop out."""
+    def ask(self, members: Iterable[int], ends_signed: bool = False) -> SumExchange:
+        """A sum in which all others than ``members`` seem to drop out; over once its list is signed, if need be."""
         ready = {}
         for client, silo in enumerate(self.silos):
             downlink = self.server.downlink(client)
@@ -85,15 +86,13 @@ class LyingServer:
         exchange = SumExchange(ROUND, ready, plans, problem.layout, rules, self.codec, witness)
         told = exchange.beginning()
         while not exchange.is_over:
+            if ends_signed and any(isinstance(message.content, Agreed) for message in told):
+                return exchange
             for message in told:
                 if isinstance(message.content, Inbox) and message.client_id not in members:
                     continue
                 silo = self.silos[message.client_id]
-                answer = self.codec.decode(silo.answer(self.codec.encode(message)))
-                exchange.take(answer)
-                if after_consent is not None and isinstance(answer.content, Consent):
-                    asked = replace(after_consent, client_id=message.client_id, sum_id=message.sum_id)
-                    silo.answer(self.codec.encode(asked))
+                exchange.take(self.codec.decode(silo.answer(self.codec.encode(message))))
             exchange.time_is_over()
             told = exchange.go_on() if exchange.can_go_on else []
         return exchange
@@ -118,7 +117,17 @@ def test_a_message_of_an_earlier_round_does_not_make_a_silo_forget_what_it_signe
     experiment: Experiment, tmp_path: Path
 ) -> None:
     server = LyingServer(experiment, tmp_path / "silos")
-    assert server.ask(range(4), SumMessage(1, 0, "", Survivors((0,)))).opened is not None
+    server.ask(range(4), ends_signed=True)
+    for client, silo in enumerate(server.silos):
+        silo.answer(server.codec.encode(SumMessage(1, client, "", Survivors((0,)))))
     second = server.ask(range(3))
     assert second.opened is None
     assert second.void == "0 clients are there, and the threshold is 3"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("said", [None, "a text", b"", b"garbage" * 9])
+def test_what_is_no_message_of_a_sum_is_told_by_one_error(experiment: Experiment, tmp_path: Path, said: object) -> None:
+    server = LyingServer(experiment, tmp_path / "silos")
+    with pytest.raises(ProtocolError):
+        server.silos[0].answer(said)
