@@ -18,7 +18,9 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import SHIPPED, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger, simulate
+from fedml_dapper.federation.records import RoundSeconds
 from fedml_dapper.federation.virtual_time import VirtualTime
+from fedml_dapper.methods import ServerState
 
 SettingsFactory = Callable[..., Settings]
 FLEET = {"devices": ["raspberry_pi_5", "phone_low"], "network": "flash_p50", "round_s": 60}
@@ -181,13 +183,15 @@ def test_a_round_that_too_few_finish_says_who_was_nearest(tiny_settings: Setting
 
 def test_clients_that_quarantine_keeps_away_are_not_the_clock_s_matter(tiny_settings: SettingsFactory) -> None:
     experiment = build_experiment(tiny_settings(*TINY, fleet(), "min_clients_per_round=5"))
-    virtual = VirtualTime(experiment)
-    virtual.open(1, None, [3, 4])  # all of them are in time
-    found = virtual.close(None, refused={4}, kept=())
+    assert experiment.clock is not None
+    virtual = VirtualTime(experiment, experiment.clock, ServerState(0, {}, experiment.profiles))
+    record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=0, evaluation=0))
+    virtual.opening([3, 4])  # all of them are in time
+    found = virtual.closed(record.model_copy(update={"refused": {4: "it does not fit"}})).clock
     assert found is not None
     assert [(one.client, one.outcome) for one in found.clients] == [(3, "in time"), (4, "refused")]
-    virtual.open(1, None, [])
-    nobody = virtual.close(None, refused=(), kept=())
+    virtual.opening([])
+    nobody = virtual.closed(record).clock
     assert nobody is not None
     assert nobody.round_s == 0
 
