@@ -9,6 +9,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -43,7 +44,7 @@ def ending_in_order(program: str) -> Iterator[None]:
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
     signal.signal(signal.SIGALRM, _leave_as(program))
-    _answer_with(_interrupting(os.getpid()))
+    _answer_with(_interrupt)
     try:
         with undisguised():
             yield
@@ -74,7 +75,7 @@ def undisguised() -> Iterator[None]:
 def take_time() -> None:
     """An interruption has been dealt with, and what follows may take long; the next one counts as the first."""
     signal.alarm(0)
-    _answer_with(_interrupting(os.getpid()))
+    _answer_with(_interrupt)
 
 
 def hurry() -> None:
@@ -98,17 +99,11 @@ def _is_pending() -> bool:
     return any(signal.getsignal(number) is disregard for number in _SIGNALS)
 
 
-def _interrupting(process: int) -> Callable[[int, FrameType | None], None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        if _importing(frame):
-            signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
-        hurry()
-        raise Interruption
-
-    return interrupt
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    if _importing(frame):
+        signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
+    hurry()
+    raise Interruption
 
 
 def _importing(frame: FrameType | None) -> bool:
@@ -136,3 +131,38 @@ def _answer_with(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # whoever started us in the background wants it so
             signal.signal(number, handler)
+
+
+class _Forking(threading.local):
+    """What of the two signals a thread had blocked before it forks."""
+
+    blocked: set[int] | None = None
+
+
+_FORKING = _Forking()
+
+
+def _hold_back() -> None:
+    """A child forgets, in its first moments, a signal that a handler in Python was to answer. It waits till then."""
+    if any(_is_ours(number) for number in _SIGNALS):
+        _FORKING.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
+def _let_through() -> None:
+    if _FORKING.blocked is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _FORKING.blocked)
+        _FORKING.blocked = None
+
+
+def _leave_to_system() -> None:
+    for number in _SIGNALS:
+        if _is_ours(number):
+            signal.signal(number, signal.SIG_DFL)
+    _let_through()
+
+
+def _is_ours(number: int) -> bool:
+    return signal.getsignal(number) in (_interrupt, disregard)
+
+
+os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_leave_to_system)

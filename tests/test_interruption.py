@@ -63,6 +63,17 @@ A_POOL = """
     with multiprocessing.get_context("fork").Pool(2) as pool:
         print(pool.map(abs, [-1, 2]))
 """
+A_FORK = """
+    import os
+    ready()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            time.sleep(2)
+            os._exit(7)
+        os.kill(child, signal.SIGTERM)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 A_THREAD_HANGS = """
     threading.Thread(target=time.sleep, args=(600,)).start()
     ready()
@@ -205,6 +216,13 @@ def test_and_processes_of_a_pool_end_without_a_word(tmp_path: Path) -> None:
     process = started(A_POOL, tmp_path)
     stdout, stderr = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stdout, stderr) == (0, "[1, 2]\n", "")
+
+
+def test_a_fork_that_is_ended_in_its_first_moment_ends(tmp_path: Path) -> None:
+    """CPython forgets there what a handler of its own was to answer; so did pools wait for workers for ever."""
+    process = started(A_FORK, tmp_path)
+    stdout, stderr = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, stdout, stderr) == (0, f"{-signal.SIGTERM}\n" * 20, "")
 
 
 @pytest.mark.parametrize(
