@@ -100,7 +100,9 @@ def certified(clients: int) -> list[CertifiedIdentity]:
 def measured(kind: Plans, layout: ChannelLayout, clients: int, masking: int, threads: int) -> dict[str, Figure]:
     """One round of so many clients, on as many threads; where not all go on to ``masking``, it ends there."""
     watch, everyone, some = Watch(), list(range(clients)), list(range(masking))
-    plans, rules, identities = plans_of(kind, layout, clients), Rules(clients // 2 + 1, 2), certified(clients)
+    plans = plans_of(kind, layout, clients)
+    rules = Rules(clients // 2 + 1, 2)
+    identities = certified(clients)
     numbers = {kept: numbers_of(layout, plans[kept]) for kept in some}
 
     def begin(client: int) -> Participant:

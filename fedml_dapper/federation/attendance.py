@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedml_dapper.federation.announcement import Announcement
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.quarantine import Quarantine, Standing
+from fedml_dapper.federation.quarantine import Quarantine
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.federation.round_feature import RoundFeature
 from fedml_dapper.methods import ServerState
@@ -17,14 +17,15 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Attendance:
-    """Keeps ``state.profiles`` as the roster has them."""
+    """Chooses clients, and keeps ``state.profiles`` as the roster has them."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
         self._method = experiment.method
         self._roster = experiment.roster
         self._seed = experiment.settings.common_args.random_seed
         self._wanted = experiment.settings.train_args.client_num_per_round
-        self._quarantine = Quarantine(experiment.settings.dapper_args.defence)
+        self.quarantine = Quarantine(experiment.settings.dapper_args.defence)
+        """Who is left out for what was refused, or by an operator."""
         self._state = state
         self.quarantined: tuple[int, ...] = ()
         """Clients that were chosen for the last round, and left out of it."""
@@ -38,7 +39,7 @@ class Attendance:
         round_ = self._state.round + 1
         if self._roster.varies:
             self._state.profiles = self._roster.profiles(round_)
-        self.quarantined = tuple(client_id for client_id in chosen if self._quarantine.holds(client_id, round_))
+        self.quarantined = tuple(client_id for client_id in chosen if self.quarantine.holds(client_id, round_))
         return [client_id for client_id in chosen if client_id not in self.quarantined]
 
     def _choose(self, features: Iterable[RoundFeature]) -> list[int]:
@@ -77,32 +78,15 @@ class Attendance:
 
     def strike(self, client_id: int) -> None:
         """An upload of the client was refused in the open round."""
-        if self._quarantine.strike(client_id, self._state.round + 1):
-            last = self.standing.out_until[client_id]
+        if self.quarantine.strike(client_id, self._state.round + 1):
+            last = self.quarantine.standing.out_until[client_id]
             LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
-
-    def evict(self, client_id: int) -> None:
-        """Leave the client out of all rounds to come, until :meth:`lift`."""
-        self._quarantine.evict(client_id)
 
     def lift(self, client_id: int) -> bool:
         """Let a client in quarantine, or evicted, take part from the next round on; False where it is neither."""
-        return self._quarantine.lift(client_id, self._state.round + 1)
-
-    def is_evicted(self, client_id: int) -> bool:
-        """Whether only :meth:`lift` lets the client in again."""
-        return self._quarantine.is_evicted(client_id)
+        return self.quarantine.lift(client_id, self._state.round + 1)
 
     @property
     def left_out(self) -> Mapping[int, int]:
         """Clients in quarantine, or evicted, and the last round in which they are."""
-        return self._quarantine.out(self._state.round + 1)
-
-    @property
-    def standing(self) -> Standing:
-        """What is remembered of refused uploads from one round to the next."""
-        return self._quarantine.standing
-
-    @standing.setter
-    def standing(self, standing: Standing) -> None:
-        self._quarantine.standing = standing
+        return self.quarantine.out(self._state.round + 1)

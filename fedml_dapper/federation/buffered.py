@@ -27,7 +27,7 @@ class Buffered(RoundFeature):
 
     @property
     def at_work(self) -> Mapping[int, int]:
-        """The round that each of them began in, by client id."""
+        """The round that each silo at work began in, by client id."""
         return {client_id: one.begun for client_id, one in self._at_work.items()}
 
     def available(self, client_ids: Sequence[int]) -> Sequence[int]:
@@ -60,7 +60,7 @@ class Buffered(RoundFeature):
         self._at_work.pop(client_id, None)
 
     def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> None:
-        """Who is left at work are those that were sent something, and have not answered."""
+        """Keep those at work that were sent a model and have not answered."""
         self._at_work = {
             client_id: self._at_work.get(client_id) or AtWork(self._opening, opened.bytes_down[client_id])
             for client_id in unfinished
@@ -71,5 +71,5 @@ class Buffered(RoundFeature):
         return record.model_copy(update={"at_work": dict(self.at_work)})
 
     def resumed(self, record: RoundRecord) -> None:
-        """Silos are sent the next round's model."""
+        """Forget who was at work: all silos are sent the next round's model."""
         self._at_work = {}

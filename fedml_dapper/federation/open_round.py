@@ -14,6 +14,8 @@ from fedml_dapper.profiling import part
 
 LOGGER = logging.getLogger(__name__)
 _REASON_LENGTH = 200
+NOTHING_USUAL = Magnitude()
+"""The size of uploads before there were any."""
 
 
 class OpenRound:
@@ -29,7 +31,7 @@ class OpenRound:
         number: int,
         aggregation: Aggregation | None = None,
         awaited: Iterable[int] = (),
-        usual: Magnitude = Magnitude(),  # noqa: B008  # frozen
+        usual: Magnitude = NOTHING_USUAL,
         record: Callable[[Upload], ClientRecord] | None = None,
         refused: Callable[[int], None] | None = None,
         is_simulation: bool = False,
@@ -49,17 +51,17 @@ class OpenRound:
         self._folded: set[int] = set()
         self._aside: set[int] = set()
         self.usual = usual
-        """The size of uploads of the round before."""
+        """How large uploads of the round before were."""
         self.magnitudes: dict[int, Magnitude] = {}
-        """Of the uploads that came, by client id."""
+        """How large each upload that came is, by client id."""
         self.records: list[ClientRecord] = []
-        """Of the uploads that were folded, in this order."""
+        """The ledger's lines of the uploads that were folded, in this order."""
         self.refused: dict[int, str] = {}
         """Clients whose upload was refused, and why."""
         self.begun: dict[int, int] = {}
-        """Where an upload counts that began in an earlier round: that one, by client id."""
+        """The earlier round that an upload began in and that counts now, by client id."""
         self.bytes_down: dict[int, int] = {}
-        """Of what each client was sent."""
+        """Bytes of the model that each client was sent, by client id."""
         self.num_downlinks: Counter[int] = Counter()
         """How often each client was sent something."""
 
@@ -75,7 +77,7 @@ class OpenRound:
         return self._aggregation
 
     def close(self) -> None:
-        """Nothing is folded any more."""
+        """End the round: nothing is folded any more."""
         self._aggregation = None
 
     def is_awaited(self, client_id: int) -> bool:

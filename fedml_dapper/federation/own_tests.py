@@ -27,7 +27,7 @@ class OwnTests:
         return self._edges.in_place_of(client_id for client_id in self._able if client_id not in at_work)
 
     def behind(self, edge: int) -> list[int]:
-        """Those that have joined with test samples and that an edge serves."""
+        """Silos that have joined with test samples and that this edge serves, by client id."""
         return self._edges.among(self._able, edge)
 
     @property
@@ -35,7 +35,7 @@ class OwnTests:
         return sorted(client_id for client_id, count in self._num_tests.items() if count)
 
     def figures(self, measurements: Mapping[int, Measurement]) -> dict[int, Figures]:
-        """Of those that measured as many samples as they said they have."""
+        """The figures of silos that measured as many samples as they said they have, by client id."""
         return {
             client_id: Figures(measurement.headline, measurement.loss)
             for client_id, measurement in measurements.items()

@@ -20,7 +20,7 @@ class PrivateRounds(RoundFeature):
         self._privacy = privacy
         self._state = state
         self._spent: PrivacySpent | None = None
-        """After the last round that was closed."""
+        """What was spent up to the last round that was closed."""
         self._uses: dict[int, int] = {}
         """How often each client of the round that closes was asked."""
 

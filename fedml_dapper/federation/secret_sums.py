@@ -34,7 +34,7 @@ class SecretSums(RoundFeature):
         self._exchange: SumExchange | None = None
         """The open round's, once nobody else can become ready."""
         self._sum: OpenedSum | None = None
-        """Of the round that closes; None where it is void."""
+        """What the round that closes came to; None where its sum is void."""
         self.opened_before = 0
         """The last round whose sum clients may have been asked to open before this server was started."""
 

@@ -24,18 +24,18 @@ class ServedEdges(RoundFeature):
         self._state = state
         self._edges: Mapping[int, EdgeArgs] = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
         self._sums: dict[int, EdgeSum] = {}
-        """Those of the open round's edges that have answered."""
+        """Sums of the open round's edges that have answered, by edge."""
         self._asked: dict[int, dict[int, ClientProfile]] = {}
         """Clients of each edge's order as they were then: a silo may say meanwhile that it holds other data."""
         self._merged: dict[int, EdgeRecord] = {}
-        """Of the round that closes, by rank."""
+        """The ledger's lines of the edges in the round that closes, by rank."""
 
     def __contains__(self, recipient: int) -> bool:
         """Whether that is no client, but an edge."""
         return recipient in self._edges
 
     def ranks_of_silos(self, edge: int) -> Sequence[int]:
-        """Of the silos that an edge serves."""
+        """The ranks of the silos that this edge serves."""
         return self._edges[edge].silos
 
     def num_behind(self, recipient: int) -> int:

@@ -196,7 +196,7 @@ class Server(Collector):
             best=replace(self._scoring.best),
             best_validation=replace(self._scoring.best_validation),
             last_record=self.last_record,
-            standing=self.attendance.standing,
+            standing=self.attendance.quarantine.standing,
             late={} if self._late is None else dict(self._late.late),
         )
 
@@ -211,7 +211,7 @@ class Server(Collector):
         self._scoring.best = checkpoint.best
         self._scoring.best_validation = checkpoint.best_validation
         self.last_record = checkpoint.last_record
-        self.attendance.standing = checkpoint.standing
+        self.attendance.quarantine.standing = checkpoint.standing
         for feature in self._features:
             feature.resumed(checkpoint.last_record)
         if self._late is not None:
@@ -225,7 +225,7 @@ class Server(Collector):
 
     def evict(self, client_id: int) -> None:
         """Go on without the client, in the open round and all later ones, until that is lifted."""
-        self.attendance.evict(client_id)
+        self.attendance.quarantine.evict(client_id)
         if self._round.is_open:
             self.give_up(client_id)
 

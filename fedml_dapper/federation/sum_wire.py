@@ -29,18 +29,16 @@ from fedml_dapper.federation.identity import Agreement, Identity
 from fedml_dapper.federation.wire import Codec, framed, unframed
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning import PruningPlan
-from fedml_dapper.secure_sum import Consent, Deal, PublicKeys, Revealed
+from fedml_dapper.secure_sum import MOST_CLIENTS, Consent, Deal, PublicKeys, Revealed
 from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES
 
 _WHOLE_NUMBERS = 2**31
-_MOST_CLIENTS = 4096
-"""In a round under masks: everybody tells something for everybody else."""
 _LONGEST_PIECE = 1 << 16
 """Bytes of a certificate, or a signature."""
 _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _ClientId = Annotated[int, Field(ge=0, lt=_WHOLE_NUMBERS)]
-_ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=_MOST_CLIENTS)]
+_ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=MOST_CLIENTS)]
 
 
 @dataclass(frozen=True)
@@ -121,13 +119,13 @@ class SumHeader(BaseModel):
     client_id: _ClientId
     sum_id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$")
     steps: int = Field(default=0, ge=0, lt=_WHOLE_NUMBERS)
-    keys: dict[_ClientId, tuple[_Hex, _Hex, _Hex]] = Field(default={}, max_length=_MOST_CLIENTS)
+    keys: dict[_ClientId, tuple[_Hex, _Hex, _Hex]] = Field(default={}, max_length=MOST_CLIENTS)
     """Of the body is each one's certificate, and its signature."""
-    plans: dict[_ClientId, _Plan] = Field(default={}, max_length=_MOST_CLIENTS)
+    plans: dict[_ClientId, _Plan] = Field(default={}, max_length=MOST_CLIENTS)
     clients: _ClientIds = ()
     """Of whom the body's pieces are, one each, of equal length where ``lengths`` say nothing."""
     lengths: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=_LONGEST_PIECE)], ...], Field(max_length=2 * _MOST_CLIENTS)
+        tuple[Annotated[int, Field(ge=0, le=_LONGEST_PIECE)], ...], Field(max_length=2 * MOST_CLIENTS)
     ] = ()
     """Of the body's pieces."""
     lost: _ClientIds = ()

@@ -22,7 +22,9 @@ class Measuring:
     def __init__(
         self, send: Callable[[int], str | None], note: Callable[[int, Any], None], ended: Callable[[], None]
     ) -> None:
-        self._send, self._note, self._ended = send, note, ended
+        self._send = send
+        self._note = note
+        self._ended = ended
         self._tickets: dict[int, str] = {}
 
     @property

@@ -114,7 +114,7 @@ class DapperServerManager(RoundManager):
         return True
 
     def _lets_join(self, process: int, message: Message) -> bool:
-        if self._server.attendance.is_evicted(process - 1):
+        if self._server.attendance.quarantine.is_evicted(process - 1):
             self._refuse_silo(process, EVICTED)
             return False
         if not self._experiment.silos_have_own_data:
@@ -361,7 +361,9 @@ class DapperServerManager(RoundManager):
         record = self._server.last_record
         round_ = server.state.round + (1 if self._phase in (Phase.TRAINING, Phase.SUMMING) else 0)
         out = {
-            self._name_of(client + 1): "evicted" if server.attendance.is_evicted(client) else f"up to round {until}"
+            self._name_of(client + 1): "evicted"
+            if server.attendance.quarantine.is_evicted(client)
+            else f"up to round {until}"
             for client, until in server.attendance.left_out.items()
         }
         return Progress(

@@ -59,7 +59,9 @@ class Steering:
                 return f"no other round is opened, and the run ends; {round_} are closed"
             case "evict":
                 client_id = self._client(order)
-                _refuse(self._server.attendance.is_evicted(client_id), f"silo-{order.silo} is evicted already")
+                _refuse(
+                    self._server.attendance.quarantine.is_evicted(client_id), f"silo-{order.silo} is evicted already"
+                )
                 self._server.evict(client_id)
                 self._manager.expel(client_id)
                 return f"silo-{order.silo} is evicted until that is lifted"

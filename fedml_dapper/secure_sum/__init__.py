@@ -9,11 +9,21 @@ be left to hide is never opened (``seeds``).
 from fedml_dapper.secure_sum.cells import Cells, cells_of
 from fedml_dapper.secure_sum.fixed_point import FixedPoint
 from fedml_dapper.secure_sum.participant import Participant
-from fedml_dapper.secure_sum.protocol import Consent, Deal, PublicKeys, Revealed, Roster, Rules, TooFewError
+from fedml_dapper.secure_sum.protocol import (
+    MOST_CLIENTS,
+    Consent,
+    Deal,
+    PublicKeys,
+    Revealed,
+    Roster,
+    Rules,
+    TooFewError,
+)
 from fedml_dapper.secure_sum.signatures import Identity, Witness
 from fedml_dapper.secure_sum.summation import Opened, Summation
 
 __all__ = [
+    "MOST_CLIENTS",
     "Cells",
     "Consent",
     "Deal",

@@ -14,6 +14,10 @@ class TooFewError(ProtocolError):
     """So few clients are left that nothing can be opened: the round is void."""
 
 
+MOST_CLIENTS = 4096
+"""In any sum: everybody tells something for everybody else."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """What every client goes by, whatever its server says."""
@@ -24,8 +28,8 @@ class Rules:
     min_holders: int
     """A coordinate with fewer survivors is never opened; with fewer senders, never sent. At least 2."""
 
-    most_clients: int = 4096
-    """Of a round: with more, the threshold would be a smaller part of them."""
+    most_clients: int = MOST_CLIENTS
+    """Clients of a round: with more, the threshold would be a smaller part of them."""
 
     def allies(self, clients: int) -> int:
         """How many of a round's ``clients`` may be on the side of a server that lies.

@@ -198,7 +198,8 @@ class Signing(Person):
 
 
 def test_what_is_signed_is_written_down_first_and_what_cannot_be_is_not_signed() -> None:
-    server, promised = LyingServer(3, Rules(2, 2)), list[bytes]()
+    server = LyingServer(3, Rules(2, 2))
+    promised = list[bytes]()
 
     def refuse(statement: bytes) -> None:
         promised.append(statement)

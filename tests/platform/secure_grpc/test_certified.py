@@ -76,7 +76,8 @@ def test_keys_of_any_usual_kind_sign(config: SecureGrpcConfig, key: PrivateKeyTy
 
 
 def test_a_certificate_counts_while_it_is_valid(config: SecureGrpcConfig) -> None:
-    authority, key = Authority(), ed25519.Ed25519PrivateKey.generate()
+    authority = Authority()
+    key = ed25519.Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     credentials = Credentials("silo-1", authority.pem, authority.certify("silo-1", key, days=-1), pem)
     identity = CertifiedIdentity(config, credentials)

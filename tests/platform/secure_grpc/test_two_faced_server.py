@@ -63,7 +63,9 @@ def test_silos_say_what_it_told_whom_and_nothing_opens(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lie: Lie, heard: str,
 ) -> None:  # fmt: skip
     revealed: list[SumMessage] = []
-    go_on, beginning, take = SumExchange.go_on, SumExchange.beginning, SumExchange.take
+    go_on = SumExchange.go_on
+    beginning = SumExchange.beginning
+    take = SumExchange.take
 
     def hear(exchange: SumExchange, message: SumMessage) -> None:
         if isinstance(message.content, Revealed):
