@@ -171,7 +171,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def handle_sum(self, msg_params: Message) -> None:
         """A step of the sum that the latest upload is for."""
         if self._sums is None:
-            return
+            return  # this silo's file asks for no sums
         try:
             answer = self._sums.answer(msg_params.get(SUM))
         except ProtocolError as error:
