@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
@@ -23,6 +22,7 @@ from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
+from fedml_dapper.models.substitution import run_with
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
@@ -184,7 +184,7 @@ class _Run:
         given, named = arguments(self.model, example)
         with undisturbed(example), running(self.model, stack), Draws(mode.quantile) as draws:
             try:
-                output = functional_call(self.model, {**self.tensors, **copies}, given, named)
+                output = run_with(self.model, {**self.tensors, **copies}, given, named)
             except Exception:
                 self.failed = stack[-1] if stack else ""
                 raise

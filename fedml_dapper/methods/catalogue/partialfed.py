@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
@@ -43,6 +42,7 @@ from fedml_dapper.methods.contract import (
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
+from fedml_dapper.models.substitution import run_with
 from fedml_dapper.pruning import DENSE, Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 
@@ -149,7 +149,7 @@ class PartialFed(Method[PartialFedParams]):
                 for name in layer.tensors
                 if name in weights
             }
-            return self.problem.task.loss(functional_call(model, mixed, (batch.inputs,)), batch.targets)
+            return self.problem.task.loss(run_with(model, mixed, (batch.inputs,)), batch.targets)
 
         return loss
 

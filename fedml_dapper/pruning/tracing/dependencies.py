@@ -67,8 +67,9 @@ def _found(
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether every tensor is one plain layer's alone, its weight or bias."""
-    layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
+    """Whether every tensor is one plain layer's alone, its weight or bias, under one name."""
+    everything = [layer for _, layer in model.named_modules(remove_duplicate=False)]
+    layers = [layer for layer in everything if list(layer.parameters(recurse=False))]
     tensors = [id(tensor) for layer in layers for tensor in layer.parameters(recurse=False)]
     named = all(name in ("weight", "bias") for layer in layers for name, _ in layer.named_parameters(recurse=False))
     ungrouped = all(layer.groups == 1 for layer in layers if isinstance(layer, nn.Conv2d))
