@@ -152,14 +152,15 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
     """
     label = label or f"the network {type(module).__name__}"
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
-        _run(module.eval(), example, label)  # which draws their tensors, so not below
+        _run(_in_mode(module, False), example, label)  # which draws their tensors, so not below
     check_network(module, label)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         inputs = _inputs_like(example)
         probe = _probe(module, label)
-        trained, _ = _run(_probe(module, label).train(), inputs, label)
-        outputs, calls = _run(probe.eval(), inputs, label)
+        trained, _ = _run(_in_mode(_probe(module, label), True), inputs, label)
+        outputs, calls = _run(_in_mode(probe, False), inputs, label)
+        _check_tensors(module, probe, label)
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
         with torch.random.fork_rng(devices=[]):
@@ -180,6 +181,25 @@ def _probe(module: nn.Module, label: str) -> nn.Module:
         if isinstance(layer, nn.Linear):
             layer.requires_grad_(True)
     return probe
+
+
+def _in_mode(module: nn.Module, training: bool) -> nn.Module:
+    """``module`` in this mode; overrides of ``train`` often return nothing."""
+    module.train(training)
+    return module
+
+
+def _check_tensors(module: nn.Module, probe: nn.Module, label: str) -> None:
+    """Raises :class:`ConfigError` where nothing of ``module`` can be trained, and where ``probe``, a copy that has run,
+    holds tensors that were not there before: server and clients would hold different ones."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError(f"{label} has no parameter that is trained; give one requires_grad=True")
+    made = sorted(probe.state_dict().keys() - module.state_dict().keys())
+    if made:
+        raise ConfigError(
+            f"{label}: `{made[0]}` is made in its forward pass, so that a network that has not run lacks it; make it in"
+            " __init__, or register a buffer with persistent=False"
+        )
 
 
 def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[str]]:
@@ -275,9 +295,13 @@ def _tail_of(probe: AdoptedBackbone, inputs: Inputs) -> Tail | None:
     representations, outputs = probe.both(inputs)
     if representations.dim() != 2 or outputs.dim() != 2:
         return None
+    if representations.dtype != predictor.weight.dtype:
+        return None  # as within torch.autocast
     logits = predictor(representations)
+    if logits.dtype != outputs.dtype or logits.shape != outputs.shape:
+        return None
     for tail in (_nothing, _log_softmax):
-        if logits.shape == outputs.shape and torch.allclose(tail(logits), outputs, rtol=1e-5, atol=1e-6):
+        if torch.allclose(tail(logits), outputs, rtol=1e-5, atol=1e-6):
             return tail
     return None
 
