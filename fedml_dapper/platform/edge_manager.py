@@ -138,7 +138,7 @@ class DapperEdgeManager(RoundManager):
             if not self._owed_by(process):
                 self._send_next(process)
             self._close_if_complete()
-        elif not self._announced and self._online == self._processes:
+        elif not self._announced and not self._callers.missing:
             self.set_deadline(None)
             self._announce()
 
@@ -175,7 +175,7 @@ class DapperEdgeManager(RoundManager):
                 return  # of an earlier life
             raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
         self._held.pop(int(silo), None)
-        self._online.discard(int(silo))
+        self._callers.lost(int(silo))
         self._refuse_silo(int(silo), str(msg_params.get(REFUSED)))
 
     def handle_order(self, msg_params: Message) -> None:
@@ -206,7 +206,7 @@ class DapperEdgeManager(RoundManager):
             self._note_silent()
             self._close()
         elif not self._announced:
-            LOGGER.warning("starting without silos %s", sorted(self._processes - self._online))
+            LOGGER.warning("starting without silos %s", self._callers.missing)
             self._announce()
 
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -22,6 +21,7 @@ from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
+from fedml_dapper.platform.callers import Arrival, Callers
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
@@ -34,8 +34,6 @@ from fedml_dapper.platform.transports import open_audit_log, open_monitor, reaso
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
 """How long those who called may take to confirm the end of the run, or to come and hear of it."""
-MAX_STARTS = 3
-"""How often a process may be started again in one round, and be sent the round's model once more."""
 POST_SECONDS = 0.2
 """How often the status is posted at most."""
 
@@ -66,22 +64,12 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._collector = collector
         self._experiment = experiment
         self._codec = codec
-        self._processes = frozenset(processes)
-        self._online: set[int] = set()
-        self._said_goodbye: set[int] = set()
+        self._callers = Callers(processes)
         self._dispatch: Dispatch = Silos()
         self._sent: dict[int, str] = {}
         """Those who were sent the round's model or are at work since an earlier one, and the ticket that came with what
         they were sent."""
         self._silent: set[int] = set()
-        self._lives: dict[int, str] = {}
-        """The clients', by process."""
-        self._asking: dict[int, str] = {}
-        """The lives in which processes said last that they are there."""
-        self._schemas: dict[int, int] = {}
-        """In which processes are spoken to."""
-        self._starts: Counter[int] = Counter()
-        """How often processes were started again since the round began."""
         self._measuring: Measuring | None = None
         """While silos measure a model."""
         self._phase = Phase.WAITING
@@ -143,53 +131,49 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             return
         self._greeted = True
         self.set_deadline(seconds)
-        asked = sorted(self._processes)
+        asked = sorted(self._callers.expected)
         missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
         if missing:
             LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
-        self._asking[process] = str(msg_params.get(LIFE))
+        life = str(msg_params.get(LIFE))
+        self._callers.heard(process, life)
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
-            self._said_goodbye.add(process)
-            if self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
-                self.stop()
+            self._callers.went_home(process)
+            self._stop_if_all_left()
         elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
-            self._online.add(process)
-            is_first = process not in self._lives
-            again = self._note_life(process, str(msg_params.get(LIFE)))
-            if is_first or again:
+            arrival = self._callers.arrived(process, life)
+            again = arrival is Arrival.RESTARTED
+            if again:
+                self._forget_what_was_sent(process)
+            if arrival is not Arrival.STILL_HERE:
                 self._audit.record("joined", self._name_of(process), started_again=int(again))
             self._is_there(process, again)
 
     def _understands(self, process: int, message: Message) -> bool:
         """Whether a process is of a version that takes part with ours; if not, it hears who is to upgrade."""
         try:
-            self._schemas[process] = schema_for(message)
+            self._callers.schemas[process] = schema_for(message)
         except ProtocolError as error:
             self._refuse_silo(process, str(error))
             return False
         return True
 
-    def _note_life(self, process: int, life: str) -> bool:
-        """Whether the process was started again. It knows nothing then of what its earlier life was sent."""
-        if self._lives.setdefault(process, life) == life:
-            return False
-        self._lives[process] = life
-        self._starts[process] += 1
+    def _forget_what_was_sent(self, process: int) -> None:
+        """A process that was started again knows nothing of what its earlier life was sent."""
         for client_id in reversed(self._owed_by(process)):
             del self._sent[client_id]
             if client_id in self._collector.at_work:
                 LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
                 self._collector.give_up(client_id)
-            elif self._starts[process] > MAX_STARTS:
+            elif self._callers.starts_too_often(process):
                 LOGGER.warning("client %d was started again too often; the round goes on without it", client_id)
                 self._collector.give_up(client_id)
             else:
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
                 self._dispatch.give_back(client_id)
-        return True
 
     def handle_cut_off(self, msg_params: Message) -> None:
         """A process may no longer call."""
@@ -208,7 +192,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _let_go(self, process: int) -> None:
         """The open round goes on without what the process owes."""
-        self._online.discard(process)
+        self._callers.lost(process)
         for client_id in self._owed_by(process):
             del self._sent[client_id]
             self._collector.give_up(client_id)
@@ -216,8 +200,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._measuring.lose(process - 1)
         elif self._phase is Phase.TRAINING:
             self._close_if_complete()
-        elif self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
-            self.stop()
+        else:
+            self._stop_if_all_left()
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
         """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
@@ -226,9 +210,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
         if through is None:
-            message.add_params(
-                LIFE, self._asking.get(process)
-            )  # it may reach the silo's next life, which may be let in
+            # what is said may reach the silo's next life, which may be let in
+            message.add_params(LIFE, self._callers.last_heard_life(process))
         else:
             message.add_params(SILO, process)
         self._send(message)
@@ -237,17 +220,17 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _begin(self, recipients: Sequence[int]) -> None:
         """Send everybody what the round starts from."""
-        self._starts.clear()
+        self._callers.begin_round()
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
         self._dispatch.begin(recipients)
         self._enter(Phase.TRAINING)
         self.set_deadline(self._round_seconds)
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             self._send_next(process)
 
     def _send_next(self, process: int) -> None:
         """Send the process its next client's downlink, if it is there to take it."""
-        client_id = self._dispatch.take(process) if process in self._online else None
+        client_id = self._dispatch.take(process) if process in self._callers.online else None
         if client_id is None:
             return
         message = self._model_for(client_id)
@@ -255,7 +238,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._sent[client_id] = message.get(TICKET)
         else:
             self._dispatch.give_back(client_id)
-            self._online.discard(process)
+            self._callers.lost(process)
             LOGGER.warning("the round goes on without client %d", client_id)
 
     def _model_for(self, client_id: int) -> Message:
@@ -273,7 +256,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         memories = self._collector.memories
         travels = self._collector.holds_memories
         memory = memories.get(client_id, Memory()) if travels else None
-        schema = self._schemas[self._process_of(client_id)]
+        schema = self._callers.schemas[self._process_of(client_id)]
         return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
@@ -315,7 +298,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return message.client_id, lambda: self._collector.receive(message)
 
     def _close_if_complete(self) -> None:
-        reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._online)}
+        reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._callers.online)}
         awaited = (self._sent.keys() | reachable) - self._collector.refused.keys() - self._silent
         if self._phase is Phase.TRAINING and self._is_complete(self._collector.answered(), awaited):
             self._close()
@@ -328,9 +311,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _begin_measuring(self, recipients: Sequence[int]) -> bool:
         """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
-        self._starts.clear()
+        self._callers.begin_round()
         measuring = Measuring(self._send_to_measure, self._note_measured, self._end_measuring)
-        there = [client_id for client_id in recipients if self._process_of(client_id) in self._online]
+        there = [client_id for client_id in recipients if self._process_of(client_id) in self._callers.online]
         is_begun = measuring.begin(there)
         self.set_deadline(self._round_seconds)
         if is_begun:
@@ -343,7 +326,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         message.add_params(MEASURE, True)
         if self._send(message):
             return str(message.get(TICKET))
-        self._online.discard(self._process_of(client_id))
+        self._callers.lost(self._process_of(client_id))
         return None
 
     def _measure_again(self, process: int) -> None:
@@ -351,7 +334,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         client_id = process - 1
         if self._measuring is None or client_id not in self._measuring.awaited:
             return
-        if self._starts[process] > MAX_STARTS:
+        if self._callers.starts_too_often(process):
             LOGGER.warning("client %d was started again too often; it measures nothing", client_id)
             self._measuring.lose(client_id)
         else:
@@ -390,8 +373,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             groups |= {"upload refused": self._collector.refused, "answered": self._collector.answered()}
             groups |= {"silent": self._silent, "at work": self._sent}
         found = {}
-        for process in sorted(self._processes):
-            at_rest = "idle" if process in self._online else "away"
+        for process in sorted(self._callers.expected):
+            at_rest = "idle" if process in self._callers.online else "away"
             standings = (standing for standing, clients in groups.items() if process - 1 in clients)
             found[self._name_of(process)] = next(standings, at_rest)
         return found
@@ -408,10 +391,13 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         """Send everybody home."""
         self._enter(Phase.LEAVING)
         self.set_deadline(GOODBYE_SECONDS)
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
-                self._said_goodbye.add(process)
-        if self._said_goodbye >= self._online:
+                self._callers.went_home(process)
+        self._stop_if_all_left()
+
+    def _stop_if_all_left(self) -> None:
+        if self._phase is Phase.LEAVING and self._callers.everybody_left:
             self.stop()
 
     def _send(self, message: Message) -> bool:
@@ -419,7 +405,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self.send_message(message)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
             rank = int(message.get_receiver_id())
-            if rank in self._lives:  # it was there
+            if self._callers.was_here(rank):
                 LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
             return False
         return True

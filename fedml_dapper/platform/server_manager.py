@@ -108,7 +108,7 @@ class DapperServerManager(RoundManager):
     def _understands(self, process: int, message: Message) -> bool:
         if not super()._understands(process, message):
             return False
-        if self._experiment.sums_in_secret and self._schemas[process] < FIRST_WITH_SUMS:
+        if self._experiment.sums_in_secret and self._callers.schemas[process] < FIRST_WITH_SUMS:
             self._refuse_silo(process, "this run sums under masks, which its version of fedml_dapper cannot: upgrade")
             return False
         return True
@@ -159,7 +159,7 @@ class DapperServerManager(RoundManager):
             if not self._owed_by(process):
                 self._send_next(process)  # back from a restart, or late; some say twice that they are there
             self._close_if_complete()
-        elif self._phase is not Phase.LEAVING and self._online == self._processes:
+        elif self._phase is not Phase.LEAVING and not self._callers.missing:
             self._open_round_or_leave()
 
     # A round
@@ -190,7 +190,7 @@ class DapperServerManager(RoundManager):
 
     def _payload_for(self, client_id: int) -> bytes:
         if client_id in self._server.edges:
-            return self._edge_codec.encode_order(self._server.order(client_id), self._schemas[client_id + 1])
+            return self._edge_codec.encode_order(self._server.order(client_id), self._callers.schemas[client_id + 1])
         return super()._payload_for(client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
@@ -251,11 +251,11 @@ class DapperServerManager(RoundManager):
             self._close()
 
     def _start_without_the_missing(self) -> None:
-        missing = sorted(self._processes - self._online)
+        missing = self._callers.missing
         minimum = self._experiment.settings.dapper_args.min_clients_per_round
-        if sum(self._server.edges.num_behind(process - 1) for process in self._online) < minimum:
+        if sum(self._server.edges.num_behind(process - 1) for process in self._callers.online) < minimum:
             self._give_up(
-                f"{len(self._online)} of {len(self._processes)} client processes came online within"
+                f"{len(self._callers.online)} of {len(self._callers.expected)} client processes came online within"
                 f" {self._join_seconds:g} s; missing ranks: {missing}. Are they started with the same addresses?"
             )
         LOGGER.warning("starting without ranks %s, which did not come online within %g s", missing, self._join_seconds)
@@ -384,7 +384,7 @@ class DapperServerManager(RoundManager):
         super()._leave()
 
     def _give_up(self, reason: str) -> None:
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process))
         raise DapperError(reason)
 
