@@ -1,4 +1,4 @@
-"""What happens in a round: server, client, records, ledger, checkpoints."""
+"""Rounds of federated learning: server, clients, messages, ledger, checkpoints."""
 
 from typing import TYPE_CHECKING
 
