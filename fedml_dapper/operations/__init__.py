@@ -1,4 +1,4 @@
-"""Running a federation day and night: who may take part, what happened, how it goes, and what an operator may do."""
+"""Operation of a long-running federation: list of members, audit log, status, metrics and operators' orders."""
 
 from fedml_dapper.operations.allowance import Allowance
 from fedml_dapper.operations.audit_log import AuditLog
