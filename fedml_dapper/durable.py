@@ -28,7 +28,7 @@ def written_whole(path: Path) -> Iterator[Path]:
     with explained(path), scratch_folder(path.parent) as scratch:
         yield scratch / path.name
         (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
-        _flush(scratch / path.name)
+        _flush(scratch / path.name)  # the content before the name, or a crash could leave an empty file under it
         (scratch / path.name).replace(path)
         _flush(path.parent)
 

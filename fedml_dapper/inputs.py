@@ -35,11 +35,7 @@ def tensors_of(inputs: Inputs) -> tuple[Tensor, ...]:
 
 
 def one_tensor(inputs: Inputs) -> Tensor:
-    """Return ``inputs`` that consist of one tensor.
-
-    Raises:
-        DataError: They consist of several.
-    """
+    """Return ``inputs`` that are one tensor; raise :class:`DataError` where they are several."""
     if not isinstance(inputs, Tensor):
         raise DataError(f"one tensor is needed as input, and these are {len(inputs)}; choose another network or method")
     return inputs

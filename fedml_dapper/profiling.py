@@ -51,7 +51,7 @@ class Profiler:
         self._charge()
         self._running.pop()
 
-    def hears(self) -> bool:
+    def measures_here(self) -> bool:
         """Return whether the profiler measures the present thread."""
         return threading.get_ident() == self._thread
 
@@ -71,7 +71,7 @@ _profiler: Profiler | None = None
 def part(name: Part) -> Iterator[None]:
     """Mark a block, or a decorated function, as the part ``name``."""
     profiler = _profiler
-    if profiler is None or not profiler.hears():
+    if profiler is None or not profiler.measures_here():
         yield
         return
     profiler.enter(name)
@@ -105,13 +105,13 @@ def waiting() -> Iterator[None]:
     try:
         yield
     finally:
-        if _profiler is not None and _profiler.hears():
+        if _profiler is not None and _profiler.measures_here():
             _profiler.elsewhere -= time.perf_counter() - started
 
 
 def worked_apart(seconds: float, parts: Mapping[Part, float]) -> None:
     """Count ``seconds`` that another process worked for this one, with those that its profiler measured by part."""
-    if _profiler is not None and _profiler.hears():
+    if _profiler is not None and _profiler.measures_here():
         _profiler.elsewhere += seconds
         for name, spent in parts.items():
             _profiler.seconds[name] += spent

@@ -57,11 +57,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._built_in)
 
     def find(self, name: str) -> T:
-        """Return the object that ``name`` stands for.
-
-        Raises:
-            ConfigError: There is none, or it cannot be used.
-        """
+        """Return the object that ``name`` stands for; raise :class:`ConfigError` where none is there or fits."""
         if name in self._built_in:
             return self._built_in[name]
         packages = installed(ENTRY_POINTS[self.key])
@@ -80,11 +76,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def load(reference: Reference, key: str) -> object:
-    """Import the object that ``reference`` names.
-
-    Raises:
-        ConfigError: It cannot be imported; the error names the setting ``key``.
-    """
+    """Import the object that ``reference`` names; raise :class:`ConfigError` for the setting ``key`` where it fails."""
     module = _module(reference, key)
     if not hasattr(module, reference.name):
         public = [name for name in vars(module) if not name.startswith("_")]

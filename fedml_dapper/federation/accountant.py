@@ -42,7 +42,7 @@ def epsilon(privacy: Privacy, uses: int) -> float:
         return inf
     from opacus.accountants.analysis import rdp  # noqa: PLC0415  # slow, and most runs do without
 
-    distance = 2 if privacy.where == "client" else 1
+    distance = 2 if privacy.where == "client" else 1  # in units of the clip
     spent = rdp.compute_rdp(q=1, noise_multiplier=privacy.noise_multiplier / distance, steps=uses, orders=list(_ORDERS))
     with catch_warnings():
         simplefilter("ignore", UserWarning)  # opacus warns where the best order is the largest; its bound holds

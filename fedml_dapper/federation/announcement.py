@@ -78,10 +78,10 @@ def read_announcement(text: object, levels: int) -> Announcement:
 
 
 def read_measurement(text: object, metric: Metric) -> Measurement:
-    """Read a measurement, whose headline is in ``metric``, from the text of a message.
+    """Read a measurement from the text of a message.
 
     Raises:
-        ProtocolError: The text is no measurement, or its headline is out of range.
+        ProtocolError: The text is no measurement, or its headline is out of the range of ``metric``.
     """
     try:
         measurement = Measurement.model_validate_json(text if isinstance(text, str) else "")

@@ -46,11 +46,12 @@ class Attendance:
     def _choose(self, features: Iterable[RoundFeature]) -> list[int]:
         profiles = self._state.profiles
         wanted = self._wanted
+        # Sorted, so that the sample follows from the seed and not from the order of a set.
         ids = [one for one in sorted(self._roster.available) if self._method.takes_part(profiles[one].level)]
         for feature in features:
             ids = list(feature.available(ids))
             wanted = feature.wanted(wanted)
-        wanted = max(0, wanted)
+        wanted = max(0, wanted)  # more clients may be at work already than are wanted
         if wanted >= len(ids):
             return ids
         stream = numpy_generator(self._seed, Stream.SAMPLING, self._state.round + 1)

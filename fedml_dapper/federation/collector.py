@@ -36,7 +36,7 @@ class Collector:
         """The open round, or the last one where none is open."""
 
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: Magnitude) -> None:
-        """Begin a round that folds the uploads of the ``awaited`` clients, ``usual`` being uploads' common size."""
+        """Begin a round that folds the uploads of the ``awaited`` clients, ``usual`` being their usual size."""
         self._round = OpenRound(
             self.state.round + 1, aggregation, awaited, usual, self._record, self._note_refusal, self.holds_memories
         )

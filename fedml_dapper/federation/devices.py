@@ -115,7 +115,7 @@ class _Fleet(ABC):
         if images is not None:
             renew_statistics(model, images, device)
         figure = evaluate(model, method.problem.task, self._tests[domain], device).headline
-        model.load_state_dict({**model.state_dict(), **before})
+        model.load_state_dict({**model.state_dict(), **before})  # the same model is tested on other domains, too
         return figure
 
 

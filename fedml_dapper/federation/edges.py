@@ -36,7 +36,7 @@ class Order:
     memory: Memory
     """What the method remembers on the server, on which downlinks may depend."""
     usual: Magnitude = field(default_factory=Magnitude)
-    """Common size of the uploads of the round before."""
+    """Usual size of the uploads of the round before."""
 
     @property
     def payload_bytes(self) -> int:

@@ -77,8 +77,8 @@ class Experiment:
     notes: tuple[str, ...]
     """What is worth knowing of data, network and plans, one line each, for the ledger."""
     sources: Mapping[str, str]
-    """Code and data from outside of this package, by the setting that names them or in whose place a program passes
-    them."""
+    """Code and data from outside of this package, by setting: what the setting names, or what a program passes in its
+    place."""
     workers: WorkerPlan
     """How many processes train the clients of a round, in a simulation of one command."""
     clock: VirtualClock | None = None
@@ -171,7 +171,7 @@ def build_experiment(
         ConfigError: Settings do not fit each other, the network or the method; the error says what to do.
         DataError: Data are missing, damaged or not what the task needs.
     """
-    check_names(settings, model is not None, data is not None)
+    check_names(settings, model is not None, data is not None)  # first, as loading data may take long
     seed = settings.common_args.random_seed
     device = device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):
@@ -379,11 +379,7 @@ def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootp
 
 
 def device_of(settings: Settings) -> torch.device:
-    """Return the device that ``settings`` choose for models and data.
-
-    Raises:
-        ConfigError: The settings ask for a GPU, and torch finds none.
-    """
+    """Return the device of models and data; raise :class:`ConfigError` where settings want a GPU and none is there."""
     if not settings.device_args.using_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():

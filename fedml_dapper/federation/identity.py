@@ -24,11 +24,7 @@ class Sender(BaseModel):
     """Version of this package; None in messages of schema 4, which do not say it."""
 
     def check(self) -> None:
-        """Check that this process understands the sender's messages.
-
-        Raises:
-            ProtocolError: It does not; the error says which side is to upgrade.
-        """
+        """Raise :class:`ProtocolError`, which says who is to upgrade, unless we understand the sender's messages."""
         check_understood(self.version or EARLIEST, self.wire_schema)
 
 
@@ -89,11 +85,7 @@ class Agreement:
         return self._settings[schema]
 
     def check(self, theirs: Identity) -> None:
-        """Check that a message is of this experiment.
-
-        Raises:
-            ProtocolError: It is of another one; the error names what differs.
-        """
+        """Raise :class:`ProtocolError`, which names what differs, for a message of another experiment."""
         theirs.check()
         difference = theirs.difference(self.identity(theirs.wire_schema))
         if difference is not None:

@@ -50,7 +50,7 @@ class LedgerWriter(RunObserver):
         if kept != content:
             with written_whole(self.path) as scratch:
                 scratch.write_bytes(kept)
-            self.run_finished()
+            self.run_finished()  # the open file, and the lock on it, are those of the file that was replaced
             self._open("ab")
 
     def round_finished(self, record: RoundRecord) -> None:

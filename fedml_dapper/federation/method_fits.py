@@ -11,11 +11,7 @@ from fedml_dapper.methods import Method
 
 
 def check_method(settings: Settings, method: Method[Any]) -> None:
-    """Check that ``method`` can do what ``settings`` ask for.
-
-    Raises:
-        ConfigError: It cannot; the error says what to choose instead.
-    """
+    """Raise :class:`ConfigError`, which says what to choose, where ``method`` cannot do what ``settings`` ask for."""
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
         raise ConfigError(

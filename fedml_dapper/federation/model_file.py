@@ -153,11 +153,7 @@ def save_model(weights: Tensors, path: Path, round_: int, origin: ModelOrigin) -
 
 
 def read_model(path: Path) -> ModelFile:
-    """Read a file that :func:`save_model` wrote.
-
-    Raises:
-        DataError: There is no file, or it is none of :func:`save_model`.
-    """
+    """Read a file of :func:`save_model`; raise :class:`DataError` where there is none, or another one."""
     if not path.is_file():
         raise DataError(
             f"no global model at {path}; a run writes it with its first checkpoint, or when it is cut short"

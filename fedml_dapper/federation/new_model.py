@@ -35,7 +35,7 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
             opened.note_refusal(client_id, reason)
         opened.records = [record for record in opened.records if record.client not in outliers]
         return f"what clients {sorted(outliers)} sent is out of all proportion"
-    weights = dict(state.weights)
+    weights = dict(state.weights)  # to go back to, since closing the aggregation writes into the state
     memory = state.memory.snapshot()
     with part("aggregation"):
         opened.aggregation.close()

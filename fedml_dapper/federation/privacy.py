@@ -57,6 +57,7 @@ def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSu
     if privacy is None:
         return SecureSums(rules, FixedPoint(largest, clients))
     share = privacy.std / sqrt(rules.min_holders - args.colluding)
+    # If no client drops out, the sum has the noise of all of them, which the code needs room for.
     code = FixedPoint(largest if privacy.clip is None else min(largest, privacy.clip), clients, share * sqrt(clients))
     return SecureSums(rules, code, ceil(share * code.scale))
 

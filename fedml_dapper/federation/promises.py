@@ -31,7 +31,7 @@ class Promises:
             raise ConfigError(f"{self._path} cannot be deleted: {error.strerror}") from error
 
     def keep(self, round_key: bytes, statement: bytes) -> None:
-        """Promise to sign no other ``statement`` in the round that ``round_key`` stands for.
+        """Promise to sign this ``statement`` alone in the round that ``round_key`` stands for.
 
         Raises:
             ProtocolError: Another statement was promised, or this one cannot be written.

@@ -26,7 +26,7 @@ class Rewind:
         It is ``memory``, or what that was before the round if the round was trained already.
         """
         first_kept = self._before[0][0] if self._before else round_
-        while self._before and self._before[-1][0] >= round_:
+        while self._before and self._before[-1][0] >= round_:  # snapshots of rounds that are repeated now
             trained, memory = self._before.pop()
             LOGGER.info("the server repeats round %d; this silo forgets what it learnt in round %d", round_, trained)
         if first_kept > round_:

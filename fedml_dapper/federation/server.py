@@ -131,6 +131,7 @@ class Server(Collector):
     def close_round(self) -> RoundRecord:
         """Aggregate the uploads that arrived, test the new global model in rounds with a test, return the record."""
         unfinished = self._round.fold_the_rest()
+        # Features come before the model: edges and secure sums fold their sums in here, or find the round void.
         found = [feature.closing(self._round, unfinished) for feature in self._features]
         void = next((reason for reason in found if reason is not None), None)
         if void is None:

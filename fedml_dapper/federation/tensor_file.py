@@ -27,21 +27,13 @@ def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> 
 
 
 def read_tensors(path: Path, noun: str) -> dict[str, Tensor]:
-    """Read all tensors of a file, which errors call a ``noun``.
-
-    Raises:
-        DataError: The file is damaged or missing.
-    """
+    """Read all tensors of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
     with _opened(path, noun) as file:
         return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def metadata_of(path: Path, noun: str) -> dict[str, str]:
-    """Read the metadata of a file, which errors call a ``noun``.
-
-    Raises:
-        DataError: The file is damaged or missing.
-    """
+    """Read the metadata of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
     with _opened(path, noun) as file:
         return dict(file.metadata() or {})
 

@@ -73,11 +73,7 @@ class UploadCheck:
                 raise ProtocolError(f"upload's `{name}` holds negative variances")
 
     def check_steps(self, server: ServerState, upload: Upload) -> None:
-        """Check that the upload's client can have made as many steps as it reports.
-
-        Raises:
-            ProtocolError: It cannot.
-        """
+        """Raise :class:`ProtocolError` where the upload's client cannot have made as many steps as it reports."""
         most = self._most_batches(server.profiles[upload.client_id])
         if upload.metrics.steps > most:
             raise ProtocolError(f"upload says {upload.metrics.steps} steps, its client makes {most} at most")

@@ -262,7 +262,7 @@ class Codec:
             bits = np.unpackbits(np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8))
         except (binascii.Error, ValueError) as error:
             raise ProtocolError(f"pruning plan of `{group}` is not a bitmap") from error
-        if len(bits) != -(-channels // 8) * 8 or bits[channels:].any():
+        if len(bits) != -(-channels // 8) * 8 or bits[channels:].any():  # padded with zeros to whole bytes
             raise ProtocolError(f"pruning plan of `{group}` is not a bitmap of {channels} channels")
         return torch.from_numpy(np.flatnonzero(bits))
 
@@ -325,7 +325,7 @@ def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
     if data[len(MAGIC) : covered] != _digest(memoryview(data)[covered:]):
         raise ProtocolError("message does not fit its checksum: it was damaged on its way, or another version sent it")
     header = data[_START : _START + size]
-    if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
+    if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:  # before parsing, which would take the memory
         raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
     try:
         return kind.model_validate_json(header), data[_START + size :]
@@ -353,11 +353,7 @@ def _check_sender(header: bytes) -> None:
 
 
 def read_tensors(body: bytes) -> dict[str, Tensor]:
-    """Read the tensors of a message by name.
-
-    Raises:
-        ProtocolError: The body is not safetensors.
-    """
+    """Read the tensors of a message by name; raise :class:`ProtocolError` for a body that is not safetensors."""
     if int.from_bytes(body[:8], "little") > MAX_HEADER_BYTES:
         raise ProtocolError("message body is not safetensors, or lists too many tensors")
     try:
@@ -367,11 +363,7 @@ def read_tensors(body: bytes) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Tensors) -> None:
-    """Check that no tensor holds infinity or NaN.
-
-    Raises:
-        ProtocolError: A tensor does.
-    """
+    """Raise :class:`ProtocolError` where a tensor holds infinity or NaN."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ProtocolError(f"message holds values that are not finite, in `{name}`")

@@ -47,11 +47,7 @@ class Certificate:
 
 @lru_cache(maxsize=1024)
 def certificate_of(pem: bytes) -> Certificate:
-    """Read the first certificate in ``pem``.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Read the first certificate in ``pem``; raise :class:`ConfigError` where there is none."""
     try:
         return Certificate.of(x509.load_pem_x509_certificate(pem))
     except ValueError as error:

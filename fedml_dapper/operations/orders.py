@@ -63,11 +63,7 @@ class Desk(Protocol):
 
 
 def read_order(request: bytes) -> Order:
-    """Parse an order.
-
-    Raises:
-        ProtocolError: The bytes are no order.
-    """
+    """Parse an order; raise :class:`ProtocolError` for other bytes."""
     if len(request) > MAX_ORDER_BYTES:
         raise ProtocolError(f"an order takes at most {MAX_ORDER_BYTES} bytes")
     try:

@@ -1,4 +1,4 @@
-"""The processes that call a server or an edge: who is there, in which life, and who has gone home."""
+"""Registry of the processes that call a server or an edge: which are online, were restarted or have left."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ MAX_STARTS = 3
 
 
 class Arrival(Enum):
-    """What it means that a process says that it is there."""
+    """Kind of a report of a process that it is online."""
 
     FIRST = auto()
-    """It was never here before."""
+    """The process was never online before."""
     RESTARTED = auto()
-    """It was started again, and knows nothing of what its earlier life was sent."""
+    """The process was started again, and knows nothing of what it was sent before."""
     STILL_HERE = auto()
-    """It says so once more, for example after its connection was cut."""
+    """The process was online already, for example before its connection was cut."""
 
 
 class Callers:
-    """What is known of each process that calls, by its rank.
+    """Registry of the processes that call, by rank.
 
-    Each start of a process is a life of its own, which the process names when it calls.
+    Each start of a process is called a life. The process draws a random number for it, and sends that when it calls.
 
     Args:
         expected: The ranks that take part in the run.
@@ -34,11 +34,14 @@ class Callers:
         self.expected = frozenset(expected)
         self.online: set[int] = set()
         self.schemas: dict[int, int] = {}
-        """The schema of messages in which a process is spoken to."""
-        self._last_words: dict[int, str] = {}
+        """Schema of the messages that each process is sent, by rank."""
+        self._last_heard: dict[int, str] = {}
+        """Life in which each process called last, by rank, whether or not it can take part."""
         self._lives: dict[int, str] = {}
+        """Life in which each process came online last, by rank."""
         self._starts: Counter[int] = Counter()
-        self._gone_home: set[int] = set()
+        """How often each process was started again since the round began."""
+        self._left: set[int] = set()
 
     @property
     def missing(self) -> list[int]:
@@ -47,19 +50,19 @@ class Callers:
 
     @property
     def everybody_left(self) -> bool:
-        """Whether all who are online have confirmed the end of the run."""
-        return self._gone_home >= self.online
+        """Whether all processes that are online have confirmed the end of the run."""
+        return self._left >= self.online
 
     def heard(self, process: int, life: str) -> None:
-        """Note in which life a process spoke last, whether or not it can take part."""
-        self._last_words[process] = life
+        """Note the life in which a process calls, whether or not it can take part."""
+        self._last_heard[process] = life
 
     def last_heard_life(self, process: int) -> str | None:
-        """The life in which a process spoke last."""
-        return self._last_words.get(process)
+        """Return the life in which a process called last; None where it never did."""
+        return self._last_heard.get(process)
 
     def arrived(self, process: int, life: str) -> Arrival:
-        """Count a process that can take part as online."""
+        """Count a process that can take part as online, and return whether that is news."""
         self.online.add(process)
         before = self._lives.get(process)
         self._lives[process] = life
@@ -71,21 +74,21 @@ class Callers:
         return Arrival.RESTARTED
 
     def was_here(self, process: int) -> bool:
-        """Whether a process was online at some time."""
+        """Return whether a process was online at some time."""
         return process in self._lives
 
     def begin_round(self) -> None:
-        """Count restarts from 0."""
+        """Count restarts from 0 again."""
         self._starts.clear()
 
     def starts_too_often(self, process: int) -> bool:
-        """Whether a process was started again more than :data:`MAX_STARTS` times since the round began."""
+        """Return whether a process was started again more than :data:`MAX_STARTS` times since the round began."""
         return self._starts[process] > MAX_STARTS
 
     def lost(self, process: int) -> None:
-        """A process cannot be reached, or may no longer call."""
+        """Note that a process cannot be reached, or may no longer call."""
         self.online.discard(process)
 
     def went_home(self, process: int) -> None:
-        """A process has confirmed the end of the run, or cannot be told of it."""
-        self._gone_home.add(process)
+        """Note that a process has confirmed the end of the run, or cannot be told of it."""
+        self._left.add(process)

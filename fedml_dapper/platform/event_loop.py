@@ -108,6 +108,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
             LOGGER.warning(text, *values)
 
     def _turn(self) -> None:
+        # Half a second at most, so that the loop soon notices that the transport has failed.
         wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
         try:
             message_type, message = self._events.get(timeout=wait)

@@ -40,7 +40,7 @@ class Measuring:
             self._send_to(client_id)
         return bool(self._tickets)
 
-    def hear(self, client_id: int, ticket: Any, answer: Any) -> bool:
+    def take_answer(self, client_id: int, ticket: Any, answer: Any) -> bool:
         """Take a client's answer; return whether it was awaited."""
         if self._tickets.get(client_id) != ticket or ticket is None:
             return False

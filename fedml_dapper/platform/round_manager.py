@@ -1,4 +1,4 @@
-"""An open round across processes, as a server and an edge run it: who is there, who was sent what, who is owed."""
+"""Base class of the managers of server and edge: a round whose clients are in other processes."""
 
 from __future__ import annotations
 
@@ -33,25 +33,42 @@ from fedml_dapper.platform.transports import open_audit_log, open_monitor, reaso
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
-"""How long those who called may take to confirm the end of the run, or to come and hear of it."""
+"""How long processes may take to confirm the end of the run, or to come online and be told of it."""
 POST_SECONDS = 0.2
-"""How often the status is posted at most."""
+"""Shortest time between two posts of the status."""
 
 
 class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
-    """Sends what a round starts from, and takes what comes back, by the rules that protect a round.
+    """Sends each client what a round starts from, and collects the uploads.
 
-    A process that was started again is sent the round's model once more. An upload counts only if it answers what its
-    client was sent last, which its ticket shows. A client that let a round pass is still sent the next, but no longer
-    waited for until it answers again. ``processes`` are the ranks of those that call this one, of rank ``rank``;
-    ``connect`` makes what they dial, once there is where to write down who called.
+    Three rules protect a round. A process that was started again is sent the round's model once more. An upload counts
+    only if it answers the last message to its client, which its ticket shows. A client that did not answer in a round
+    is still sent the next one's model, but is not waited for until it answers again.
+
+    Args:
+        args: FedML's arguments.
+        aggregator: FedML's aggregator; None for an edge.
+        collector: Makes downlinks and takes uploads.
+        experiment: What is run.
+        codec: Encodes and decodes messages to clients.
+        processes: Ranks of the processes that call this one.
+        connect: Opens the transport that they call, given the audit log.
+        rank: Rank of this process.
+        comm: MPI's communicator, under MPI.
     """
 
     def __init__(
-        self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
-        processes: Collection[int], connect: Callable[[AuditLog], BaseCommunicationManager], rank: int = 0,
+        self,
+        args: Arguments,
+        aggregator: Any,
+        collector: Collector,
+        experiment: Experiment,
+        codec: Codec,
+        processes: Collection[int],
+        connect: Callable[[AuditLog], BaseCommunicationManager],
+        rank: int = 0,
         comm: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._board = StatusBoard()
         self._monitor = open_monitor(args, rank, self._board, experiment.settings.dapper_args.round_timeout_s)
         self._posted = float("-inf")
@@ -67,54 +84,55 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._callers = Callers(processes)
         self._dispatch: Dispatch = Silos()
         self._sent: dict[int, str] = {}
-        """Those who were sent the round's model or are at work since an earlier one, and the ticket that came with what
-        they were sent."""
+        """Ticket of the last model that was sent to each client of the round, by client id, with clients that are at
+        work since an earlier round."""
         self._silent: set[int] = set()
+        """Clients that are not waited for until they answer again."""
         self._measuring: Measuring | None = None
-        """While silos measure a model."""
+        """The measurement of a model by silos, while it goes on."""
         self._phase = Phase.WAITING
         self._greeted = False
 
     def _enter(self, phase: Phase) -> None:
         self._phase = after(self._phase, phase)
 
-    # What a server and an edge do in ways of their own
+    # Hooks in which server and edge differ
 
     def _lets_join(self, process: int, message: Message) -> bool:
-        """Whether a process that says that it is there can take part; if not, it has heard why."""
+        """Return whether a process that reports that it is online can take part; if not, tell it why."""
         raise NotImplementedError
 
     def _is_there(self, process: int, again: bool) -> None:
-        """A process came online, or says again that it is; ``again`` where it was started again meanwhile."""
+        """Handle a process that has come online, or reports so once more; ``again`` if it was restarted meanwhile."""
         raise NotImplementedError
 
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
-        """Whether the open round can close, given who has answered and who is waited for."""
+        """Return whether the open round can close, with clients that have answered and those that are waited for."""
         raise NotImplementedError
 
     def _close(self) -> None:
         """Close the open round."""
         raise NotImplementedError
 
-    def _note_measured(self, sender: int, said: Any) -> None:
-        """Take what one who was to measure has found; raises :class:`ProtocolError`."""
+    def _note_measured(self, sender: int, answer: Any) -> None:
+        """Take a measurement, or raise :class:`ProtocolError` where the answer is none."""
         raise NotImplementedError
 
     def _all_measured(self) -> None:
-        """Everybody has measured, or had the time to."""
+        """Go on after the measurement of a model, in which some may not have answered in time."""
         raise NotImplementedError
 
     @property
     def _round_seconds(self) -> float:
-        """How long a round may take, and as long again what is measured after it."""
+        """Longest time of a round, and of the measurement after it."""
         raise NotImplementedError
 
     def ask(self, order: Order) -> Future[str]:
-        """Have an operator's order carried out on the loop's thread; from any thread."""
+        """Have an operator's order carried out on the loop's thread; safe from any thread."""
         raise NotImplementedError
 
     def _progress(self) -> Progress:
-        """What an operator is told of the run."""
+        """Return the run's progress for operators."""
         raise NotImplementedError
 
     def register_message_receive_handlers(self) -> None:
@@ -126,8 +144,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # Coming online
 
     def _greet(self, seconds: float) -> None:
-        """Ask everybody whether they are there; for the answers there are so many ``seconds``. The rest are to call."""
-        if self._greeted:  # MQTT tells of every reconnection
+        """Ask all processes whether they are online, and give them ``seconds`` to answer, or to start and call."""
+        if self._greeted:  # MQTT reports every reconnection
             return
         self._greeted = True
         self.set_deadline(seconds)
@@ -153,7 +171,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._is_there(process, again)
 
     def _understands(self, process: int, message: Message) -> bool:
-        """Whether a process is of a version that takes part with ours; if not, it hears who is to upgrade."""
+        """Return whether the version of a process can take part with ours; if not, tell it who is to upgrade."""
         try:
             self._callers.schemas[process] = schema_for(message)
         except ProtocolError as error:
@@ -162,8 +180,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return True
 
     def _forget_what_was_sent(self, process: int) -> None:
-        """A process that was started again knows nothing of what its earlier life was sent."""
-        for client_id in reversed(self._owed_by(process)):
+        """Reassign or give up the clients of a process that was started again, and knows nothing of its last models."""
+        for client_id in self._unanswered_by(process):
             del self._sent[client_id]
             if client_id in self._collector.at_work:
                 LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
@@ -176,24 +194,24 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
                 self._dispatch.give_back(client_id)
 
     def handle_cut_off(self, msg_params: Message) -> None:
-        """A process may no longer call."""
+        """Go on without a process that may no longer call."""
         self._let_go(int(msg_params.get_sender_id()))
 
     def handle_flood(self, msg_params: Message) -> None:
-        """A process calls so often that what it owes may not get through: nobody waits for it until it answers."""
+        """Stop waiting for a process that calls so often that its upload may not get through, until it answers."""
         process = int(msg_params.get_sender_id())
-        owed = set(self._owed_by(process)) - self._silent
-        if self._phase is not Phase.TRAINING or not owed:
+        unanswered = set(self._unanswered_by(process)) - self._silent
+        if self._phase is not Phase.TRAINING or not unanswered:
             return
         LOGGER.warning("%s floods the server with calls; the round does not wait for it", self._name_of(process))
         self._audit.record("flood", self._name_of(process))
-        self._silent |= owed
+        self._silent |= unanswered
         self._close_if_complete()
 
     def _let_go(self, process: int) -> None:
-        """The open round goes on without what the process owes."""
+        """Go on in the open round without the clients of a process that have not answered."""
         self._callers.lost(process)
-        for client_id in self._owed_by(process):
+        for client_id in self._unanswered_by(process):
             del self._sent[client_id]
             self._collector.give_up(client_id)
         if self._measuring is not None:
@@ -204,13 +222,13 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._stop_if_all_left()
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
-        """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
+        """Tell a silo that it cannot take part, ``through`` its edge (a rank) where it has one."""
         LOGGER.warning("silo %d is refused: %s", process, reason)
         self._audit.record("turned_away", self._name_of(process), reason=reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
         if through is None:
-            # what is said may reach the silo's next life, which may be let in
+            # the message may reach the silo's next life, which may take part and has to ignore it
             message.add_params(LIFE, self._callers.last_heard_life(process))
         else:
             message.add_params(SILO, process)
@@ -219,8 +237,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # A round
 
     def _begin(self, recipients: Sequence[int]) -> None:
-        """Send everybody what the round starts from."""
+        """Begin a round: send the recipients that are online what it starts from."""
         self._callers.begin_round()
+        # Clients at work since an earlier round answer the model of that round, so their tickets stay.
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
         self._dispatch.begin(recipients)
         self._enter(Phase.TRAINING)
@@ -229,7 +248,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._send_next(process)
 
     def _send_next(self, process: int) -> None:
-        """Send the process its next client's downlink, if it is there to take it."""
+        """Send a process the model of its next client, if the process is online and there is such a client."""
         client_id = self._dispatch.take(process) if process in self._callers.online else None
         if client_id is None:
             return
@@ -242,7 +261,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             LOGGER.warning("the round goes on without client %d", client_id)
 
     def _model_for(self, client_id: int) -> Message:
-        """What the client starts the round from, with a new ticket."""
+        """Make the message with what the client starts the round from, and a new ticket."""
         message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, self._process_of(client_id))
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._payload_for(client_id))
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
@@ -254,17 +273,16 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _payload_for(self, client_id: int) -> bytes:
         memories = self._collector.memories
-        travels = self._collector.holds_memories
-        memory = memories.get(client_id, Memory()) if travels else None
+        memory = memories.get(client_id, Memory()) if self._collector.holds_memories else None
         schema = self._callers.schemas[self._process_of(client_id)]
         return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
         ticket = msg_params.get(TICKET)
-        if ticket not in [self._sent[client_id] for client_id in self._owed_by(process)]:
-            # too late, or there already; trained on what this server sent before it crashed, or by a process that was
-            # started again since. It is not even read: who repeats such a thing would take the server's time
+        if ticket not in [self._sent[client_id] for client_id in self._unanswered_by(process)]:
+            # It came too late or twice, or was trained on a model from before a crash of this server, or by a process
+            # that was restarted since. It is not decoded, or a process that repeats it could keep the server busy.
             self.note_drop("rank %d: an upload that does not answer what it was sent last, dropped", process)
             return
         try:
@@ -275,9 +293,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             else:
                 self.note_drop("rank %d: an upload for client %d with another's ticket, dropped", process, sender)
         except ProtocolError as error:
-            if self._collector.holds_memories:  # a simulation's ranks run our own code: a bug, not a stranger's fault
+            if self._collector.holds_memories:  # a simulation, whose ranks run our own code, so this is a bug
                 raise
-            for client_id in self._owed_by(process):
+            for client_id in self._unanswered_by(process):
                 self._collector.refuse(client_id, error)
         if self._phase is Phase.TRAINING:
             for free in (process, *self._dispatch.in_waiting()):
@@ -285,7 +303,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._close_if_complete()
 
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
-        """Who answers, and what takes the answer. Raises :class:`ProtocolError`."""
+        """Decode an answer; return the client that answers, and a function that takes its upload.
+
+        Raises :class:`ProtocolError` for an answer that does not fit.
+        """
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes, got {type(data).__name__}")
         message, memory = self._codec.decode(data)
@@ -304,17 +325,17 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._close()
 
     def _note_silent(self) -> None:
-        """The round's time is over: who has not answered is not waited for until it does."""
+        """Mark clients that have not answered in time; they are not waited for until they answer."""
         self._silent |= self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
 
-    # What silos measure
+    # Measurements of silos
 
     def _begin_measuring(self, recipients: Sequence[int]) -> bool:
-        """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
+        """Send a model to the ``recipients`` that are online, to be measured; return whether any could be reached."""
         self._callers.begin_round()
         measuring = Measuring(self._send_to_measure, self._note_measured, self._end_measuring)
-        there = [client_id for client_id in recipients if self._process_of(client_id) in self._callers.online]
-        is_begun = measuring.begin(there)
+        online = [client_id for client_id in recipients if self._process_of(client_id) in self._callers.online]
+        is_begun = measuring.begin(online)
         self.set_deadline(self._round_seconds)
         if is_begun:
             self._measuring = measuring
@@ -330,7 +351,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return None
 
     def _measure_again(self, process: int) -> None:
-        """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
+        """Send the model once more to a silo that was restarted; a new silo measures from the next round on."""
         client_id = process - 1
         if self._measuring is None or client_id not in self._measuring.awaited:
             return
@@ -343,7 +364,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def handle_measurement(self, msg_params: Message) -> None:
         sender = int(msg_params.get_sender_id()) - 1
         ticket = msg_params.get(TICKET)
-        if self._measuring is None or not self._measuring.hear(sender, ticket, msg_params.get(MEASURED)):
+        if self._measuring is None or not self._measuring.take_answer(sender, ticket, msg_params.get(MEASURED)):
             self.note_drop("client %d: a measurement that nobody waits for, dropped", sender)
 
     def _end_measuring(self) -> None:
@@ -352,10 +373,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self.set_deadline(None)
         self._all_measured()
 
-    # What an operator sees
+    # Status for operators
 
     def status(self) -> ServerStatus:
-        """How this process and its callers are; from any thread."""
+        """Return the status of this process and its callers; safe from any thread."""
         return self._board.read()
 
     def on_turn(self) -> None:
@@ -364,7 +385,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._board.post(self._progress())
 
     def _standings(self, left_out: Collection[int] = ()) -> dict[str, str]:
-        """What each process is at, by name; ``left_out`` are clients that take no part now."""
+        """Return what each process is doing, by name; ``left_out`` are clients that take no part now."""
         groups: dict[str, Collection[int]] = {
             "left out": left_out,
             "measures": () if self._measuring is None else self._measuring.awaited,
@@ -379,8 +400,8 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             found[self._name_of(process)] = next(standings, at_rest)
         return found
 
-    def _close_the_books(self) -> None:
-        """Nobody calls any more."""
+    def _close_logs(self) -> None:
+        """Close audit log and monitor, when nobody calls any more."""
         self._audit.close()
         if self._monitor is not None:
             self._monitor.close()
@@ -388,7 +409,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # The end
 
     def _leave(self) -> None:
-        """Send everybody home."""
+        """End the run: tell all processes that are online."""
         self._enter(Phase.LEAVING)
         self.set_deadline(GOODBYE_SECONDS)
         for process in sorted(self._callers.online):
@@ -410,10 +431,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             return False
         return True
 
-    def _owed_by(self, process: int) -> list[int]:
-        """Clients of the process that were sent the round's model and have not been heard of since."""
-        owed = self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
-        return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
+    def _unanswered_by(self, process: int) -> list[int]:
+        """Return the clients of the process that were sent the round's model and have not answered."""
+        unanswered = self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
+        return sorted(client_id for client_id in unanswered if self._process_of(client_id) == process)
 
     @property
     def _unsent(self) -> Collection[int]:
@@ -421,7 +442,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return self._dispatch.not_taken
 
     def _name_of(self, process: int) -> str:
-        """As its certificate has it."""
+        """Return the name in the process's certificate."""
         return f"{'silo' if self._experiment.settings.comm_args.edge(process) is None else 'edge'}-{process}"
 
     def _process_of(self, client_id: int) -> int:

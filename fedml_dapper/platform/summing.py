@@ -44,7 +44,7 @@ class Summing:
         self._send_all(self._exchange.beginning())
         self._go_on()
 
-    def hear(self, client_id: int, data: Any) -> bool:
+    def take_answer(self, client_id: int, data: Any) -> bool:
         """Take a client's answer; return whether it was awaited."""
         if client_id not in self._exchange.awaited:
             return False

@@ -132,8 +132,10 @@ class Participant:
         sizes = cells.vector_of(sent)
         places = Places(cells.vector_of(held), sent)
         masked = values.copy() if places.count == len(values) else values[places.mask()]
+        # The client's own masks, one per layer.
         for number, seed in enumerate(following(self._first_seed, int(layer.max(initial=0)) + 1)):
             add(masked, Places(sizes, sent & (layer == number)), self._masks(mask_key(seed)))
+        # One mask per pair, which the client of lower id adds and the other subtracts, so that it cancels in the sum.
         for peer in sorted(inbox):
             purpose = pair_purpose(self._roster, self._client, peer)
             key = self._masking.agreed(self._roster.keys[peer].masking, purpose)

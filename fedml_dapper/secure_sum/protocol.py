@@ -78,11 +78,7 @@ class Roster:
         return digest.digest()
 
     def check(self, rules: Rules) -> None:
-        """Check that a sum of these clients keeps to the ``rules``.
-
-        Raises:
-            ProtocolError: It does not.
-        """
+        """Raise :class:`ProtocolError` unless a sum of these clients keeps to the ``rules``."""
         count = len(self.keys)
         if count < rules.threshold:
             raise TooFewError(f"{count} clients are there, and the threshold is {rules.threshold}")

@@ -143,7 +143,7 @@ class Summation:
     def open(self) -> Opened:
         """Remove the masks, and return the sum; can be called once."""
         self._end(3, self._revealed, "have told their shares")
-        revealers = sorted(self._revealed)[: self._rules.threshold]
+        revealers = sorted(self._revealed)[: self._rules.threshold]  # any ``threshold`` shares give the same secrets
         recombination = Recombination([point_of(revealer) for revealer in revealers])
         lost = sorted(set(self._sharers) - self._survivors)
         opened = self._layers >= len(lost)

@@ -114,7 +114,7 @@ class WorkerPool:
         done = dict[int, Done]()
         counted = set[int]()
         for client_id in client_ids:
-            while True:
+            while True:  # until this client's upload is there; those of later clients wait in `done`
                 self._occupy(turns, counted)
                 if client_id in done:
                     break

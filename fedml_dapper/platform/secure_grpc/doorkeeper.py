@@ -148,7 +148,7 @@ class Doorkeeper:
         before = self._members
         members = None if self._members_file is None else self._members_file.read()
         ended: list[tuple[str, str]] = []  # name and reason
-        with self._lock:
+        with self._lock:  # under one lock, so that no message of a silo is accepted after it was cut off
             self._members = members
             for call in list(self._open):
                 if (reason := self._refusal(call)) is not None:

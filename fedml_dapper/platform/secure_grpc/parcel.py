@@ -190,11 +190,7 @@ def read_payload(frames: Iterator[bytes], envelope: Envelope) -> bytes:
 
 
 def check_size(payload_bytes: int, limit: int) -> None:
-    """Check that a payload is within the limit, both in bytes.
-
-    Raises:
-        ProtocolError: It is not.
-    """
+    """Raise :class:`ProtocolError` for a payload above the limit, both in bytes."""
     if payload_bytes > limit:
         raise ProtocolError(
             f"a message of {math.ceil(payload_bytes / MIB)} MiB; comm_args.dapper_grpc.max_message_mb allows"
