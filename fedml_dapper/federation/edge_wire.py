@@ -32,15 +32,16 @@ _MEMORY = "memory/"
 _SUM = "sum/"
 _HELD = "held/"
 _LARGEST = "largest/"
-_WHOLE_NUMBERS = 2**31
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 
 
 class _Header(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
-    edge: int = Field(ge=2, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
+    edge: int = Field(ge=2, lt=_INTEGER_BOUND)
 
 
 class OrderHeader(_Header):

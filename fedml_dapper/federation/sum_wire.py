@@ -33,11 +33,12 @@ from fedml_dapper.secure_sum import MOST_CLIENTS, Consent, Deal, PublicKeys, Rev
 from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES
 
-_WHOLE_NUMBERS = 2**31
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 _LONGEST_PIECE = 1 << 16
 """Largest certificate or signature, in bytes."""
 _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_ClientId = Annotated[int, Field(ge=0, lt=_WHOLE_NUMBERS)]
+_ClientId = Annotated[int, Field(ge=0, lt=_INTEGER_BOUND)]
 _ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=MOST_CLIENTS)]
 
 
@@ -129,10 +130,10 @@ class SumHeader(BaseModel):
 
     kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "consent", "agreed", "revealed", "declined"]
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
     client_id: _ClientId
     sum_id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$")
-    steps: int = Field(default=0, ge=0, lt=_WHOLE_NUMBERS)
+    steps: int = Field(default=0, ge=0, lt=_INTEGER_BOUND)
     keys: dict[_ClientId, tuple[_Hex, _Hex, _Hex]] = Field(default={}, max_length=MOST_CLIENTS)
     """Keys for sealing and masking and digest of the plan, by client id. The body holds the client's certificate and
     its signature."""

@@ -45,7 +45,8 @@ _LENGTH_BYTES = 4
 _START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
 _MAX_CONTAINERS = 10_000
 """Most lists and objects in a header, since each takes fifty times the memory of its two brackets when parsed."""
-_WHOLE_NUMBERS = 2**31
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 MAX_SAMPLES = 2**29
 """Bound on the number of a client's samples, below which weighted sums are exact in float64."""
 _EXTRA = "extra/"
@@ -57,7 +58,7 @@ class _Metrics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     loss: float
-    steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
+    steps: int = Field(ge=0, lt=_INTEGER_BOUND)
     seconds: float = Field(ge=0, allow_inf_nan=False)
     accuracy_before: float | None = None
     accuracy_after: float | None = None
@@ -70,15 +71,15 @@ class Header(BaseModel):
 
     kind: Literal["downlink", "upload"]
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
-    client_id: int = Field(ge=0, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
+    client_id: int = Field(ge=0, lt=_INTEGER_BOUND)
     plan: dict[str, str] = {}
     """Bitmap of kept channels by group, in base64."""
     omitted: tuple[str, ...] = ()
     """Names of the layout's tensors that are not sent."""
     unsliced: tuple[str, ...] = ()
     """Names of an upload's tensors that are sent whole, whatever the plan keeps."""
-    level: int | None = Field(default=None, ge=1, lt=_WHOLE_NUMBERS)
+    level: int | None = Field(default=None, ge=1, lt=_INTEGER_BOUND)
     """The client's level in the round; in downlinks alone."""
     num_samples: int | None = Field(default=None, ge=1, lt=MAX_SAMPLES)
     metrics: _Metrics | None = None

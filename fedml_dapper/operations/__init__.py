@@ -11,7 +11,7 @@ from fedml_dapper.operations.membership import (
     read_membership,
     revoke_members,
 )
-from fedml_dapper.operations.sightings import Sighting, Sightings, read_sightings
+from fedml_dapper.operations.sightings import Sightings, read_sightings
 from fedml_dapper.operations.words import printable
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Member",
     "Membership",
     "MembershipFile",
-    "Sighting",
     "Sightings",
     "add_members",
     "certificate_of",

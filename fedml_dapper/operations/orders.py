@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Literal, Protocol, get_args
 
@@ -86,7 +85,7 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             iter([order.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=metadata
         )
         try:
-            return _answer(call)
+            return Answer.model_validate_json(b"".join(call))
         except grpc.RpcError as error:
             details = str(error.details())
             if "CERTIFICATE_VERIFY_FAILED" in details:
@@ -97,7 +96,3 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise DapperError(f"no server answers at {address}: {details}") from error
             raise DapperError(f"the server at {address} refuses: {details}") from error
-
-
-def _answer(frames: Iterator[bytes]) -> Answer:
-    return Answer.model_validate_json(b"".join(frames))

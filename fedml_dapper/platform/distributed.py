@@ -27,6 +27,7 @@ from fedml_dapper.federation import (
     SumCodec,
     open_run_dir,
 )
+from fedml_dapper.federation.workers.plan import available_cores
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED, undisguised
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -183,7 +184,7 @@ class DistributedRunner:
             return chosen
         if vars(self._args).get("comm") is None or "OMP_NUM_THREADS" in os.environ:
             return torch.get_num_threads()
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        cores = available_cores()
         return cores if self._args.rank == 0 else max(1, cores // neighbours)
 
     def _num_processes(self, comm: Any) -> int:
