@@ -15,6 +15,7 @@ LARGEST_KEPT_BYTES = 32 << 20
 """Largest block that is kept, which is glibc's limit of the threshold; larger blocks go back to the system."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+"""The two are numbers of ``mallopt``'s parameters, from glibc's ``malloc.h``."""
 _NEVER = 2**31 - 1
 
 

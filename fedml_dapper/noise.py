@@ -46,7 +46,7 @@ class Noise:
         pairs = -(-count // 2)
         drawn = self._words(2 * pairs) >> np.uint64(11)
         uniform = drawn.astype(np.float64).reshape(2, pairs) * 2.0**-53
-        length = np.sqrt(-2 * np.log(uniform[0] + 2.0**-53))
+        length = np.sqrt(-2 * np.log(uniform[0] + 2.0**-53))  # in (0, 1], as the logarithm of 0 is infinite
         angle = 2 * np.pi * uniform[1]
         normal = np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:count]
         return torch.from_numpy(normal).view(torch.Size(shape)).to(device)

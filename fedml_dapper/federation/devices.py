@@ -131,7 +131,7 @@ class _LevelModels(_Fleet):
             for level in range(1, 1 + len(method.problem.ratios))
         }
         self._found: dict[tuple[int, str, int | None], float] = {}
-        whole = method.global_model(state)
+        whole = method.global_model(state)  # a level that cuts nothing runs this very model, which was tested before
         for level, model in self._models.items():
             if model is not None and _is_same(model, whole):
                 self._found |= {(level, domain, None): headline for domain, headline in of_global.items()}

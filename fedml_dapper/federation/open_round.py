@@ -142,6 +142,7 @@ class OpenRound:
     def _fold_in_turn(self) -> None:
         while self._awaited and self._awaited[0] in self._early:
             self._fold(self._early.pop(self._awaited.pop(0)))
+        # The last uploads of a round are left to close(), which folds them in the pass that makes the new model.
         if self._awaited and isinstance(self._aggregation, HoldingAggregation):
             with part("aggregation"):
                 self._aggregation.fold()

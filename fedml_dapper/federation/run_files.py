@@ -79,6 +79,7 @@ class RunFiles(RunObserver):
             save_model(self._server.state.weights, self._model, self._server.state.round, self._origin)
 
     def round_finished(self, record: RoundRecord) -> None:
+        # Taken before the ledger is written: if that is cut short, run_finished saves the last round that it has.
         self._unsaved.append(self._server.checkpoint())
         self._ledger.round_finished(record)
         del self._unsaved[:-1]

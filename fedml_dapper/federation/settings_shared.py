@@ -126,7 +126,7 @@ class SharedSettings(BaseModel):
         """
         found = []
         for key in sorted(self.values.keys() | ours.values.keys()):
-            if self.method != ours.method and key.startswith(f"{_PARAMS}."):
+            if self.method != ours.method and key.startswith(f"{_PARAMS}."):  # the methods differ, which is said once
                 continue
             if key in self.values and key in ours.values:
                 there = self.values[key]

@@ -73,6 +73,7 @@ class VirtualTime(RoundFeature):
         num_done = len(times.in_time) + len(times.arrived)
         num_at_work = len(client_ids) + len(at_work)
         if num_done < min(self._fewest, num_at_work):
+            # The arrival that would make it enough, to say in the error how long that takes.
             arrivals = [(one.arrives_s, one.client) for one in times.clients]
             arrivals = sorted(arrivals + [(one.arrives_s - _elapsed_s(before), one.client) for one in at_work])
             arrives_s, client = arrivals[min(self._fewest, num_at_work) - 1]

@@ -123,7 +123,7 @@ class Codec:
             settings=None if is_upload else self._agreement.settings(schema),
             memory=None if memory is None else memory.values,
         )
-        is_shared = not is_upload and memory is None
+        is_shared = not is_upload and memory is None  # a memory is the client's own
         body = self._shared_body(message) if is_shared else self._body(message, is_upload, memory)
         return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
 

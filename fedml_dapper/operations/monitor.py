@@ -118,6 +118,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        # A timer, since a socket's own timeout begins anew with every byte.
         limit = threading.Timer(REQUEST_SECONDS, _cut, [request])
         limit.daemon = True
         limit.start()

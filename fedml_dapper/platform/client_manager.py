@@ -133,7 +133,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
                 "client %d: the server refused the upload of round %d: %s", downlink.client_id, round_, reason
             )
         memories = self._trainer.clients.memories
-        if memory is None:
+        if memory is None:  # a silo, whose memory stays here; with a rank's client the memory travels
             own = memories.get(downlink.client_id, Memory())
             memories[downlink.client_id] = self._rewind.memory_for(downlink.round, own)
         else:

@@ -99,7 +99,7 @@ class DistributedRunner:
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
         comm = vars(self._args).get("comm")
-        neighbours = 0 if comm is None else _trainers_here(comm)
+        neighbours = 0 if comm is None else _trainers_here(comm)  # on all ranks, also those that need not know
         torch.set_num_threads(self._num_threads(neighbours))
         try:
             with undisguised():

@@ -77,7 +77,7 @@ def note_model(args: Arguments, model: nn.Module) -> None:
     own = None if experiment is None else experiment.method.problem.backbone
     if model is own or model is passed.model:
         return
-    if own is not None:
+    if own is not None:  # the experiment was built with an earlier one, and takes over this one's weights
         check_same_network(model, own, settings_of(args).model_args.model or "what was passed before")
         own.load_state_dict(model.state_dict())
     elif passed.model is not None:

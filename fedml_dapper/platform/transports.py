@@ -100,6 +100,7 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
         """
         storage = self.s3_storage.aws_s3_client
         bucket = self.s3_storage.bucket_name
+        # Topics of the messages from a busy rank, and of those to it.
         kept = tuple(f"{self._topic}{sides}_" for rank in busy for sides in (rank, f"{self.server_id}_{rank}"))
         for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
             keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]

@@ -87,12 +87,12 @@ def cells_of(
         The cells, and the number of each group's cell, shape (n,).
     """
     numbers = np.zeros(holder_sets.shape[1], dtype=np.intp)
-    for word in holder_sets:
+    for word in holder_sets:  # cells are refined by one word after another
         distinct, found = np.unique(word, return_inverse=True)
         numbers = np.unique(numbers * len(distinct) + found, return_inverse=True)[1]
     count = int(numbers.max(initial=-1)) + 1
     first = np.zeros(count, dtype=np.intp)
-    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # the first group of each cell, as the last write stays
     bits = np.arange(len(clients), dtype=np.uint64)
     members = holder_sets[bits // 64][:, first] >> (bits % 64)[:, None] & np.uint64(1)
     cells = Cells(

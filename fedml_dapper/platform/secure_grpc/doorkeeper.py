@@ -110,7 +110,7 @@ class Doorkeeper:
             SiloBusyError: The silo calls too often.
         """
         call = OpenCall(context, shown_certificate(context), _shown_token(context), is_admins)
-        with self._lock:
+        with self._lock:  # before it is checked, so that a change of the files in between ends it, too
             self._open.add(call)
         try:
             link = self._check(call)

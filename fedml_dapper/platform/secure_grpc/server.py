@@ -244,7 +244,7 @@ class SecureServer(Endpoint):
             except BaseException:
                 release()
                 raise
-            weakref.finalize(message, release)
+            weakref.finalize(message, release)  # memory is free again when the managers have dropped the message
             self._doorkeeper.while_admitted(call, partial(self._inbox.put, message))
 
     def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
