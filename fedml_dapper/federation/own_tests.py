@@ -37,11 +37,14 @@ class OwnTests:
         return sorted(client_id for client_id, count in self._num_tests.items() if count)
 
     def figures(self, measurements: Mapping[int, Measurement]) -> dict[int, Figures]:
-        """Return the figures of silos that measured as many samples as they announced, by client id."""
+        """Return the figures of silos that measured as many samples as they announced, by client id.
+
+        Others are left out; an edge may even pass on measurements of silos that never joined.
+        """
         return {
             client_id: Figures(measurement.headline, measurement.loss)
             for client_id, measurement in measurements.items()
-            if measurement.num_samples == self._num_tests[client_id]
+            if 0 < measurement.num_samples == self._num_tests.get(client_id)
         }
 
     @property
