@@ -1,4 +1,10 @@
-"""Capability level -> pruning ratio -> plan -> slim model; slim upload -> recovered global model; footprints."""
+"""Pruning plans, slim models, their aggregation into the dense global model, and what slim models cost.
+
+The way of a round: a capability level gives a pruning ratio (``levels``), the ratio a width for every group of channels
+(``budget``), the widths a plan of which channels stay (``plan``), and the plan a smaller network (``slim``). What that
+network learns comes back into the dense model by recovery (``recovery``). All of them read which channels belong
+together from a :class:`ChannelLayout`, which ``tracing`` finds once per network.
+"""
 
 from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change

@@ -1,4 +1,4 @@
-"""Layers with weights: which channels their rows and columns belong to."""
+"""Rules for layers with weights: which channels their rows and columns belong to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fedml_dapper.models.standardised import standardised_conv2d
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
 
 _POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
-"""Poolings whose operations depend on how memory is laid out, and over how many last axes they go."""
+"""Poolings and over how many last axes they go. The operations inside them depend on memory layout, so they have a rule
+here."""
 _RECURRENT = (
     torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell,
     torch.rnn_relu_cell,
@@ -25,7 +26,7 @@ _RECURRENT = (
 
 
 class Layers(TorchFunctionMode):
-    """Layers with weights, as the functions of :mod:`torch.nn.functional` that they call."""
+    """A mode that follows channels through layers with weights, as the functions of torch that layers call."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class Layers(TorchFunctionMode):
         to.mark(out, dim, rows)
 
     def _grouped(self, ids: Tensor, weight: Tensor, groups: int, filters: int) -> Tensor:
-        """The output ids of a grouped convolution, whose groups stay or go as a whole."""
+        """The output channels of a grouped convolution, whose groups are kept or dropped as a whole."""
         name = self._follower.name(weight)
         if name is not None:
             self._follower.trace.producers.add((name, 0))
@@ -121,7 +122,7 @@ class Layers(TorchFunctionMode):
         last = input.dim() - 1
         to.count(weight, out.numel() // weight.shape[0])
         mark = to.seen(input)
-        if mark is not None and mark.dim != last:  # mixes positions, each channel by itself
+        if mark is not None and mark.dim != last:  # the layer mixes positions, each channel by itself
             for tensor in (weight, bias):
                 to.keep(tensor, "a linear layer works along another axis")
             to.mark(out, mark.dim, mark.ids)
@@ -146,7 +147,8 @@ class Layers(TorchFunctionMode):
         mark = self._follower.seen(input)
         first = input.dim() - len(normalized_shape)
         if mark is not None and mark.dim >= first:
-            tensors = (weight, bias if isinstance(bias, Tensor) else None)  # rms_norm has none, but its epsilon there
+            # rms_norm has no bias, but its epsilon in this place
+            tensors = (weight, bias if isinstance(bias, Tensor) else None)
             self._norm(out, input, mark.dim, {mark.dim - first: tensors})
             return
         if weight is not None:
@@ -167,7 +169,7 @@ class Layers(TorchFunctionMode):
         self._norm(out, input, 1, {0: (weight, bias)})
 
     def _norm(self, out: Tensor, input: Tensor, dim: int, tensors: Mapping[int, Sequence[Tensor | None]]) -> None:
-        """A norm whose tensors have their channels along the axis that is their key."""
+        """A norm; ``tensors`` maps the axis that holds their channels to the norm's tensors."""
         to = self._follower
         ids = to.along(input, dim, "a norm works along another axis")
         [(axis, present)] = ((axis, [each for each in some if each is not None]) for axis, some in tensors.items())
@@ -208,9 +210,11 @@ class Layers(TorchFunctionMode):
         self._follower.give_up(given, "a bilinear layer multiplies its inputs")
 
     def _recurrent(self, out: object, input: Tensor, *more: object, **named: object) -> None:
-        """LSTM, GRU and RNN, as wholes and as cells, whatever they are called with besides: states, weights and, of
-        packed sequences, how many of these go on. Each matrix is multiplied once a position, also those of gates, of
-        the other direction and of projections."""
+        """LSTM, GRU and RNN, as layers and as cells.
+
+        The arguments after ``input`` are states, weights and, of packed sequences, batch sizes. Each matrix is
+        multiplied once per position, also those of gates, of the other direction and of projections.
+        """
         to = self._follower
         states = more[0]
         others = (more[1:], named)

@@ -1,4 +1,4 @@
-"""Everything between the layers, as the elementary operations that it comes down to: where channels go."""
+"""Rules for everything between the layers, as elementary operations: where channels go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME_FORM = {
     aten.hardswish, aten.hardswish_, aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.rand_like,
     aten.randn_like,
 }  # fmt: skip
-"""Beside what torch tags as pointwise."""
+"""Operations whose result has the form of their input, beside those that torch tags as pointwise."""
 _PRODUCTS = {aten.mul, aten.mul_, aten.div, aten.div_}
 """Pointwise operations that do not add channels to each other, but let one scale another."""
 _MOVES = {
@@ -28,13 +28,13 @@ _MOVES = {
     aten.alias, aten.detach, aten.repeat, aten.select, aten.slice, aten.split, aten.split_with_sizes, aten.unbind,
     aten.reshape, aten._reshape_alias, aten.unfold,
 }  # fmt: skip
-"""Operations that move values and change none."""
+"""Operations that move values without changing any."""
 _ALONG_AXES = {
     aten.mean, aten.sum, aten.amax, aten.amin, aten.prod, aten.var, aten.std, aten.var_mean, aten._softmax,
     aten._log_softmax, aten.softmax, aten.log_softmax, aten.cumsum, aten.logsumexp, aten.max, aten.min, aten.argmax,
     aten.argmin, aten.linalg_vector_norm, aten.norm, aten.flip, aten.roll, aten.sort, aten.topk,
 }  # fmt: skip
-"""Operations with an argument that says along which axes they work; they treat what lies along the others alike."""
+"""Operations with an argument for the axes they work along; they treat what lies along the others alike."""
 _ON_LAST_AXES = {
     **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.upsample_nearest1d, aten.upsample_linear1d), 1),
     **dict.fromkeys((aten.avg_pool2d, aten.max_pool2d_with_indices, aten._adaptive_avg_pool2d), 2),
@@ -47,16 +47,16 @@ _ON_LAST_AXES = {
     **dict.fromkeys((aten.reflection_pad3d, aten.replication_pad3d), 3),
     **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
 }
-"""Operations that work on so many of the last axes."""
+"""Operations that work on the last axes alone, and on how many of them."""
 _OTHER_PRODUCTS = {
     **dict.fromkeys((aten.mv, aten.dot), 0),
     **dict.fromkeys((aten.addmm, aten.addmm_, aten.addmv, aten.addbmm, aten.baddbmm), 1),
 }
-"""Products of matrices and vectors, most of them added to something, and which argument is the left factor."""
+"""Products of matrices and vectors, most of them added to something, and the index of their left factor."""
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Everything between the layers, as torch's elementary operations."""
+    """A mode that follows channels through everything between the layers, as torch's elementary operations."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch's question to a class; True, the default, loads all of ``torch.compile``, which nothing here uses."""
+        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
         return False
 
     def __torch_dispatch__(
@@ -165,13 +165,15 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         labels = (
             roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
         )
+        # moved like the values, the labels say which channel each entry of the results belongs to
         moves = list(zip(tree_leaves(out), tree_leaves(func(labels, *args[1:], **kwargs)), strict=True))
         parts = []
         for result, places in moves:
             varying = [
-                dim for dim, size in enumerate(places.shape)
+                dim
+                for dim, size in enumerate(places.shape)
                 if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
-            ]  # fmt: skip
+            ]
             if to.by_heads and places.numel() and len(varying) > 1:
                 to.mark(result, varying[-2], self._heads(places, varying))
                 continue
@@ -188,9 +190,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to.hold([mark.ids], RANGE)
 
     def _heads(self, places: Tensor, varying: Sequence[int]) -> Tensor:
-        """The channels that lie along the last but one of the ``varying`` axes, those along the others joined.
+        """Return the channels along the last but one of the ``varying`` axes, and join those along the others.
 
-        Views of attention end in heads and what each holds; before them may stand which of queries, keys and values.
+        Views of attention end in the axes (heads, channels of a head); an axis for queries, keys and values may stand
+        before.
         """
         whole = tuple(slice(None) if dim in varying else 0 for dim in range(places.dim()))
         heads = places[whole].movedim(len(varying) - 2, 0).flatten(1)
@@ -200,7 +203,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _touched(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[set[int], bool] | None:
-        """Along which axes an operation works, and whether it takes them away; None if that is not known."""
+        """Return the axes along which an operation works, and whether it drops them; None for an unknown operation."""
         packet = func.overloadpacket
         x = args[0]
         if packet in _ON_LAST_AXES:
