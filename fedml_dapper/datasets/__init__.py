@@ -1,4 +1,4 @@
-"""Domains and their samples, their partition over clients, seeded batch streams with batched augmentation."""
+"""Data sets of an experiment: domains and their samples, their partition over clients, and batch streams."""
 
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
