@@ -1,4 +1,4 @@
-"""Networks with ``encode`` and ``predict`` that know nothing of methods: built-in backbones, and anybody's modules."""
+"""Networks with an encoder and a predictor: built-in backbones, and any ``nn.Module``. They know nothing of methods."""
 
 from fedml_dapper.models.admission import layers_out_of_sight
 from fedml_dapper.models.adopt import adopt, bare

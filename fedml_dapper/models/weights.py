@@ -1,4 +1,4 @@
-"""Weights that training starts from, read from a file."""
+"""Initial weights from a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _SHOWN = 3
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
-    """Put the state dict in ``path`` into ``backbone``: safetensors, or what torch saved of tensors alone.
+    """Load the state dict in ``path`` into ``backbone``: safetensors, or a file of ``torch.save`` with tensors alone.
 
-    Raises :class:`ConfigError` where there is none, or where names and shapes are not those of the network.
+    Raises:
+        ConfigError: The file holds no state dict, or names and shapes are not those of the network.
     """
     found = _read(path)
     own = backbone.state_dict()
@@ -47,7 +48,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is damaged or no tensor at all makes them raise all sorts
+    except Exception as error:  # damaged files raise errors of many kinds
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"model_args.weights: {path} holds no plain tensors ({reason}); save model.state_dict(), by safetensors or"
