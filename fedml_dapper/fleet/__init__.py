@@ -1,4 +1,4 @@
-"""Unequal devices: what they are able to, what a level needs of them, and who can run which."""
+"""Fleets of unequal devices: what devices can do, what a level needs of them, and which level each client can run."""
 
 from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
 from fedml_dapper.fleet.continuous import with_fitted_levels
