@@ -1,4 +1,4 @@
-"""Results of a run: summary, terminal tables, figures, HTML report."""
+"""Results of a run: summary, terminal tables, figures and HTML report."""
 
 from typing import TYPE_CHECKING
 
