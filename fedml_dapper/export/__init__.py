@@ -1,4 +1,4 @@
-"""The model that a device runs: chosen from a finished run, perhaps adapted, written, checked, and predicted with."""
+"""Export of models for devices: chosen from a finished run, perhaps adapted, written, checked, and predicted with."""
 
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.exporting import Exporter

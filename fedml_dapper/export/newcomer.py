@@ -13,10 +13,13 @@ from fedml_dapper.methods.parts.information import Adaptation, gains_and_biases,
 
 
 def adapt(run: FinishedRun, folder: Path, level: int | None = None) -> tuple[Subject, Subject]:
-    """The model of ``level``, or the whole one, before and after it was adapted to the pictures in ``folder``.
+    """Return the model of ``level``, or the whole one, before and after it is adapted to the pictures in ``folder``.
 
-    By the method's own rule where it has one, else by BatchNorm's statistics, else by information maximisation. Raises
-    :class:`ConfigError` where neither can be done.
+    It is adapted by the method's own rule if there is one, else by BatchNorm's statistics, else by information
+    maximisation.
+
+    Raises:
+        ConfigError: None of these is possible.
     """
     check_known(run, level)
     method = run.method
