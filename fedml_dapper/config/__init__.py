@@ -1,6 +1,6 @@
-"""The experiment file: FedML's YAML sections as FedML users know them, plus our own ``dapper_args``.
+"""The experiment file: FedML's YAML sections, and the package's own section ``dapper_args``.
 
-FedML accepts any key and any type without a word; here every section is closed, typed and checked before anything
+FedML accepts any key and any type without a message; here every section is closed, typed and checked before anything
 starts. The settings of a method (``dapper_args.params``) are checked against that method's own class later, by
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """

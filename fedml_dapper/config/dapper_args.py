@@ -19,7 +19,7 @@ AtHome = Literal["none", "statistics", "norms"]
 
 
 class LevelArgs(Section):
-    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
+    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios, and who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
     """Pruning ratio of each level: the share that its model lacks."""
@@ -39,17 +39,17 @@ class LevelArgs(Section):
 
 
 class PruningArgs(Section):
-    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of."""
+    """``dapper_args.pruning``: which channels may be cut, and what a pruning ratio counts."""
 
     scope: Literal["auto", "internal", "grouped", "official_mask"] = "internal"
     """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``auto``: internal
     where that meets all ratios, else grouped, which is the default of networks that are not built in;
     ``official_mask``: the public code's masks, which set weights to zero and remove nothing."""
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
-    """What a level's ratio is a share of; ``flops`` are multiply-accumulates."""
+    """Cost that a level's ratio is a share of; ``flops`` are multiply-accumulates."""
     importance: Importance = "filters"
-    """By what channels of ``norm: standardised`` are compared: the l1 norm of their filters, the size of their gains,
-    or both multiplied. Filters of other networks have no gain, and are compared by l1 norm."""
+    """What the importance of channels with ``norm: standardised`` is: the l1 norm of their filters, the size of their
+    gains, or the product of both. Filters of other networks have no gain, and are ranked by l1 norm."""
     round_to: int = Field(default=1, ge=1, le=MAX_WIDTH)
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
@@ -73,15 +73,14 @@ class EvaluationArgs(Section):
     @classmethod
     def _one_or_the_other(cls, value: Any) -> Any:
         if value == "aggregated":
-            return True  # its older name, by which runs are found again
+            return True  # the older name of true, under which earlier runs are found again
         if isinstance(value, bool) or value == "trained":
             return value
         raise ValueError(f"is {value!r}; choose aggregated, trained or false")
 
 
 class DefenceArgs(Section):
-    """``dapper_args.defence``: what the server does about clients that send what they should not
-    (docs/reliability.md).
+    """``dapper_args.defence``: what the server does about harmful uploads (docs/reliability.md).
 
     The relative change of an upload is ||w - W|| / ||W|| over all it holds, W being what the client was sent.
     """
@@ -135,15 +134,16 @@ class DapperArgs(Section):
     """What clients keep to themselves: nothing; BatchNorm's running statistics; or all norms, with gains and biases of
     standardised filters (docs/devices.md). Where something stays, there is no global model."""
     aggregation_weights: Literal["samples", "uniform"] = "samples"
-    """What a client counts for in the server's mean: its samples, or as much as any other."""
+    """Weight of a client in the server's mean: its number of samples, or the same for all."""
     uplink: Uplink = "fp32"
-    """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
+    """Number format in which filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in
+    accuracy."""
     output_dir: Path = Path("runs")
     """Each run makes a folder of its own below this one."""
     checkpoint_every: int = Field(default=5, ge=1, le=MAX_ROUNDS)
     """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
     checkpoints_kept: int = Field(default=2, ge=1, le=MAX_ROUNDS)
-    """How many of the latest checkpoints stay, besides that of the best round."""
+    """Number of the latest checkpoints that are kept, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0, le=MAX_SECONDS)
     """Seconds after which a round of separate processes closes with those who answered."""
     join_timeout_s: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
