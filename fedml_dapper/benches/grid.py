@@ -256,6 +256,7 @@ class Manifest(Section):
         overrides: Mapping[str, Any] | None = None,
         precision: Precision = "fp32",
     ) -> Manifest:
+        """Return the manifest of a bench whose cells are ``chosen``."""
         planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
         rounds = max(cell.settings.train_args.comm_round for cell in chosen)
         return cls(

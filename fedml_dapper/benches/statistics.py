@@ -73,6 +73,7 @@ def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(n=1, mean=ratio, std=None, interval=None)
     reach = _quantile(n) ** 2 / n
+    # the interval ends where a r^2 - 2 b r + c = 0
     a = whole**2 - reach * variance(wholes)
     b = part * whole - reach * covariance(parts, wholes)
     c = part**2 - reach * variance(parts)

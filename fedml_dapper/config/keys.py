@@ -57,6 +57,7 @@ def heading_of(model: type[BaseModel]) -> str:
 
 
 def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether an annotation is a class of settings."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 

@@ -273,6 +273,7 @@ def _place_of(end: list[str], shown: str) -> list[str]:
 
 
 def leaves(model: type[BaseModel]) -> list[list[str]]:
+    """Return the path of every key below ``model`` that is no section."""
     paths = []
     for name, field in model.model_fields.items():
         if is_section(field.annotation):

@@ -102,6 +102,7 @@ class VirtualClock:
 
     def chosen(self, wanted: int) -> int:
         """Return how many clients train in a round that wants so many uploads."""
+        # rounded before ceil: in binary, 1.1 * 50 is just above 55
         return math.ceil(round(self._args.over_selection * wanted, 9))
 
     def online(self, round_: int, at_s: float, client_ids: Iterable[int]) -> list[int]:

@@ -67,6 +67,7 @@ class Backbone(nn.Module, ABC):
         return logits
 
     def forward(self, inputs: Any) -> Tensor:
+        """Return the outputs of :meth:`predict` for the representations of :meth:`encode`."""
         return self.predict(self.encode(inputs))
 
     def release_predictor(self) -> nn.Linear:

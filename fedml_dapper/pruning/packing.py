@@ -80,7 +80,7 @@ class Packing:
     def _holders(self, name: str, spec: TensorSpec, clients: Sequence[int]) -> Bits:
         """Bit sets of the clients that hold each combination of channels, of shape (words, ...)."""
         shape = spec.shape or (1,)
-        words = max(1, -(-len(clients) // 64))
+        words = max(1, -(-len(clients) // 64))  # one bit per client
         cuts = [self._kept[client].of(spec) for client in clients]
         bits = np.zeros((words, *[1] * len(shape)), dtype=np.uint64)
         for number, client in enumerate(clients):

@@ -118,6 +118,7 @@ class RobustMean:
     def _trimmed(self, count: Tensor) -> Tensor:
         """Number of values trimmed at either end, for each number of holders in ``count``."""
         most = (len(self._uploads) - 1) // 2
+        # rounded before ceil: in binary, 0.07 * 100 is just above 7
         shares = [
             most if self._share is None else ceil(round(self._share * holders, 9))
             for holders in range(len(self._uploads) + 1)

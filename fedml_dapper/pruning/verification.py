@@ -335,6 +335,7 @@ def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
     for parameter in model.parameters():
         if parameter.is_floating_point():
             noise = pool.repeat(1 + parameter.numel() // _POOL)[: parameter.numel()].view(parameter.shape).to(parameter)
+            # He initialisation; the pool is shifted each time, so that no two tensors are alike
             size = sqrt(2 / max(1, prod(parameter.shape[1:])))
             values = size * noise if parameter.dim() > 1 else parameter + 0.2 * noise
             replaced[id(parameter)] = nn.Parameter(values, parameter.requires_grad)

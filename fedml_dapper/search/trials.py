@@ -369,7 +369,7 @@ def _study(
     Pruned trials count with the accuracy they reached; without them the GP would try the same point again.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    patience = (
+    patience = (  # no trial is pruned in the first third of its run's tests
         plan.settings["train_args"]["comm_round"] // plan.settings["validation_args"]["frequency_of_the_test"] // 3
     )
     pruner = optuna.pruners.MedianPruner(START_POINTS, patience) if plan.prune else optuna.pruners.NopPruner()

@@ -64,12 +64,13 @@ class Channels:
         right = right[both]
         if added:
             self._added.append(left[self.roots(left) != self.roots(right)])
-        while True:
+        while True:  # hang every root below the lowest that it meets; repeated, as scatter keeps one of several
             a = self.roots(left)
             b = self.roots(right)
             if torch.equal(a, b):
                 return
             self._parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+            # point every channel at its root, so that roots() is a single look-up
             while not torch.equal(self._parent, grand := self._parent[self._parent]):
                 self._parent = grand
 

@@ -79,10 +79,12 @@ class Follower:
         return self._names.get(id(tensor))
 
     def mark(self, tensor: Tensor, dim: int, ids: Tensor) -> None:
+        """Note that the channels ``ids`` lie along ``dim`` of an activation, if there are several of them."""
         if len(ids) > 1 and bool((ids >= 0).any()):
             self.marks[tensor] = Mark(dim, ids)
 
     def hold(self, ids: Iterable[Tensor], why: str) -> None:
+        """Never drop these channels, because of the layer that runs."""
         for each in ids:
             self.channels.hold(each, self.layer, why)
 
@@ -140,6 +142,7 @@ class Follower:
             self.trace.macs[name] += uses // self.batch
 
     def product(self, ids: Tensor, macs: int) -> None:
+        """Note a product of activations with the channels ``ids`` and so many multiply-accumulates in all."""
         self.trace.products.append(Product(self.layer, ids, macs // (len(ids) * self.batch)))
 
     def seen(self, x: Tensor) -> Mark | None:
@@ -192,4 +195,5 @@ class Follower:
 
 
 def no_channels(size: int) -> Tensor:
+    """Return the channels of an axis that has none."""
     return torch.full((size,), NONE)

@@ -101,6 +101,7 @@ class Graph:
         entries = (found.roots[channels] == roots).nonzero().flatten()
         if not len(entries):
             return None
+        # sorted by channel, the entries form a matrix, as each channel of a group has equally many
         index = entries[channels[entries].sort(stable=True).indices].view(len(found.roots), -1)
         repeat = index.shape[1]
         if len(entries) == len(roots) and torch.equal(index.flatten(), entries):
