@@ -77,8 +77,8 @@ def show(card: Card, folder: Path) -> None:
     from fedml_dapper.export import CARD_NAME
 
     console = Console()
-    words = "; then ".join((card.about.whose, *card.about.changes))
-    console.print(escape(f"{card.about.network}: {words}"), soft_wrap=True)
+    description = "; then ".join((card.about.whose, *card.about.changes))
+    console.print(escape(f"{card.about.network}: {description}"), soft_wrap=True)
     table = Table(title="Measured through the files, one sample at a time")
     table.add_column("file", no_wrap=True)
     for heading in ("size", "difference", "ms", "ms, dense"):

@@ -143,11 +143,11 @@ class CommArgs(Section):
     """
 
     backend: Literal["sp", "MPI", "DAPPER_GRPC", "GRPC", "MQTT_S3"] = "sp"
-    """Carrier of messages (docs/runners.md says which is for what)."""
+    """Transport of messages (docs/runners.md says which is for what)."""
     dapper_grpc: SecureGrpcConfig | None = None
     """For DAPPER_GRPC: the server's address, and who is who."""
     allow_pickle: bool = False
-    """For GRPC: yes, whoever reaches a process's port may run code there."""
+    """For GRPC: accept that whoever reaches a process's port may run code there."""
     grpc_ipconfig_path: Path | None = None
     """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
     customized_training_mqtt_config: MqttConfig | None = None

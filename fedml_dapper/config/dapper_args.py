@@ -48,8 +48,8 @@ class PruningArgs(Section):
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
     """Cost that a level's ratio is a share of; ``flops`` are multiply-accumulates."""
     importance: Importance = "filters"
-    """What the importance of channels with ``norm: standardised`` is: the l1 norm of their filters, the size of their
-    gains, or the product of both. Filters of other networks have no gain, and are ranked by l1 norm."""
+    """Importance of channels with ``norm: standardised``: the l1 norm of their filters, the size of their gains, or the
+    product of both. Filters of other networks have no gain, and are ranked by l1 norm."""
     round_to: int = Field(default=1, ge=1, le=MAX_WIDTH)
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
@@ -86,25 +86,26 @@ class DefenceArgs(Section):
     """
 
     max_change: float | None = Field(default=None, gt=0)
-    """An upload of larger relative change is refused; none is when absent."""
+    """Largest relative change of an upload; larger ones are refused. No limit when absent."""
     max_times_median: float | None = Field(default=30, gt=1)
-    """Across silos, an upload is refused whose relative change is more than so many times the median of the round
-    before, and more than 1; so is one whose extras are. In the first round, which has none before, the round's own
-    median counts, and the global model stays as it is where an upload exceeds it. None is refused when null."""
+    """Across silos: largest ratio of an upload's relative change to the median of the round before. Uploads beyond it
+    are refused, if their change is also more than 1; so are uploads whose extras exceed it. In the first round, which
+    has none before, the round's own median counts, and the global model stays as it is if an upload exceeds it. No
+    limit when null."""
     strikes: int | None = Field(default=None, ge=1)
-    """After so many refused uploads a client is put in quarantine; never when absent."""
+    """Refused uploads after which a client is put in quarantine; never when absent."""
     quarantine_rounds: int = Field(default=10, ge=1, le=MAX_ROUNDS)
-    """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
+    """Rounds of a quarantine, in which a client is sent nothing; afterwards it starts with a clean slate."""
     aggregation: Literal["mean", "screened_mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
-    """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
-    far. All but ``mean`` go with methods that recover and average only."""
+    """Statistic over the clients that hold a coordinate: the mean, or one that a few bad clients cannot move far. All
+    but ``mean`` go with methods that recover and average only."""
     least_agreement: float = Field(default=-0.2, le=1)
     """For ``screened_mean``: an upload's agreement is the mean cosine of its change and those of the others, over the
     coordinates that both hold, without the quarter of smallest and of largest. One whose agreement is less than so many
     times the median of all is left out."""
     most_length: float = Field(default=3.0, ge=1)
-    """For ``screened_mean``: a change is shortened that is more than so many times as long as those of most others,
-    over the coordinates that both hold."""
+    """For ``screened_mean``: largest length of a change relative to those of most others, over the coordinates that
+    both hold; longer ones are shortened."""
     trimmed_share: float = Field(default=0.2, gt=0, lt=0.5)
     """For ``trimmed_mean``: share of a coordinate's holders that is left out at either end, rounded up."""
     min_holders: int = Field(default=3, ge=1)
@@ -136,10 +137,10 @@ class DapperArgs(Section):
     aggregation_weights: Literal["samples", "uniform"] = "samples"
     """Weight of a client in the server's mean: its number of samples, or the same for all."""
     uplink: Uplink = "fp32"
-    """Number format in which filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in
-    accuracy."""
+    """Number format in which filters and matrices travel to the server; bf16 is off by at most 2^-8 of a weight, fp16
+    by 2^-11, int8 by 1/127 of a filter's largest weight."""
     output_dir: Path = Path("runs")
-    """Each run makes a folder of its own below this one."""
+    """Folder below which each run makes a folder of its own."""
     checkpoint_every: int = Field(default=5, ge=1, le=MAX_ROUNDS)
     """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
     checkpoints_kept: int = Field(default=2, ge=1, le=MAX_ROUNDS)
@@ -150,7 +151,7 @@ class DapperArgs(Section):
     """Seconds that the server waits for all clients to come online before it begins with those that are there;
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
-    """With fewer uploads than this at the timeout, the run ends with an error."""
+    """Fewest uploads of a round; with fewer at the timeout, the run ends with an error."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Across silos, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022). Silos that are not done
     go on, and count in the round in which their upload arrives: what training changed is added to that round's global

@@ -179,8 +179,8 @@ class TrainArgs(Section):
     batch_size: int = Field(default=64, ge=2, le=MAX_BATCH)
     """Samples in a step of a client."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=MAX_BATCH)
-    """A step runs forward and backward on so many of its samples at a time, which takes less memory; on all at once
-    when absent. For networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
+    """Samples of a step that run forward and backward at a time, which takes less memory; all at once when absent. For
+    networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
     """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
     task_arguments: dict[str, Any] = Field(default_factory=dict)
@@ -197,7 +197,7 @@ class TrainArgs(Section):
     """Factor on the learning rate from one round to the next; 1 in DapperFL; in FDSE 0.998 by the paper,
     and 0.9998 in its authors' files."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """Gradients are clipped to this norm in every step; not at all when absent."""
+    """Largest norm of gradients, to which they are clipped in every step; not at all when absent."""
     adaptive_clipping: float | None = Field(default=None, gt=0)
     """Each filter's gradient, but not the predictor's, is clipped to this share of the filter's norm, e.g. 0.02; not at
     all when absent."""
@@ -254,8 +254,8 @@ class DeviceArgs(Section):
     gpu_id: int = Field(default=0, ge=0, lt=1024)
     """Number of the GPU, as torch counts them."""
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)] = "auto"
-    """For simulations in one command (``backend: sp``) on a CPU: how many clients train at a time, each in a process of
-    its own. ``auto``: as many as there are cores for their ``threads``; results do not depend on the number."""
+    """Clients that train at a time, each in a process of its own, in simulations in one command (``backend: sp``) on a
+    CPU. ``auto``: as many as there are cores for their ``threads``; results do not depend on the number."""
     threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     """CPU threads for torch in each process. When absent one where several workers train (or what ``OMP_NUM_THREADS``
     says), otherwise all cores, but for an MPI rank that trains: its share of them. Results depend on it in their last

@@ -97,7 +97,7 @@ def _default(field: FieldInfo) -> str | None:
     if field.is_required():
         return None
     value = field.get_default(call_default_factory=True)
-    words = {None: "null", True: "true", False: "false", "": "''"}
-    if isinstance(value, str | bool | None) and value in words:
-        return words[value]
+    names = {None: "null", True: "true", False: "false", "": "''"}
+    if isinstance(value, str | bool | None) and value in names:
+        return names[value]
     return str(list(value) if isinstance(value, tuple) else value)

@@ -26,11 +26,11 @@ class SecureAggregationArgs(Section):
     """``dapper_args.privacy.secure_aggregation``: the server learns only sums over clients (docs/privacy.md)."""
 
     threshold: int = Field(ge=2)
-    """So many clients have to stay to the end of a round, or it is void: nothing of it is opened, and the model stays
-    as it was. More than half of ``client_num_per_round``."""
+    """Clients that have to stay to the end of a round, or it is void: nothing of it is opened, and the model stays as
+    it was. More than half of ``client_num_per_round``."""
     min_holders: int | None = Field(default=None, ge=2)
-    """A coordinate that fewer clients would be summed over stays as it was, and is never opened; ``threshold`` when
-    absent. Slim models share some coordinates with few others: those would never be trained."""
+    """Fewest clients over which a coordinate is opened; one with fewer stays as it was. ``threshold`` when absent. Slim
+    models share some coordinates with few others: those would never be trained."""
     largest_change: float = Field(default=1.0, gt=0, le=1e6)
     """Largest change of one weight in one round; larger ones are cut down to it. It decides how finely sums are
     rounded."""
@@ -57,8 +57,8 @@ class PrivacyArgs(Section):
     """Standard deviation of the noise on each coordinate, in multiples of ``clip``. With 0 there is no noise, and no
     epsilon."""
     target_epsilon: float | None = Field(default=None, gt=0)
-    """In place of ``noise_multiplier``: the smallest one with which a client that takes part in all ``comm_round``
-    rounds has this epsilon. Such a run cannot be extended."""
+    """Instead of ``noise_multiplier``: epsilon of a client that takes part in all ``comm_round`` rounds, for which the
+    least noise is chosen. Such a run cannot be extended."""
     delta: float | None = Field(default=None, gt=0, lt=1)
     """Delta of the guarantee (epsilon, delta); less than one over the number of clients."""
     noise_seed: Literal["run", "secret"] | None = None
@@ -67,8 +67,8 @@ class PrivacyArgs(Section):
     ``run`` in simulation and ``secret`` across silos."""
 
     colluding: int = Field(default=0, ge=0)
-    """So many clients of a round may tell an attacker which noise they added: where that is ``distributed``, the
-    others add as much more as makes up for it. A client that attacks others by the model it is sent is one of them."""
+    """Clients of a round that may tell an attacker which noise they added: where noise is ``distributed``, the others
+    add as much more as makes up for it. A client that attacks others by the model it is sent is one of them."""
 
     secure_aggregation: SecureAggregationArgs | None = None
     """Sums under masks; uploads are seen by the server when absent."""

@@ -80,11 +80,11 @@ class Judged(Generic[SectionT]):
         except ValidationError as error:
             found = error.errors(include_url=False)
             single = [mistake for mistake in found if not _is_of_rules(mistake)]
-            told = single[:MAX_MISTAKES]  # of the others, their number
+            explained = single[:MAX_MISTAKES]  # of the others, their number
             listed: set[str] = set()
-            self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in told]
+            self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in explained]
             self.mistakes += [mistake["msg"] for mistake in single[MAX_MISTAKES:]]
-            wrong = {place for mistake in told for place in _places_spoilt(model, values, mistake)}
+            wrong = {place for mistake in explained for place in _places_spoilt(model, values, mistake)}
             self.sound = _without(model, values, {_place_of(model, mistake) for mistake in single})
             if self.sound is not None:
                 self.mistakes += _broken_below(self.sound, wrong, prefix)

@@ -14,7 +14,7 @@ class ClientSpecificArgs(Section):
     """``client_specific_args``: one file per silo, in rank order, as FedML has it."""
 
     data_silo_config: tuple[Path, ...] | None = None
-    """Each holds ``silo_args: {capability_level: N}``; replaces ``dapper_args.levels.assignment``."""
+    """Files with ``silo_args: {capability_level: N}`` each; they replace ``dapper_args.levels.assignment``."""
 
 
 class SiloArgs(Section):
