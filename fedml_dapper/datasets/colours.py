@@ -16,8 +16,8 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     if upright.mode.startswith("I") or upright.mode == "F":
         return Image.fromarray(_eight_bits(np.asarray(upright, np.float64), upright.mode == "F")).convert("RGB")
     if "A" in upright.getbands() or "transparency" in upright.info:
-        seen = upright.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+        rgba = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return upright.convert("RGB")
 
 

@@ -11,11 +11,11 @@ _MOST_NAMED = 5
 
 def not_finite(inputs: Inputs) -> list[int]:
     """Return the rows of ``inputs`` that hold NaN or infinity."""
-    astray = set[int]()
+    found = set[int]()
     for part in tensors_of(inputs):
         if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
-            astray.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
-    return sorted(astray)
+            found.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
+    return sorted(found)
 
 
 def say_not_finite(name: str, indices: list[int], of: int) -> str:

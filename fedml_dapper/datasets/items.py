@@ -188,12 +188,12 @@ class Items(Samples):
         """Return the error for ``items`` that make no batch, which names the first item unlike the one at the start."""
         wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
         looks = [_described(item) for item in items]
-        odd = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
-        name, index = self._place_of(places[odd])
-        if odd:
+        differing = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
+        name, index = self._place_of(places[differing])
+        if differing:
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
-            return DataError(f"{name}: item {index} is {looks[odd]}, and {other} is {looks[0]}; {wanted}")
+            return DataError(f"{name}: item {index} is {looks[differing]}, and {other} is {looks[0]}; {wanted}")
         return DataError(f"{name}: its items make no batch ({' '.join(str(error).split())}); {wanted}")
 
     def _moved(self, batch: Batch) -> Batch:

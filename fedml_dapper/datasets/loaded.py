@@ -199,18 +199,18 @@ def _test(loader: Loader) -> LoadedTest:
     return test
 
 
-def _batch(given: Any, whose: str) -> Batch:
+def _batch(given: Any, owner: str) -> Batch:
     if not isinstance(given, list | tuple) or len(given) != 2:
         parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
-        raise DataError(f"{whose}: a batch of {parts}, expected (inputs, targets)")
+        raise DataError(f"{owner}: a batch of {parts}, expected (inputs, targets)")
     inputs = as_inputs(given[0])
     targets = torch.as_tensor(given[1])
     if inputs is None:
-        inputs = _one_tensor(given[0], whose)
+        inputs = _one_tensor(given[0], owner)
     sizes = [len(part) for part in tensors_of(inputs)]
     if not isinstance(inputs, Tensor) and set(sizes) != {len(targets)}:
         raise DataError(
-            f"{whose}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
+            f"{owner}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
             " targets; give each a row a target"
         )
     if not targets.is_floating_point():
@@ -218,9 +218,9 @@ def _batch(given: Any, whose: str) -> Batch:
     return Batch(inputs, targets)
 
 
-def _one_tensor(given: object, whose: str) -> Tensor:
+def _one_tensor(given: object, owner: str) -> Tensor:
     if isinstance(given, Mapping):
-        raise DataError(f"{whose}: inputs of a batch are a dict of other things than tensors; make each a tensor")
+        raise DataError(f"{owner}: inputs of a batch are a dict of other things than tensors; make each a tensor")
     return torch.as_tensor(given)
 
 
@@ -238,12 +238,12 @@ def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
     return [size] * (count // size) + [rest] * (rest > 0)
 
 
-def _length(loader: Loader, whose: str) -> int:
+def _length(loader: Loader, owner: str) -> int:
     try:
         return len(loader)  # type: ignore[arg-type]  # a loader without length raises, as is asked here
     except TypeError as error:
         raise DataError(
-            f"{whose}: data without length ({error}); pass a list of batches, or a DataLoader of a map-style dataset"
+            f"{owner}: data without length ({error}); pass a list of batches, or a DataLoader of a map-style dataset"
         ) from error
 
 

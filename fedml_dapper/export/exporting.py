@@ -221,11 +221,11 @@ def _check_finite(subject: Subject) -> None:
     Raises:
         ConfigError: They are not, so the model is useless.
     """
-    astray = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
-    if astray:
+    not_finite = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
+    if not_finite:
         raise ConfigError(
-            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(astray)} tensors,"
-            f" `{astray[0]}` first: its training went astray; lower train_args.learning_rate, or set"
+            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(not_finite)} tensors,"
+            f" `{not_finite[0]}` first: its training went astray; lower train_args.learning_rate, or set"
             " train_args.max_grad_norm, and train again"
         )
 

@@ -64,13 +64,13 @@ def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
     Raises:
         ConfigError: They differ.
     """
-    theirs = _shapes(passed)
-    ours = _shapes(named)
-    if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and theirs == ours:
+    passed_shapes = _shapes(passed)
+    named_shapes = _shapes(named)
+    if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and passed_shapes == named_shapes:
         return
     differing = sorted(
-        (key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)),
-        key=lambda key: (key not in theirs or key not in ours, key),
+        (key for key in passed_shapes.keys() | named_shapes.keys() if passed_shapes.get(key) != named_shapes.get(key)),
+        key=lambda key: (key not in passed_shapes or key not in named_shapes, key),
     )
     where = f", e.g. in `{differing[0]}`" if differing else ""
     raise ConfigError(

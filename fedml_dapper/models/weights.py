@@ -25,9 +25,11 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     own = backbone.state_dict()
     reshaped = {name for name in found.keys() & own.keys() if found[name].shape != own[name].shape}
     if found.keys() == own.keys() and reshaped and reshaped <= backbone.head_tensors:
-        theirs, ours = (next(iter(tensors[name].shape[0] for name in reshaped)) for tensors in (found, own))
+        found_classes, own_classes = (
+            next(iter(tensors[name].shape[0] for name in reshaped)) for tensors in (found, own)
+        )
         raise ConfigError(
-            f"model_args.weights: {path} is for {theirs} classes, and the data have {ours}, so its head"
+            f"model_args.weights: {path} is for {found_classes} classes, and the data have {own_classes}, so its head"
             f" ({', '.join(sorted(reshaped))}) does not fit; let a model file of your own load it and put a new head on"
         )
     problems = [

@@ -170,9 +170,9 @@ def check_fits(
         ProtocolError: Tensors are missing or unknown, or one has another shape or dtype.
     """
     plan.check(layout)
-    odd = sorted(weights.keys() ^ (set(names) - plan.omitted))
-    if odd:
-        raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
+    differing = sorted(weights.keys() ^ (set(names) - plan.omitted))
+    if differing:
+        raise ProtocolError(f"upload and its plan differ in {len(differing)} tensors, first `{differing[0]}`")
     widths = plan.widths
     for name, tensor in weights.items():
         spec = layout.tensors[name]

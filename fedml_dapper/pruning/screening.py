@@ -144,10 +144,10 @@ def _screened(cosines: Tensor, rows: Sequence[int], least: float) -> tuple[list[
         now = {row: _midmean(cosines[row, _others(row, stay)]) for row in stay}
         agreements.update(now)
         known = {row: agreement for row, agreement in now.items() if agreement is not None}
-        odd = min(known, key=known.__getitem__, default=None)
-        if spare == 0 or odd is None or known[odd] >= least * max(0.0, median(known.values())):
+        outlier = min(known, key=known.__getitem__, default=None)
+        if spare == 0 or outlier is None or known[outlier] >= least * max(0.0, median(known.values())):
             break
-        stay.remove(odd)
+        stay.remove(outlier)
     return stay, agreements
 
 

@@ -157,7 +157,7 @@ class Trial:
             return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
         tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
         if len(slim_outputs) == len(outputs) and all(
-            _agree(ours, theirs, tolerance) for ours, theirs in zip(slim_outputs, outputs, strict=True)
+            _agree(slim_output, output, tolerance) for slim_output, output in zip(slim_outputs, outputs, strict=True)
         ):
             return None
         with slim.watched():
@@ -175,7 +175,7 @@ class _Run:
     model: nn.Module
     tensors: dict[str, Tensor] = field(default_factory=dict)
     failed: str = ""
-    seen: dict[str, Tensor] = field(default_factory=dict)
+    layer_outputs: dict[str, Tensor] = field(default_factory=dict)
     draws: int = 0
     """Number of random draws in the last run."""
 
@@ -202,7 +202,7 @@ class _Run:
             def hook(_layer: object, _inputs: object, output: Any) -> None:
                 first = next((each for each in tree_leaves(output) if isinstance(each, Tensor)), None)
                 if first is not None:
-                    self.seen.setdefault(name, first.detach().clone())
+                    self.layer_outputs.setdefault(name, first.detach().clone())
 
             return hook
 
@@ -235,8 +235,8 @@ def _agree(slim: Tensor, dense: Tensor, tolerance: float) -> bool:
 
 def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: KeptIndices, tolerance: float) -> str:
     """The first layer whose outputs differ, among those that can be compared."""
-    for name, output in slim.seen.items():
-        expected = dense.seen.get(name)
+    for name, output in slim.layer_outputs.items():
+        expected = dense.layer_outputs.get(name)
         if expected is None:
             return name
         weight = layout.tensors.get(f"{name}.weight")

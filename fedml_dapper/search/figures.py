@@ -119,9 +119,9 @@ def describe(plan: SearchPlan) -> str:
     return f"{plan.method} on {plan.suite}, {count(plan.seeds, 'seed')} ({', '.join(map(str, plan.seeds))})"
 
 
-def count(things: Sequence[object], noun: str) -> str:
+def count(items: Sequence[object], noun: str) -> str:
     """Count things in words: ``1 trial``, ``2 trials``."""
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _subtitle(record: SearchRecord) -> str:

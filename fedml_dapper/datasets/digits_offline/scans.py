@@ -39,8 +39,8 @@ def scans(remainder: int) -> tuple[Tensor, Tensor]:
     masks = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)) / 16
     labels = torch.from_numpy(table[:, -1])
     of_digit = [masks[labels == digit][remainder::2].unsqueeze(1) for digit in range(10)]
-    train = torch.cat([mine[:TRAIN_PER_CLASS] for mine in of_digit])
-    return train, torch.cat([mine[-TEST_PER_CLASS:] for mine in of_digit])
+    train = torch.cat([masks_of_one[:TRAIN_PER_CLASS] for masks_of_one in of_digit])
+    return train, torch.cat([masks_of_one[-TEST_PER_CLASS:] for masks_of_one in of_digit])
 
 
 def strokes(masks: Tensor, rng: torch.Generator) -> Tensor:

@@ -145,7 +145,7 @@ class Follower:
         """Note a product of activations with the channels ``ids`` and so many multiply-accumulates in all."""
         self.trace.products.append(Product(self.layer, ids, macs // (len(ids) * self.batch)))
 
-    def seen(self, x: Tensor) -> Mark | None:
+    def mark_of(self, x: Tensor) -> Mark | None:
         """Return the channels of an activation, or of a parameter that is used as one."""
         if x not in self.marks:
             self.adopt(x, None, x.dim())
@@ -153,7 +153,7 @@ class Follower:
 
     def along(self, x: Tensor, dim: int, why: str) -> Tensor:
         """Return the channels along the axis ``dim`` of ``x``; channels along another axis are held."""
-        mark = self.seen(x)
+        mark = self.mark_of(x)
         if mark is not None and mark.dim == dim:
             return mark.ids
         if mark is not None:
