@@ -32,7 +32,7 @@ def relative_change(weights: Tensors, before: Tensors) -> float:
     return sqrt(moved / length)
 
 
-class ClippedMean:
+class ClippedMean(RecoveringMean):
     """A :class:`RecoveringMean` of uploads whose relative change is scaled down to ``limit`` where it is larger.
 
     The direction of a change stays. Only the running sums are kept in memory, and where nothing is clipped the result
@@ -40,18 +40,8 @@ class ClippedMean:
     """
 
     def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, limit: float) -> None:
-        self._previous = previous
-        self._layout = layout
+        super().__init__(previous, layout, recovery)
         self._limit = limit
-        self._mean = RecoveringMean(previous, layout, recovery)
-
-    def hold(self) -> None:
-        """See :meth:`RecoveringMean.hold`."""
-        self._mean.hold()
-
-    def fold(self) -> None:
-        """See :meth:`RecoveringMean.fold`."""
-        self._mean.fold()
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add one client's upload, clipped; see :meth:`RecoveringMean.add`."""
@@ -61,13 +51,9 @@ class ClippedMean:
         if change > self._limit:
             share = self._limit / change
             weights = {name: towards(tensor, before[name], share) for name, tensor in weights.items()}
-        self._mean.add(weights, plan, weight, unsliced)
+        self.take(weights, plan, weight, unsliced)
         if change > self._limit:
-            self._mean.fold()  # a clipped upload is a copy, which would take memory while it waits
-
-    def result(self) -> dict[str, Tensor]:
-        """See :meth:`RecoveringMean.result`."""
-        return self._mean.result()
+            self.fold()  # a clipped upload is a copy, which would take memory while it waits
 
 
 @torch.no_grad()

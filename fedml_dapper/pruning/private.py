@@ -33,56 +33,39 @@ from torch import Tensor
 from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits
+from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import slim_tensors
 
 
-class PrivateMean:
+class PrivateMean(RecoveringMean):
     """A :class:`RecoveringMean` of updates clipped to an l2 norm of ``clip``, with noise on the sums.
 
     Every client counts alike. Integer buffers (counters of batches) stay as they are. Where nothing is clipped and
-    ``std`` is 0, floating-point tensors are those of :class:`RecoveringMean` bit for bit.
+    ``std`` is 0, floating-point tensors are those of :class:`RecoveringMean` bit for bit. Partial sums are clipped, and
+    without noise.
     """
 
     def __init__(
         self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, clip: float | None, std: float, noise: Noise
     ) -> None:
-        self._previous = previous
-        self._layout = layout
+        super().__init__(previous, layout, recovery)
         self._clip = clip
         self._std = std
         self._noise = noise
-        self._mean = RecoveringMean(previous, layout, recovery)
-
-    def hold(self) -> None:
-        """See :meth:`RecoveringMean.hold`."""
-        self._mean.hold()
-
-    def fold(self) -> None:
-        """See :meth:`RecoveringMean.fold`."""
-        self._mean.fold()
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add one client's upload, clipped; see :meth:`RecoveringMean.add`. ``weight`` is 1: clients count alike."""
         assert weight == 1, "Settings see to that"
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
-        self._mean.take(clipped(weights, before, self._clip), plan, weight, unsliced)
-
-    def partial(self) -> PartialSum:
-        """Return the clipped sums so far, without noise; see :meth:`RecoveringMean.partial`."""
-        return self._mean.partial()
-
-    def merge(self, partial: PartialSum) -> None:
-        """Add the clipped sums of another mean; see :meth:`RecoveringMean.merge`."""
-        self._mean.merge(partial)
+        self.take(clipped(weights, before, self._clip), plan, weight, unsliced)
 
     def result(self) -> dict[str, Tensor]:
         """Return the mean with noise on its sums; see :meth:`RecoveringMean.result`."""
         if self._std > 0:
-            self._mean.disturb(self._noise, self._std)
-        return self._mean.result()
+            self.disturb(self._noise, self._std)
+        return super().result()
 
 
 @torch.no_grad()
