@@ -63,11 +63,11 @@ class Variant(Section):
     published: dict[str, Published] = Field(default_factory=dict)
     """Published numbers by domain, and ``global``; for personalised benches ``overall`` and ``average``."""
     panel: str | None = None
-    """In a sweep: the varied setting, which names the axis."""
+    """Varied setting of a sweep, which names the axis."""
     series: str | None = None
-    """In a sweep: the line this point belongs to."""
+    """Line of a sweep that this point belongs to."""
     x: float | None = None
-    """In a sweep: the point's place on the axis."""
+    """Place of the point on a sweep's axis."""
 
 
 class Profile(Section):

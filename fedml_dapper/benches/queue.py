@@ -59,7 +59,6 @@ def run_queue(
     A cell that fails does not stop the others. On KeyboardInterrupt all running cells are stopped before it is raised.
 
     Args:
-        cells: Cells of the bench.
         store: Folder of all benches' cells.
         jobs: Most cells that run at the same time.
         max_seconds: Time after which running cells are stopped; they are resumed from their last checkpoint next time.

@@ -78,7 +78,7 @@ class LevelRow(Record):
     before: Estimate
     """Mean over the level's clients, over seeds, with the models as they come."""
     after: Estimate
-    """The same after one more local round."""
+    """Mean over the level's clients, over seeds, after one more local round."""
 
 
 class DeviceRow(Record):
@@ -88,7 +88,7 @@ class DeviceRow(Record):
     sent: dict[int, Estimate]
     """Capability level -> mean over domains, over seeds. Levels without a model are missing."""
     own_statistics: dict[int, Estimate]
-    """The same with BatchNorm's statistics of a device's own images; empty where the model has none."""
+    """Results with BatchNorm's statistics of a device's own images; empty where the model has none."""
 
 
 class SubmodelRow(Record):

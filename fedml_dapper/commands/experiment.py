@@ -70,11 +70,7 @@ def run_experiment(
         output: Folder of the run.
         rank: Rank of this process, for silos and edges; MPI knows its own.
         as_edge: Whether this process has to be an edge.
-        resume: Whether to resume the run in ``output``.
         restart: Whether to delete the run in ``output`` first.
-        profile: Whether to profile the rounds.
-        verbose: Whether to print all effective settings first.
-        log_format: Format of log lines.
         by_fedml: Whether FedML's runner starts every run. Without it, it starts only what needs it: several processes,
             or FedML's platform.
 

@@ -28,13 +28,13 @@ class SiloArgs(Section):
     data_cache_dir: Path | None = None
     """Folder of its images; ``data_args.data_cache_dir`` when absent."""
     level: int | None = Field(default=None, ge=1)
-    """Its capability level; ``device``, or else ``dapper_args.levels.assignment``, decides when absent."""
+    """Capability level; ``device``, or else ``dapper_args.levels.assignment``, decides when absent."""
     device: str | None = Field(default=None, min_length=1)
-    """Its device's profile, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
+    """Profile of its device, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
     largest level that this can run."""
     known: Path | None = None
-    """With ``privacy.secure_aggregation``: list of the certificates with which this silo sums, which ``fedml-dapper
-    silos`` writes; without it, with each that ca.pem vouches for (docs/privacy.md)."""
+    """List of the certificates with which this silo sums under ``privacy.secure_aggregation``, written by
+    ``fedml-dapper silos``; without it, it sums with each that ca.pem vouches for (docs/privacy.md)."""
 
 
 class SiloLevel(Section):

@@ -25,7 +25,7 @@ AT_ONCE = 64
 _JUDGED_AFTER = 1024
 """Draws after which the chance of success is first estimated, from how many clients lack samples on average."""
 _PARTS_TO_JUDGE = 8
-"""With a small limit of draws, the chance is estimated after the limit divided by this."""
+"""Divisor of a small limit of draws, after which the chance of success is estimated."""
 _HOPELESS = 0.02
 """Successes expected of all draws, below which they are given up. The estimate was above the true rate wherever both
 are known."""

@@ -23,7 +23,7 @@ class Domain:
     train: Samples
     test: Samples
     source: str
-    """Where the samples came from, for result records; never an absolute path."""
+    """Origin of the samples, for result records; never an absolute path."""
     is_subset: bool
     """Whether it is less than the published data set."""
     validation: Samples | None = None

@@ -58,10 +58,7 @@ def partition(
     free samples first, and otherwise from those of others.
 
     Args:
-        suite: Domains to divide.
-        num_clients: Number of clients.
         share: Share of its domain's training set that a client holds. Defaults to the suite's own, or to an even one.
-        seed: Seed of the draw.
         order: See :func:`assign_domains`.
         max_per_domain: Most clients of one domain.
         validation_share: Share of each training set that is put aside first.

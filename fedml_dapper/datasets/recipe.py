@@ -89,8 +89,8 @@ class SuiteRecipe:
     swap_in_missing_classes: bool
     partition: str = "domain_shares"
     measured_on: Literal["training", "all"] | None = None
-    """Which of the suite's images give mean and standard deviation to normalise by; None for those in
-    ``preprocessing``."""
+    """Images of the suite that give mean and standard deviation to normalise by; None for those in ``preprocessing``.
+    """
     notes: tuple[str, ...] = ()
 
     def request(self, root: Path, download: bool = False, image_size: int | None = None) -> Request:

@@ -77,7 +77,7 @@ class Source(Protocol):
 
     @property
     def place(self) -> str:
-        """Where the source looks, relative to the root of the data."""
+        """Place that the source looks at, relative to the root of the data."""
 
     def exists(self, root: Path) -> bool:
         """Whether something is at :attr:`place`; only reading tells whether it is sound."""

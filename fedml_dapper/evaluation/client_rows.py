@@ -27,7 +27,7 @@ class ClientRow:
     carried: float | None
     """Figure of the model of the client's level, as sent, on the client's domain."""
     own_statistics: float | None
-    """The same with statistics of the device's own images."""
+    """Figure of that model with statistics of the device's own images."""
     own_model: float | None
     """Figure of the client's own model on its own samples."""
 

@@ -48,7 +48,7 @@ class PlannedClient(BaseModel):
 
 
 class PlannedMethod(BaseModel):
-    """Which levels the clients can run under one method."""
+    """Levels that the clients can run under one method."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -73,9 +73,6 @@ def write_report(
     Pictures are inlined. A run without finished or tested rounds gets a report that says so.
 
     Args:
-        path: File to write.
-        run: The run.
-        rounds: Its finished rounds.
         contact_sheet: Samples of the data, if they are available.
         last_model: What the last model makes of the data, if it is available.
         omissions: Parts that could not be made, which the report lists; further ones are added.

@@ -55,7 +55,7 @@ class DeviceSummary(Record):
     accuracy: Accuracy | None
     """Device accuracy over the tested rounds, with the models as sent; None where some devices have no model."""
     own_statistics: Accuracy | None
-    """The same with statistics of the devices' own images; also None where the model has none."""
+    """Device accuracy with statistics of the devices' own images; also None where the model has none."""
     last: DeviceScores
     last_round: int
 

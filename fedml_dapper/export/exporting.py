@@ -56,7 +56,6 @@ class Exporter:
         """Write ``subject`` into ``out``, a new or empty folder, and return its card.
 
         Args:
-            subject: Model to export.
             out: Folder to write; nothing is left behind on errors.
             before: The model that it was adapted from, if it was.
             pictures: Pictures that int8 ranges are measured on; training samples by default.

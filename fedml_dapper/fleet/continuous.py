@@ -28,8 +28,6 @@ def with_fitted_levels(
     nothing: what a size needs is counted with the first and the last level alone.
 
     Args:
-        settings: Settings of the experiment.
-        devices: Its clients' devices.
         build: Makes the method of some settings.
     """
     fleet = settings.dapper_args.fleet

@@ -147,7 +147,6 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
     """Wrap ``module``, not copied, as a backbone, after trying it out on inputs like ``example``.
 
     Args:
-        module: Any network.
         example: A batch of one input, on the CPU.
         predictor: Name of its last linear layer; searched for by default.
         label: Name of the network in errors.

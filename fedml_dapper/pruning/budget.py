@@ -46,7 +46,6 @@ def solve_widths(
     largest model within the budget is taken.
 
     Args:
-        layout: Groups of channels of the dense model.
         ratio: Share of the dense model to remove, from 0 to below 1.
         ratio_of: What the ratio counts.
         round_to: Widths are multiples of this number, as far as groups are wide enough.

@@ -37,8 +37,6 @@ def footprint(
     """Return the cost of the model in which each group keeps its width.
 
     Args:
-        layout: The dense model.
-        widths: Channels that each cut group keeps.
         unsliced: Tensors that are uploaded whole all the same.
         skipped: Tensors that the client's model lacks.
         personal: Tensors that the client trains, but neither sends nor receives.

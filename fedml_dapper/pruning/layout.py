@@ -63,8 +63,8 @@ class Axis:
     repeat: int = 1
     """Entries per channel."""
     entries: Entries | None = None
-    """Where the entries of each channel lie. Without it channels fill the axis, ``repeat`` consecutive entries each.
-    Entries that it leaves out belong to another group, where several lie side by side (concatenation), or to none."""
+    """Places of each channel's entries. Without it channels fill the axis, ``repeat`` consecutive entries each. Entries
+    that it leaves out belong to another group, where several lie side by side (concatenation), or to none."""
     filled: bool = False
     """Whether activations keep their full width along it, with zeros for what is cut (:class:`FilledLinear`)."""
 

@@ -23,7 +23,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PruningPlan:
-    """Which channels and tensors of the dense model a client holds."""
+    """The channels and tensors of the dense model that a client holds."""
 
     kept: Mapping[str, Tensor]
     omitted: frozenset[str] = frozenset()
@@ -104,15 +104,9 @@ def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
 
 
 def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
-    """Return each channel's sum over the entries of ``values`` that belong to it.
+    """Return each channel's sum over the entries of ``values`` that belong to it, shape (channels,).
 
-    Args:
-        layout: Layout that the names refer to.
-        group: Group of channels.
-        values: Tensors that hold the group, in the shapes of the dense model.
-
-    Returns:
-        Sums of shape (channels,), in the dtype and on the device of ``values``.
+    ``values`` have the names and shapes of dense tensors that hold the group. Sums have their dtype and device.
     """
     channels = torch.arange(layout.groups[group].channels)
     sums = []

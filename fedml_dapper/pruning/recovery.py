@@ -67,7 +67,7 @@ class RecoveringMean:
         self._holds = False
 
     def hold(self) -> None:
-        """From now on keep added uploads until :meth:`fold`, so that several clients are folded in one pass.
+        """Keep uploads that are added from now on until :meth:`fold`, so that several are folded in one pass.
 
         Uploads are still checked at once, and folded before any result is read. The result is the same bit for bit.
         """

@@ -263,7 +263,7 @@ def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _positions(shape: Sequence[int], kept: Mapping[int, Tensor], device: torch.device) -> Tensor:
-    """Where the ``kept`` entries lie in a flat view of a tensor of that ``shape``."""
+    """Positions of the ``kept`` entries in a flat view of a tensor of that ``shape``."""
     if len(kept) == 1:
         [(dim, entries)] = kept.items()
         if shape[dim] == prod(shape):

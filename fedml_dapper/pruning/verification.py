@@ -32,7 +32,7 @@ from fedml_dapper.pruning.slim import KeptIndices, slim_model
 TOLERANCE = 1e-4
 """Largest difference between outputs, relative to the largest of them."""
 TOLERANCE_IN_TRAINING = 1e-3
-"""The same in training, where norms divide by the difference of two inputs."""
+"""Largest relative difference in training, where norms divide by the difference of two inputs."""
 _SEED = 17
 _BATCH = 2
 """Batch size in training: norms by the batch's statistics need more than one input."""

@@ -37,7 +37,6 @@ def place(
     """Draw masks (N, 1, H, W) onto canvases (N, 1, 32, 32).
 
     Args:
-        masks: Glyphs.
         scale: Share of the canvas that the mask's frame fills, (N,).
         shift: Shift to the right and down in pixels, (N, 2).
         rotation: Degrees, (N,).

@@ -32,7 +32,7 @@ class Product:
     model: Backbone
     """The model, with the network's own names."""
     deployed: Deployed
-    """The same model as devices run it."""
+    """Model in the form that devices run."""
     origin: ModelOrigin
     round: int
     label: str
