@@ -10,8 +10,8 @@ from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change
 from fedml_dapper.pruning.fixed_point_mean import FixedPointMean, encoded_changes
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
-from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, TensorSpec, Widths
-from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths
+from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, levels_by
 from fedml_dapper.pruning.noise_share import NoiseShare, rounding
 from fedml_dapper.pruning.packing import Packing
 from fedml_dapper.pruning.plan import (
@@ -42,11 +42,9 @@ __all__ = [
     "ChannelLayout",
     "ClippedMean",
     "Device",
-    "Entries",
     "FixedPointMean",
     "Fleet",
     "Footprint",
-    "LevelRule",
     "NoiseShare",
     "Packing",
     "PartialSum",
