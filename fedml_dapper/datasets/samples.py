@@ -45,7 +45,7 @@ class Samples(ABC):
     @property
     @abstractmethod
     def first(self) -> Batch:
-        """The first sample as a batch on the CPU, not augmented."""
+        """The first sample as a batch on the CPU, the same at every call."""
 
     @abstractmethod
     def take(self, indices: Tensor) -> Samples:
@@ -77,4 +77,4 @@ class Samples(ABC):
 
     @abstractmethod
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Yield every sample once, in order and not augmented."""
+        """Yield every sample once, in order, the same at every call."""

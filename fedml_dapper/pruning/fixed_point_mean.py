@@ -1,6 +1,6 @@
 """Means of slim models whose updates are summed in integers, as they are under masks (``secure_sum``).
 
-A client's update of every coordinate is clamped to the range of the code and rounded to a multiple of 1 / ``scale``.
+A client's update of every coordinate is clamped to the largest allowed, and rounded to a multiple of 1 / ``scale``.
 Sums of integers are exact in any order. So a simulation, which adds them one by one, and a server that learns no more
 than their sum come to the same model bit for bit. With W the model before, S the sum of updates over T clients, and h
 of them that hold a coordinate, the model is
