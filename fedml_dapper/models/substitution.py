@@ -1,4 +1,4 @@
-"""A network run with other tensors in the place of its own."""
+"""Running a network with other tensors in place of its own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.func import functional_call
 def run_with(
     model: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...], named: Mapping[str, Any] | None = None
 ) -> Any:
-    """The output of ``model`` for these inputs with ``tensors``, by any of their names, in the place of its own.
+    """Return the output of ``model`` for these inputs, with ``tensors``, by any of their names, in place of its own.
 
-    A tensor under several names is replaced under all of them. :func:`torch.func.functional_call` does this too, but
-    fills a layer that is in the network several times once for each of its names, and in the end puts back what it had
-    filled in itself; here each layer is filled once.
+    A tensor under several names is replaced under all of them. Deviation from :func:`torch.func.functional_call`, which
+    does so too: that fills a layer that is in the network several times once per name, and at the end restores what it
+    had filled in itself; here each layer is filled once.
     """
     everything = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     substitutes = {id(own): tensors[name] for name, own in everything if name in tensors}
