@@ -105,7 +105,7 @@ class Run:
     def ledger(self) -> pd.DataFrame:
         """A row a round, by its number: ``accuracy/global``, ``accuracy/<domain>``, ``loss/<domain>``, ``bytes/up`` ...
 
-        Columns have the names that trackers are given (docs/tracking.md); NaN where a round was not tested.
+        Columns have the names that trackers are given (docs/reference/metrics.md); NaN where a round was not tested.
         ``run.ledger.filter(like="accuracy/").plot()`` draws the learning curves.
         """
         index = pd.Index([record.round for record in self._rounds], name="round")

@@ -3,7 +3,7 @@
 FedML copies all sections of a file into one namespace and takes any key. Files that were written for it hold keys that
 stand under another name here, or in another section, and keys for what this package does not do. The first are put
 where they belong, the second are named once. What is neither stays a mistake, and so does what would make a run
-another one than its file says. :data:`MEANINGS` is the list (docs/fedml_program.md shows it).
+another one than its file says. :data:`MEANINGS` is the list (docs/reference/fedml.md shows it).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def why_refused(key: str) -> str:
 UNUSED = {
     "config_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
     "env_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
-    "mlops_api_key": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_project_name": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_run_name": "for FedML's platform, which starts runs itself (launch.md)",
+    "mlops_api_key": "for FedML's platform, which starts runs itself",
+    "mlops_project_name": "for FedML's platform, which starts runs itself",
+    "mlops_run_name": "for FedML's platform, which starts runs itself",
     "enable_tracking": "`tracking_args.using_mlops` switches FedML's dashboard on",
     "model_file_cache_folder": "a run's model lies in its folder, below `dapper_args.output_dir`",
     "global_model_file_path": "a run's model lies in its folder, below `dapper_args.output_dir`",
@@ -143,7 +143,7 @@ def in_our_words(values: Mapping[str, Any]) -> InOurWords:
     for translate in (_kind_of_run, _data, _training, _processes):
         translate(words)
     if unused:
-        words.notes.append(f"keys of FedML's that have no part here (docs/fedml_program.md): {', '.join(unused)}")
+        words.notes.append(f"keys of FedML's that have no part here (docs/reference/fedml.md): {', '.join(unused)}")
     return words
 
 

@@ -1,4 +1,4 @@
-"""The one set of metric names, the same in every sink and in Python (docs/tracking.md has the table)."""
+"""The one set of metric names, the same in every sink and in Python (docs/reference/metrics.md has the table)."""
 
 from __future__ import annotations
 
