@@ -26,7 +26,7 @@ def accuracy(attack: str, level: int, defence: str, hostile: int = _HOSTILE) -> 
     runs = [json.loads(line) for line in _FILE.read_text(encoding="utf-8").splitlines()]
     key = (attack, level, hostile, defence)
     names = ("attack", "level", "attackers", "defence")
-    return mean(run["accuracy"][-1] for run in runs if tuple(run[name] for name in names) == key)
+    return mean(float(run["accuracy"][-1]) for run in runs if tuple(run[name] for name in names) == key)
 
 
 def picture() -> Picture:

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import attacks, inversion, membership
 from benchmarks.resumable import read
-from docs.pictures.attacks import DEFENCES, accuracy
+from docs.pictures.attacks import accuracy
 from fedml_dapper.federation.accountant import epsilon
 from fedml_dapper.methods.contract.privacy import Privacy
 
@@ -20,13 +20,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "attacks"
 RELIABILITY = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 PRIVACY = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
-WORDS = {
-    "sign_flip": "send the opposite of their change",
-    "times_-4": "send -4 times their change",
-    "label_flip": "train on other labels",
-    "backdoor": "train on stamped images",
-}
-SEEDS = 3
+SEEDS, NOISE = 3, 0.1
 ROUNDS, DELTA = 12, 1e-5
 
 
@@ -53,15 +47,8 @@ def test_a_record_s_tables_are_what_its_command_prints(
     assert rows in (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("attack", WORDS)
-def test_what_an_attack_of_level_1_leaves(attack: str) -> None:
-    left = [f"{accuracy(attack, 1, defence):.1f}" for defence, _ in DEFENCES]
-    if attack == "backdoor":
-        left = [f"{value}; opens {opened(defence):.0f} %" for value, (defence, _) in zip(left, DEFENCES, strict=True)]
-    assert f"| {WORDS[attack]} | {' | '.join(left)} |" in RELIABILITY
-
-
 def opened(defence: str) -> float:
+    """Percent of stamped images that two backdoors of level 1 turn into their class."""
     runs = read(RESULTS / "quickstart_small.jsonl")
     key = ("backdoor", 1, 2, defence)
     return mean(
@@ -83,18 +70,23 @@ def test_what_the_page_says_that_screening_costs() -> None:
     assert f"cost {lost('times_-4', 1, 'screened_mean')} points under screening" in said
     assert f"screening costs {untouched - accuracy('none', 0, 'screened_mean', 0):.1f} points" in said
     assert f"The median costs {untouched - accuracy('none', 0, 'median', 0):.1f}" in said
-    alone = [lost(attack, level, "screened_mean", 1) for attack in WORDS for level in (1, 3, 5)]
+    assert f"opens for {opened('screened_mean'):.0f} % of stamped images, instead of {opened('mean'):.0f} %" in said
+    alone = [lost(attack, level, "screened_mean", 1) for attack in attacks.ATTACKS[1:] for level in (1, 3, 5)]
     assert f"One hostile client costs up to {max(alone, key=int)} points" in said
 
 
 def test_what_an_attacker_draws() -> None:
-    runs = [run for run in read(RESULTS / "inversion.jsonl") if run["seen"] == "upload"]
-    for noise in {run["noise"] for run in runs}:
-        of_noise = [run for run in runs if run["noise"] == noise and run["method"] == "dapperfl_slim"]
-        spent = f"{noise} | {of_noise[0]['epsilon']:,.0f}" if noise else "none | none"
-        shares = [[run["area"] for run in of_noise if run["level"] == level] for level in (1, 5)]
-        assert {len(values) for values in shares} == {SEEDS}
-        assert f"| {spent} | {' | '.join(f'{mean(values):.1f}' for values in shares)} |" in PRIVACY
+    runs = [run for run in read(RESULTS / "inversion.jsonl") if run["method"] == "dapperfl_slim"]
+
+    def found(noise: float | None) -> list[str]:
+        areas = [[run["area"] for run in runs if (run["level"], run["noise"]) == (level, noise)] for level in (1, 5)]
+        assert [len(values) for values in areas] == [SEEDS, SEEDS]
+        return [f"{mean(values):.1f}" for values in areas]
+
+    (spent,) = {run["epsilon"] for run in runs if run["noise"] == NOISE}
+    plain, hidden = found(None), found(NOISE)
+    assert f"in {plain[0]} % (level 1) and {plain[1]} % (level 5)" in prose(PRIVACY)
+    assert f"With noise {NOISE}, an epsilon of {spent:.0f}, it is {hidden[0]} and {hidden[1]} %" in prose(PRIVACY)
     sums = {
         method: mean(run["area"] for run in read(RESULTS / "inversion.jsonl") if (run["method"], run["seen"]) == key)
         for method in ("fedavg", "dapperfl_slim")
