@@ -15,7 +15,8 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LISTS = [ROOT / "data" / "README.md", ROOT / "results" / "README.md"]
+BESIDE = sorted(page for folder in ("results", "run") for page in (ROOT / folder).glob("*/*.md"))
+LISTS = [ROOT / "data" / "README.md", *sorted((ROOT / "results").glob("*.md")), *BESIDE]
 """Pages beside what they list, to which pages link."""
 
 README_LINES = 120

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docs.pictures import (
     a_round,
+    attacks,
     dependency_group,
     federation,
     inversion,
@@ -18,6 +19,7 @@ from docs.pictures import (
     recording,
     recovery,
     rooms,
+    runners,
     secure_sum,
 )
 from docs.pictures.canvas import Picture
@@ -37,6 +39,8 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "inversion": inversion.picture,
     "secure_sum": secure_sum.picture,
     "phases": phases.picture,
+    "attacks": attacks.picture,
+    "runners": runners.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 

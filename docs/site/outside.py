@@ -23,6 +23,12 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "data/README.md": "data.md",
     "results/README.md": "results.md",
+    "results/attacks/README.md": "attacks.md",
+    "results/benchmarks/silos.md": "silos.md",
+    "results/dependencies.md": "dependencies.md",
+    "run/container/README.md": "containers.md",
+    "run/systemd/README.md": "services.md",
+    "run/launch/README.md": "launch.md",
 }
 """Pages outside of ``docs/`` -> where they are in the site."""
 

@@ -3,7 +3,7 @@
 FedML copies all sections of a file into one namespace and accepts any key. Files written for it hold keys that have
 another name or section here, and keys for what this package does not do. The former are moved to their place, the
 latter are named once. Any other unknown key stays a mistake, and so does one that would make a run differ from what its
-file says. :data:`MEANINGS` is the list (docs/fedml_program.md shows it).
+file says. :data:`MEANINGS` is the list (docs/reference/fedml.md shows it).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def translated(values: Mapping[str, Any]) -> Translation:
     for translate in (_kind_of_run, _data, _training, _processes):
         translate(translation)
     if unused:
-        translation.notes.append(f"keys of FedML's that have no part here (docs/fedml_program.md): {', '.join(unused)}")
+        translation.notes.append(f"keys of FedML's that have no part here (docs/reference/fedml.md): {', '.join(unused)}")
     return translation
 
 

@@ -1,4 +1,4 @@
-"""Metrics of a round, under the names that every tracking sink shares (table in docs/tracking.md)."""
+"""Metrics of a round, under the names that every tracking sink shares (table in docs/reference/metrics.md)."""
 
 from __future__ import annotations
 
