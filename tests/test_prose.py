@@ -15,7 +15,7 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LISTS = [ROOT / "data" / "README.md", ROOT / "results" / "README.md"]
+LISTS = [ROOT / "data" / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "results").glob("*/README.md"))]
 """Pages beside what they list, to which pages link."""
 
 README_LINES = 120
