@@ -17,6 +17,7 @@ from docs.pictures import (
     phases,
     recording,
     recovery,
+    reproduced,
     rooms,
     secure_sum,
 )
@@ -34,6 +35,7 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "memory": memory.picture,
     "levels": levels.picture,
     "over_time": over_time.picture,
+    "reproduced": reproduced.picture,
     "inversion": inversion.picture,
     "secure_sum": secure_sum.picture,
     "phases": phases.picture,
