@@ -86,6 +86,12 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
+def test_the_page_of_methods_has_all_of_them() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    catalogue = (ROOT / "fedml_dapper" / "methods" / "catalogue").glob("[!_]*.py")
+    assert [file.stem for file in catalogue if f"`{file.stem}`" not in page] == []
+
+
 @pytest.mark.parametrize(
     ("target", "wrong"),
     [

@@ -26,7 +26,7 @@ class LevelArgs(Section):
     assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
     """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
     list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
-    round (docs/levels.md)."""
+    round (docs/fleet.md)."""
     strict: bool = False
     """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
 
