@@ -109,7 +109,7 @@ class Run:
     def ledger(self) -> pd.DataFrame:
         """Metrics, one row per round: ``accuracy/global``, ``accuracy/<domain>``, ``loss/<domain>``, ``bytes/up`` ...
 
-        Columns have the same names as in trackers (docs/reference/metrics.md); values are NaN where a round was not tested.
+        Columns have the names that trackers show (docs/reference/metrics.md); NaN where a round was not tested.
         ``run.ledger.filter(like="accuracy/").plot()`` draws the learning curves.
         """
         index = pd.Index([record.round for record in self._rounds], name="round")

@@ -143,7 +143,9 @@ def translated(values: Mapping[str, Any]) -> Translation:
     for translate in (_kind_of_run, _data, _training, _processes):
         translate(translation)
     if unused:
-        translation.notes.append(f"keys of FedML's that have no part here (docs/reference/fedml.md): {', '.join(unused)}")
+        translation.notes.append(
+            f"keys of FedML's that have no part here (docs/reference/fedml.md): {', '.join(unused)}"
+        )
     return translation
 
 
