@@ -10,7 +10,7 @@ from torch import Tensor
 from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.methods.contract.at_home import tensors_at_home
+from fedml_dapper.methods.contract.personal_layers import tensors_at_home
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Widths, trace_layout, verify_layout

@@ -2,7 +2,7 @@
 
 Per coordinate, the server averages over the clients that held it, and keeps what nobody held.
 
-* Masked classes: see ``held_classes.py``.
+* Masked classes: see ``masked_classes.py``.
 * Static BatchNorm: see ``static_batchnorm.py``.
 * The scaler: see ``scaler.py``.
 """
@@ -28,7 +28,7 @@ from fedml_dapper.methods.contract import (
     ServerState,
     Upload,
 )
-from fedml_dapper.methods.parts.held_classes import AverageHeldClasses, classes_of, zeroed
+from fedml_dapper.methods.parts.masked_classes import AverageHeldClasses, classes_of, zeroed
 from fedml_dapper.methods.parts.scaler import dividing, layers_without_norm, shares_of
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.models import Backbone
