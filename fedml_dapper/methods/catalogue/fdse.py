@@ -66,11 +66,11 @@ class FDSEParams(MethodParams):
     tau: float = Field(default=0.5, gt=0)
     """Temperature of the similarity between clients' erasers."""
     consensus: bool = True
-    """False is the ablation without consensus (Table 3, A): what is shared moves by the mean of the updates."""
+    """Consensus on what is shared; False is the ablation of Table 3, A, which moves it by the mean of the updates."""
     similarity: bool = True
-    """False is the ablation without similarity (Table 3, B), read as: every client keeps the eraser it trained."""
+    """Mixing of erasers; False is the ablation of Table 3, B, read as: every client keeps the eraser it trained."""
     beta: float = Field(default=0.001, ge=0)
-    """How much more deeper layers weigh in L_Con."""
+    """Growth of a layer's weight in L_Con with its depth (Eq. 7)."""
     keep: float = Field(default=0.9, ge=0, lt=1)
     """Share that L_Con's running statistics keep at every batch."""
     expansion: int = Field(default=2, ge=2)
@@ -78,9 +78,9 @@ class FDSEParams(MethodParams):
     dse_act: Activation = "none"
     """Activation in front of the DSE; the paper's Eq. 3 has ``relu``."""
     shortcut: bool = True
-    """Extracted channels go past the DSE as well as into it; otherwise the DSE makes all G."""
+    """Path of extracted channels past the DSE as well as into it; without it the DSE makes all G."""
     granularity: Literal["block", "per_tensor"] = "block"
-    """What the server treats as one vector: a layer's parameters of one role, or every tensor."""
+    """Unit that the server treats as one vector: a layer's parameters of one role, or every tensor."""
     adapt_epochs: int = Field(default=5, ge=0)
     """Epochs over an unseen domain's images; 0 is the ablation "- align", which still measures statistics on them."""
     adapt_learning_rate: float = Field(default=0.01, gt=0)
@@ -97,17 +97,19 @@ class FDSE(Method[FDSEParams]):
     cost_note = "every client trains the full, decomposed model; the server holds all of a round's uploads at once."
 
     def build_model(self, backbone: Backbone) -> Backbone:
+        """The backbone with every layer in front of a BatchNorm split in two."""
         params = self.params
         with seeded_layers(self.problem.seed, Stream.METHOD):
             return decompose(backbone, self.problem.example, params.expansion, params.dse_act, params.shortcut)
 
     @cached_property
     def roles(self) -> Roles:
-        """What the server does with each tensor."""
+        """Roles of all tensors at the server."""
         return roles_of(self.problem.backbone, self.params.granularity)
 
     @cached_property
     def personal(self) -> frozenset[str]:
+        """Statistics behind the extractors."""
         return self.roles.local
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
@@ -129,15 +131,16 @@ class FDSE(Method[FDSEParams]):
 
         return loss
 
-    @property
-    def beyond_sums(self) -> str:
-        return "each client's update by itself, to solve for the step that conflicts with fewest"
-
     def aggregation(self, server: ServerState) -> Aggregation:
+        """Consensus on what is shared, layer by layer, and similarity for the erasers."""
         params = self.params
         return ConsensusAndSimilarity(
             server, self.roles, tau=params.tau if params.similarity else None, consensus=params.consensus
         )
+
+    @property
+    def beyond_sums(self) -> str:
+        return "each client's update by itself, to solve for the step that conflicts with fewest"
 
     def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:
         """The shared part with the mean eraser, which is adapted to ``data``'s images by L_Con alone.
@@ -180,7 +183,12 @@ class FDSE(Method[FDSEParams]):
 
 
 class ConsensusAndSimilarity:
-    """One round's aggregation. Directions need all updates, so uploads are kept until it closes.
+    """Aggregation of decomposed networks by role, in float64 (Eq. 8-9).
+
+    Shared parameters move by consensus, layer by layer; personal ones (erasers) are mixed by similarity and remembered
+    per client, as ``client<id>`` in the server's memory, where those of absent clients stay as they are; shared
+    statistics are averaged. The global model holds the mean eraser of all clients that have trained. Directions need
+    all updates, so uploads are kept until the round closes.
 
     Without ``tau`` erasers are not mixed; without ``consensus`` the updates of what is shared are averaged.
     """
@@ -255,12 +263,12 @@ class ConsensusAndSimilarity:
 
 
 def mix_by_similarity(vectors: Tensor, tau: float) -> Tensor:
-    """A V, where the rows of V are the clients' ``vectors``, (N, P), themselves and not their directions."""
+    """Vectors mixed by similarity (Eq. 9): A V, (N, P), where the rows of V are the clients' ``vectors`` themselves."""
     return similarity_weights(vectors, tau) @ vectors
 
 
 def similarity_weights(vectors: Tensor, tau: float) -> Tensor:
-    """A = softmax over rows of q q^T / ``tau``, q_k = V_k / ||V_k||: (N, N), from ``vectors`` (N, P).
+    """Weights of the mixture: A = softmax over rows of q q^T / ``tau``, q_k = V_k / ||V_k||: (N, N), from (N, P).
 
     ``tau`` towards 0 leaves every vector as it is, towards infinity all become the plain mean.
     """

@@ -1,1 +1,1 @@
-"""What several methods share, each module named after what it is."""
+"""Parts of methods that several share, or that have a page of their own; each module is named after what it is."""
