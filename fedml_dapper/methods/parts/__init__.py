@@ -1,1 +1,1 @@
-"""Parts of methods that several share, or that have a page of their own; each module is named after what it is."""
+"""Parts of methods: what several share, and what fills a module of its own; each is named after what it is."""
