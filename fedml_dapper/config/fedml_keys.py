@@ -39,9 +39,9 @@ def why_refused(key: str) -> str:
 UNUSED = {
     "config_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
     "env_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
-    "mlops_api_key": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_project_name": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_run_name": "for FedML's platform, which starts runs itself (launch.md)",
+    "mlops_api_key": "for FedML's platform, which starts runs itself",
+    "mlops_project_name": "for FedML's platform, which starts runs itself",
+    "mlops_run_name": "for FedML's platform, which starts runs itself",
     "enable_tracking": "`tracking_args.using_mlops` switches FedML's dashboard on",
     "model_file_cache_folder": "a run's model lies in its folder, below `dapper_args.output_dir`",
     "global_model_file_path": "a run's model lies in its folder, below `dapper_args.output_dir`",

@@ -45,7 +45,7 @@ def measure_devices(
         return None
     if method.has_global_model:
         fleet: _Fleet = _LevelModels(experiment, state, of_global or {})
-    elif method.problem.kept_at_home and memories is not None:
+    elif method.problem.personal_tensors and memories is not None:
         fleet = _OwnModels(experiment, state, memories)
     else:
         return None

@@ -121,7 +121,7 @@ def check_sum(message: EdgeSum, method: Method[Any], clients: Mapping[int, Clien
         if (record.domain, record.level, record.ratio, record.num_samples) != expected:
             raise ProtocolError(f"the edge of rank {message.edge} knows client {record.client} as another than it is")
     uniform = method.problem.uniform_weights
-    names = method.problem.layout.tensors.keys() - method.problem.kept_at_home
+    names = method.problem.layout.tensors.keys() - method.problem.personal_tensors
     weight = sum(1 if uniform else record.num_samples for record in message.records)
     if message.sum.total != weight:
         raise ProtocolError(f"the edge of rank {message.edge} sums up a weight of {message.sum.total:g}, not {weight}")

@@ -330,7 +330,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
-        at_home=settings.dapper_args.at_home,
+        personal_layers=settings.dapper_args.at_home,
         privacy=privacy,
         secure_sums=settled_secure_sums(settings, privacy),
     )
