@@ -1,4 +1,4 @@
-"""Who calls a server, life by life."""
+"""Processes that call a server: arrivals, restarts, and the end of a run."""
 
 from __future__ import annotations
 

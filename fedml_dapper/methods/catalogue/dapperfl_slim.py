@@ -32,6 +32,7 @@ from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.dealing import deal
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
+from fedml_dapper.methods.parts.server_momentum import momentum_step
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
@@ -147,17 +148,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
 
     def server_update(self, server: ServerState, mean: Tensors) -> None:
         """FedAvgM's step: v <- beta v + (W' - W) and W <- W + v over trainable parameters, where W' is the mean."""
-        beta = self.params.server_momentum
-        before = server.weights
-        server.weights = dict(mean)
-        if beta == 0:
-            return
-        velocity = server.memory.recall("velocity")
-        for name in self.problem.layout.trainable:
-            change = mean[name] - before[name]
-            velocity[name] = change if name not in velocity else beta * velocity[name] + change
-            server.weights[name] = before[name] + velocity[name]
-        server.memory.keep("velocity", velocity)
+        momentum_step(server, mean, self.params.server_momentum, self.problem.layout.trainable)
 
     def level_plan(self, server: ServerState, level: int) -> PruningPlan:
         """The most important channels alone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from fedml_dapper.methods.contract import Method, MethodParams, ServerState
+from fedml_dapper.methods.parts.server_momentum import momentum_step
 from fedml_dapper.pruning import Tensors
 
 
@@ -27,18 +28,5 @@ class FedAvgM(Method[FedAvgMParams]):
     cost_note = "clients are FedAvg's; the server keeps one number per parameter between rounds."
 
     def server_update(self, server: ServerState, mean: Tensors) -> None:
-        """Momentum: v <- beta v + (W' - W), then W <- W + v, over trainable parameters, where W' is the mean.
-
-        A coordinate that nobody held has W' = W, so that its velocity fades out.
-        """
-        beta = self.params.server_momentum
-        before = server.weights
-        server.weights = dict(mean)
-        if beta == 0:
-            return
-        velocity = server.memory.recall("velocity")
-        for name in self.problem.layout.trainable:
-            change = mean[name] - before[name]
-            velocity[name] = change if name not in velocity else beta * velocity[name] + change
-            server.weights[name] = before[name] + velocity[name]
-        server.memory.keep("velocity", velocity)
+        """Momentum: v <- beta v + (W' - W), then W <- W + v, over trainable parameters, where W' is the mean."""
+        momentum_step(server, mean, self.params.server_momentum, self.problem.layout.trainable)

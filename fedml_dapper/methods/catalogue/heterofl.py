@@ -1,8 +1,9 @@
 """HeteroFL (Diao et al., ICLR 2021).
 
 A client of pruning ratio rho trains the leading channels of every group, so that weaker clients' models are nested in
-stronger ones', and the server averages each coordinate over the clients that hold it. Three devices go with it: masked
-cross-entropy (``masked_classes.py``), static BatchNorm (``static_batchnorm.py``) and the scaler (``scaler.py``).
+stronger ones', and the server averages each coordinate over the clients that hold it. The objective is masked
+cross-entropy of a model whose slim layers are scaled up (``masked_classes.py``), and BatchNorm is static
+(``static_batchnorm.py``).
 
 The original narrows the residual streams too (``dapper_args.pruning.scope: grouped``). Its code counts clients alike
 and clips gradients to norm 1; here ``aggregation_weights`` and ``max_grad_norm`` say so, as in
@@ -11,11 +12,8 @@ and clips gradients to norm 1; here ``aggregation_weights`` and ``max_grad_norm`
 
 from __future__ import annotations
 
-from functools import cached_property
-
-from fedml_dapper.methods.contract import Aggregation, ClientContext, Downlink, Loss, ServerState, Upload
+from fedml_dapper.methods.contract import Aggregation, ClientContext, Downlink, ServerState, Upload
 from fedml_dapper.methods.parts.masked_classes import MaskedClasses
-from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of, with_scaler
 from fedml_dapper.pruning import PruningPlan, plan_window
 
 
@@ -32,10 +30,6 @@ class HeteroFL(MaskedClasses):
         widths = self.problem.widths(server.profiles[client_id].ratio)
         return plan_window(self.problem.layout, widths, start=0)
 
-    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """Cross-entropy over the client's own classes, of a model whose slim layers are scaled up."""
-        return with_scaler(self.masked_loss(client), shares_of(self.problem.layout, downlink.plan, self._scaled))
-
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
         """E epochs of the sub-model, then its statistics on the client's images; the client's classes go along."""
         model = self.load(client, downlink)
@@ -46,8 +40,3 @@ class HeteroFL(MaskedClasses):
     def aggregation(self, server: ServerState) -> Aggregation:
         """Each coordinate's mean over the clients that hold it; what nobody holds stays as it is."""
         return self.with_level_statistics(server, self.mean_of_holders(server))
-
-    @cached_property
-    def _scaled(self) -> frozenset[str]:
-        """Layers that have a scaler where they are slim."""
-        return layers_without_norm(self.problem.backbone, self.problem.example)

@@ -1,21 +1,23 @@
-"""Masked cross-entropy (HeteroFL): clients say nothing about classes that they have no image of.
+"""Objective of HeteroFL and FedRolex: masked cross-entropy, and slim layers that are scaled up in training.
 
-Logits of such classes are set to zero in training. Their rows of the predictor are left out of the average, as in the
-originals of HeteroFL and FedRolex, whose server knows every client's classes. Here each upload says which it holds
-(``classes``). Where a robust statistic stands in for the mean (``dapper_args.defence``), rows count as they were
-received.
+Clients say nothing about classes that they have no image of. Logits of such classes are set to zero in training. Their
+rows of the predictor are left out of the average, as in the originals, whose server knows every client's classes. Here
+each upload says which it holds (``classes``). Where a robust statistic stands in for the mean
+(``dapper_args.defence``), rows count as they were received. ``scaler.py`` scales the layers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.methods.contract import ClientContext, Loss, Problem, RecoverAndAverage, ServerState, Upload
+from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Problem, RecoverAndAverage, ServerState, Upload
+from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of, with_scaler
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Footprint, Tensors
@@ -33,7 +35,7 @@ class MaskedClassesParams(StaticBatchNormParams):
 
 
 class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
-    """Base of methods with masked cross-entropy: what it needs, what it costs, and what the server learns by it."""
+    """Base of methods with this objective: what it needs, what it costs, and what the server learns by it."""
 
     Params = MaskedClassesParams
     way_out = "switch masked_loss off in dapper_args.params"
@@ -42,7 +44,16 @@ class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
         self.needs_labels = self.needs_representations = params.masked_loss
         super().__init__(params, problem)
 
-    def masked_loss(self, client: ClientContext) -> Loss:
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """Cross-entropy over the client's own classes, of a model whose slim layers are scaled up."""
+        return with_scaler(self._masked_loss(client), shares_of(self.problem.layout, downlink.plan, self._scaled))
+
+    @cached_property
+    def _scaled(self) -> frozenset[str]:
+        """Layers that have a scaler where they are slim."""
+        return layers_without_norm(self.problem.backbone, self.problem.example)
+
+    def _masked_loss(self, client: ClientContext) -> Loss:
         """The task's loss, over the classes that the client has images of if so set."""
         if not self.params.masked_loss:
             return self.problem.task_loss
