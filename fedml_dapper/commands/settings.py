@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
 from fedml_dapper.config import Settings, did_you_mean
+from fedml_dapper.config.compatibility.page import page
 from fedml_dapper.config.keys import Key, heading_of, is_section, keys_of
 from fedml_dapper.errors import ConfigError
 
@@ -23,13 +25,17 @@ _PARAMS = "dapper_args.params"
 
 @click.command()
 @click.argument("word", required=False)
-def settings(word: str | None) -> None:
+@click.option("--compatibility", is_flag=True, help="Say instead which settings exclude or need each other.")
+def settings(word: str | None, compatibility: bool) -> None:
     """Say which keys an experiment file has, what they may be, their defaults and meanings.
 
     WORD: a section (train_args), a key (comm_round, dapper_args.levels.ratios), or a method (dapperfl) for its own
     settings; without it, all keys but the methods'.
     """
     console = Console(highlight=False)
+    if compatibility:
+        _print_compatibility(console)
+        return
     found = {place: [key for key in keys if _is_meant(word, place, key)] for place, keys in _places()}
     if word is None:
         found = {place: keys for place, keys in found.items() if not place.startswith(_PARAMS)}
@@ -44,6 +50,14 @@ def settings(word: str | None) -> None:
                 console.print(Padding(Text(key.meaning), (0, 0, 0, 6)))
     if word is None:
         console.print(f"\nA method's own settings: fedml-dapper settings NAME, of {', '.join(sorted(_methods()))}.")
+
+
+def _print_compatibility(console: Console) -> None:
+    """As Markdown into a file or pipe, laid out for people on a terminal."""
+    if console.is_terminal:
+        console.print(Markdown(page()))
+    else:
+        click.echo(page(), nl=False)
 
 
 def _places() -> Iterator[tuple[str, list[Key]]]:

@@ -201,7 +201,7 @@ def test_a_method_that_learns_more_of_an_upload_has_no_edges(tiny_settings: Sett
         ["method=heterofl"],
         ["method=dapperfl", "dapper_args.defence.aggregation=median"],
     ):
-        with pytest.raises(ConfigError, match="learns more of uploads than edges tell"):
+        with pytest.raises(ConfigError, match="needs a method that learns no more of uploads than edges tell"):
             build_experiment(across_silos(tiny_settings(*overrides)))
     build_experiment(across_silos(tiny_settings("method=heterofl", "dapper_args.params.heterofl.masked_loss=false")))
 

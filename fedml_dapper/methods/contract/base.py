@@ -17,11 +17,11 @@ from fedml_dapper.methods.contract.aggregation import Aggregation, RecoverAndAve
 from fedml_dapper.methods.contract.batchnorm import renew_statistics
 from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss
 from fedml_dapper.methods.contract.messages import Downlink, Upload
+from fedml_dapper.methods.contract.needs import check_gains, check_needs
 from fedml_dapper.methods.contract.phases import Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
-from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.pruning import (
     DENSE,
     Footprint,
@@ -34,7 +34,6 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import Scope
-from fedml_dapper.pruning.plan import gain_of
 
 
 class MethodParams(Section):
@@ -81,71 +80,13 @@ class Method(Generic[P]):
     """What to do where a task or model lacks what the method needs."""
 
     def __init__(self, params: P, problem: Problem) -> None:
-        if self.slims and problem.pruning.scope not in ("auto", *self.scopes):
-            raise ConfigError(
-                f"dapper_args.pruning.scope: `{problem.pruning.scope}` does not go with method `{self.name}`;"
-                f" choose {' or '.join(self.scopes)}"
-            )
-        self._check_needs(problem)
+        check_needs(self, problem, keeps_something_itself=type(self).personal is not Method.personal)
         self.params = params
         self.problem = problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
         if problem.at_home != "none":
-            self._check_at_home()
+            check_gains(self.name, self.problem)
             self.has_global_model = False
-
-    def _check_at_home(self) -> None:
-        """Raises ``ConfigError`` where what ``dapper_args.at_home`` names cannot stay with the clients."""
-        problem = self.problem
-        chosen = f"dapper_args.at_home: `{self.problem.at_home}`"
-        if not self.takes_at_home:
-            says_itself = type(self).personal is not Method.personal
-            why = "which says itself what clients keep" if says_itself else "whose server needs all norms"
-            raise ConfigError(
-                f"{chosen} does not go with method `{self.name}`, {why}; set it to none, or choose another method"
-            )
-        if problem.pruning.scope == "official_mask":
-            raise ConfigError(f"{chosen} does not go with dapper_args.pruning.scope `official_mask`; choose internal")
-        home = problem.kept_at_home
-        groups = problem.layout.groups.values()
-        gains = {gain_of(producer) for group in groups for producer in group.producers}
-        if problem.pruning.importance != "filters" and gains & home:
-            raise ConfigError(
-                f"dapper_args.pruning.importance: `{problem.pruning.importance}` compares channels by gains, which with"
-                f" dapper_args.at_home `{problem.at_home}` stay with the clients; set it to filters"
-            )
-
-    def _check_needs(self, problem: Problem) -> None:
-        """Raises ``ConfigError`` where task, model or optimizer lack what the method needs."""
-        optimizer = problem.training.client_optimizer
-        model = problem.backbone
-        task = problem.task
-        if self.needs_sgd and optimizer != "sgd":
-            raise ConfigError(
-                f"train_args.client_optimizer: method `{self.name}` is derived for sgd, not {optimizer}; set it to sgd,"
-                f" or {self.way_out}"
-            )
-        if problem.training.micro_batch_size is not None:
-            if self.sees_batches:
-                raise ConfigError(
-                    f"train_args.micro_batch_size: method `{self.name}` looks at a batch as a whole; leave it out, and"
-                    " choose a smaller batch_size where memory is short"
-                )
-            if any(isinstance(layer, BatchNorm) for layer in model.modules()):
-                raise ConfigError(
-                    f"train_args.micro_batch_size: BatchNorm would normalise by pieces of a batch in {model.label};"
-                    " leave it out, or set model_args.norm to group or standardised where the network has it"
-                )
-        if self.needs_representations and not model.has_representations:
-            raise ConfigError(
-                f"dapper_args.method: `{self.name}` works on representations under a linear predictor, which"
-                f" {model.label} does not have; {self.way_out}"
-            )
-        if self.needs_labels and not task.has_labels:
-            raise ConfigError(
-                f"dapper_args.method: `{self.name}` needs one class a sample, which task `{task.name}` does not have;"
-                f" {self.way_out}"
-            )
 
     @classmethod
     def check_params(cls, values: Mapping[str, Any]) -> P:
