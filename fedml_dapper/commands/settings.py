@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
@@ -32,10 +31,10 @@ def settings(word: str | None, compatibility: bool) -> None:
     WORD: a section (train_args), a key (comm_round, dapper_args.levels.ratios), or a method (dapperfl) for its own
     settings; without it, all keys but the methods'.
     """
-    console = Console(highlight=False)
     if compatibility:
-        _print_compatibility(console)
+        click.echo(page(), nl=False)
         return
+    console = Console(highlight=False)
     found = {place: [key for key in keys if _is_meant(word, place, key)] for place, keys in _places()}
     if word is None:
         found = {place: keys for place, keys in found.items() if not place.startswith(_PARAMS)}
@@ -50,14 +49,6 @@ def settings(word: str | None, compatibility: bool) -> None:
                 console.print(Padding(Text(key.meaning), (0, 0, 0, 6)))
     if word is None:
         console.print(f"\nA method's own settings: fedml-dapper settings NAME, of {', '.join(sorted(_methods()))}.")
-
-
-def _print_compatibility(console: Console) -> None:
-    """As Markdown into a file or pipe, laid out for people on a terminal."""
-    if console.is_terminal:
-        console.print(Markdown(page()))
-    else:
-        click.echo(page(), nl=False)
 
 
 def _places() -> Iterator[tuple[str, list[Key]]]:

@@ -116,7 +116,7 @@ _ASSIGNED = Feature(
 
 # fmt: off
 DATA = (
-    Row(chosen("data_args.partition", "own"), "excludes", SIMULATION,
+    Row(OWN_DATA, "excludes", SIMULATION,
         "it is for silos, which are processes", "set training_type to cross_silo",
         {"data_args.partition": "own"}),
     Row(_CLIENTS, "excludes", chosen("data_args.client_order", "official"),

@@ -13,15 +13,16 @@ _INTRODUCTION = """\
 # What goes with what
 
 An experiment that breaks one of these rows is refused before anything runs, and the refusal names every row that it
-breaks. Rows about settings alone are looked at when the file is read. Rows about a method, network or data set are
-looked at when these are there.
-
-`fedml-dapper settings --compatibility` prints this page, which is made from the table that the check reads
-(`fedml_dapper/config/compatibility/`). Write it again after a change there:
+breaks. Rows about settings alone are checked when the file is read. Rows about a method, a network or data are checked
+as soon as these are there. The same text in a shell, and the rows of one setting:
 
 ```bash
-fedml-dapper settings --compatibility > docs/compatibility.md
+fedml-dapper settings --compatibility
+fedml-dapper settings --compatibility | grep buffer_size
 ```
+
+Checked as well, but not listed here, is what depends on the data at hand, such as how many samples a client has, and
+what a method asks of its own `dapper_args.params`.
 """
 
 
