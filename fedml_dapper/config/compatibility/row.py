@@ -60,6 +60,13 @@ class Capabilities:
     whole_numbers: tuple[str, ...] | None = None
     """Integer tensors that uploads have, besides BatchNorm's counters."""
 
+    is_built_in: bool | None = None
+    """Whether the network is."""
+    takes_norm: bool | None = None
+    """Whether the network can be had with ``model_args.norm``."""
+    with_norm: str = ""
+    """Networks that can."""
+
     partition: str | None = None
     """The partition in use, which may be the suite's own."""
 

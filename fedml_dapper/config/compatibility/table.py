@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedml_dapper.config.compatibility.data import DATA, FLEETS, LEVELS, OWN_SILOS
 from fedml_dapper.config.compatibility.methods import METHODS, NEEDS
+from fedml_dapper.config.compatibility.networks import ROWS as NETWORKS
 from fedml_dapper.config.compatibility.privacy import NOISE, SUMS
 from fedml_dapper.config.compatibility.row import Capabilities, Row
 from fedml_dapper.config.compatibility.runners import ROWS as RUNNERS
@@ -28,6 +29,7 @@ TABLE: dict[str, tuple[Row, ...]] = {
     "Silos with data of their own": OWN_SILOS,
     "Privacy": NOISE,
     "Secure sums": SUMS,
+    "Networks": NETWORKS,
     "What methods can do": METHODS,
     "What methods need": NEEDS,
 }
