@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fedml_dapper.cli import main
 from fedml_dapper.config import SHIPPED, DataArgs, Settings, merge, read_yaml
 from fedml_dapper.config.compatibility import ROWS, TABLE, Ability, Row
-from fedml_dapper.config.fedml_keys import in_our_words
+from fedml_dapper.config.fedml_keys import translated
 from fedml_dapper.config.section import Judged
 from fedml_dapper.datasets import divide, load_suite
 from fedml_dapper.errors import ConfigError
@@ -126,7 +126,7 @@ def test_every_row_is_tried_above() -> None:
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: str(file.relative_to(SHIPPED)))
 def test_shipped_files_break_no_row(file: Path) -> None:
     below = read_yaml(SHIPPED / "cross_silo.yaml") if file.name in OVER_CROSS_SILO else {}
-    values = in_our_words(merge(below, read_yaml(file))).values
+    values = translated(merge(below, read_yaml(file))).values
     assert Judged(Settings, values).mistakes == []
 
 

@@ -1,4 +1,4 @@
-"""What the method of an experiment is able to, held against its settings."""
+"""Check that a method can do what the settings of an experiment ask for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from fedml_dapper.methods import Method, running_statistics
 
 
 def check_method(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError`, which says what to choose in place of what, where ``settings`` ask for something
-    that ``method`` cannot do."""
+    """Raise :class:`ConfigError`, which says what to choose, where ``method`` cannot do what ``settings`` ask for."""
     is_private = settings.dapper_args.privacy is not None
     check_capabilities(
         settings,
@@ -43,7 +42,7 @@ def _sends_statistics(method: Method[Any]) -> bool:
 
 
 def _whole_numbers(method: Method[Any]) -> tuple[str, ...]:
-    """Integer tensors of an upload that count for something; BatchNorm's do not."""
+    """Integer tensors of an upload other than BatchNorm's counters, which nothing reads."""
     tensors = method.problem.layout.tensors
     whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
     return tuple(name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked"))

@@ -54,10 +54,8 @@ _NEEDS_LABELS = Ability("a dapper_args.method that goes by classes", lambda c: c
 _LABELS = Ability("one class a sample", lambda c: c.has_labels, lambda c: f"which task `{c.task}` does not have")
 _AT_HOME_FITS = Ability(
     "a method that does without what stays at the client",
-    lambda c: c.takes_at_home,
-    lambda c: (
-        f"`{c.method}` " + ("says itself what clients keep" if c.keeps_something_itself else "needs all at its server")
-    ),
+    lambda c: c.allows_personal_layers,
+    lambda c: f"`{c.method}` " + ("says itself what clients keep" if c.names_its_own else "needs all at its server"),
 )
 _SCOPE_FITS = Ability(
     "a method that slims so", lambda c: c.takes_scope, lambda c: f"`{c.method}` slims by {enumerated(c.scopes)}"
@@ -145,7 +143,7 @@ NEEDS = (
         "methods that slim say where they can", "choose another scope, or another method",
         {_METHOD: "fedmp", "dapper_args.pruning.scope": "official_mask"}),
     Row(_IMPORTANCE, "excludes",
-        Ability("gains that stay with clients", lambda c: c.compares_gains_at_home, _name),
+        Ability("gains that stay with clients", lambda c: c.compares_personal_gains, _name),
         "channels are compared by gains, which dapper_args.at_home keeps there", "set importance to filters",
         {
             _METHOD: "dapperfl", "model_args.norm": "standardised", "dapper_args.at_home": "norms",

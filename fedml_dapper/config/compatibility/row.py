@@ -34,8 +34,8 @@ class Capabilities:
     """Whether the method slims under ``dapper_args.pruning.scope``, or not at all."""
     scopes: tuple[str, ...] = ()
     """Those that it slims under."""
-    takes_at_home: bool | None = None
-    keeps_something_itself: bool = False
+    allows_personal_layers: bool | None = None
+    names_its_own: bool = False
     """Whether the method says itself what clients keep."""
     has_batchnorm: bool | None = None
     """Of the network."""
@@ -53,7 +53,7 @@ class Capabilities:
     serves_newcomers: bool | None = None
     fits_all_levels: bool | None = None
     """Whether nobody trains a larger model than its level's."""
-    compares_gains_at_home: bool | None = None
+    compares_personal_gains: bool | None = None
     """Whether clients keep gains by which channels are compared."""
     sends_statistics: bool | None = None
     """Whether BatchNorm's are part of uploads."""
