@@ -74,7 +74,7 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
 
 
 def _check(args: ModelArgs, architecture: Architecture | None) -> None:
-    """Raises :class:`ConfigError` for settings that do not go with the network, which is of the user's own where it has
+    """Raise :class:`ConfigError` for settings that do not go with the network, which is of the user's own where it has
     no ``architecture``."""
     check_capabilities(
         Settings.model_construct(model_args=args),

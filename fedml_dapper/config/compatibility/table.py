@@ -39,8 +39,11 @@ ROWS = tuple(row for rows in TABLE.values() for row in rows)
 
 
 def broken_rows(settings: Settings, capabilities: Capabilities | None = None) -> Iterator[str]:
-    """A line for each row that ``settings`` break: of those about settings alone; given ``capabilities``, of those
-    that ask for one which is known. Rows that read a wrong value are passed over (:mod:`fedml_dapper.config.rules`)."""
+    """Yield a line for each row that ``settings`` break: of those about settings alone; given ``capabilities``, of
+    those that ask for one which is known.
+
+    Rows that read a wrong value are passed over (:mod:`fedml_dapper.config.rules`).
+    """
     known = capabilities or Capabilities()
     for row in ROWS:
         if row.is_about_settings == (capabilities is None):
@@ -51,7 +54,7 @@ def broken_rows(settings: Settings, capabilities: Capabilities | None = None) ->
 
 
 def check_capabilities(settings: Settings, capabilities: Capabilities) -> None:
-    """Raises :class:`ConfigError`, with a line for each row that they break, where ``settings`` ask for what method,
+    """Raise :class:`ConfigError`, with a line for each row that they break, where ``settings`` ask for what method,
     network, task or data cannot do."""
     lines = list(broken_rows(settings, capabilities))
     if len(lines) == 1:
