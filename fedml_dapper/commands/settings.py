@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fedml_dapper.config import Settings, did_you_mean
+from fedml_dapper.config.compatibility.page import page
 from fedml_dapper.config.keys import Key, heading_of, is_section, keys_of
 from fedml_dapper.errors import ConfigError
 
@@ -23,12 +24,16 @@ _PARAMS = "dapper_args.params"
 
 @click.command()
 @click.argument("word", required=False)
-def settings(word: str | None) -> None:
+@click.option("--compatibility", is_flag=True, help="Say instead which settings exclude or need each other.")
+def settings(word: str | None, compatibility: bool) -> None:
     """Say which keys an experiment file has, what they may be, their defaults and meanings.
 
     WORD: a section (train_args), a key (comm_round, dapper_args.levels.ratios), or a method (dapperfl) for its own
     settings; without it, all keys but the methods'.
     """
+    if compatibility:
+        click.echo(page(), nl=False)
+        return
     console = Console(highlight=False)
     found = {place: [key for key in keys if _is_meant(word, place, key)] for place, keys in _places()}
     if word is None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from fedml_dapper.config.limits import MAX_MESSAGE_MB
-from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 
@@ -101,11 +99,6 @@ class SecureGrpcConfig(Section):
     edges: tuple[EdgeArgs, ...] = ()
     """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
 
-    @rule
-    def _one_token(self) -> Iterator[str]:
-        if self.token_file is not None and self.token_variable is not None:
-            yield "token_file and token_variable are two places for one token; leave one out"
-
     @property
     def server_host(self) -> str:
         """HOST of ``server_address``."""
@@ -169,27 +162,3 @@ class CommArgs(Section):
     def edge(self, rank: int) -> EdgeArgs | None:
         """Return the edge of this rank; None where the process is none."""
         return next((edge for edge in self.edges if edge.rank == rank), None)
-
-    @rule
-    def _addresses(self) -> Iterator[str]:
-        if self.backend == "DAPPER_GRPC" and self.dapper_grpc is None:
-            yield (
-                "backend DAPPER_GRPC needs dapper_grpc: the server's address and the folder of certificates, as in"
-                " config/cross_silo.yaml"
-            )
-        if self.backend == "GRPC" and not self.allow_pickle:
-            yield (
-                f"backend GRPC is FedML's, which unpickles what it receives: whoever reaches its port can run code here"
-                f" ({FEDML_GRPC_HOLE}). Take DAPPER_GRPC, as config/cross_silo.yaml does; or, on a network that you"
-                " trust, set allow_pickle: true, as config/fedml_grpc.yaml does"
-            )
-        if self.backend == "GRPC" and self.grpc_ipconfig_path is None:
-            yield "backend GRPC needs grpc_ipconfig_path, a table of everyone's address"
-        if self.backend == "MQTT_S3" and None in (
-            self.customized_training_mqtt_config,
-            self.customized_training_s3_config,
-        ):
-            yield (
-                "backend MQTT_S3 needs customized_training_mqtt_config and customized_training_s3_config: the addresses"
-                " of your own broker and object store"
-            )

@@ -126,15 +126,8 @@ class DataArgs(Section):
         return [{"domain": entry} if isinstance(entry, str) else entry for entry in entries]
 
     @rule
-    def _stated_or_drawn(self) -> Iterator[str]:
-        if self.clients is None:
-            return
-        if self.client_order != "shuffled" or self.max_clients_per_domain is not None:
-            yield (
-                "`clients` states who holds what; leave client_order and max_clients_per_domain, which are about"
-                " drawing it, out"
-            )
-        if len({client.level is None for client in self.clients}) > 1:
+    def _levels_of_all_or_none(self) -> Iterator[str]:
+        if len({client.level is None for client in self.clients or ()}) > 1:
             yield "`clients` gives a level to some clients only; give one to all of them or to none"
 
 
@@ -209,34 +202,10 @@ class TrainArgs(Section):
             raise ValueError(f"is {value:.60}; a program that changes the method sets args.method, e.g. to fedprox")
         return value
 
-    @rule
-    def _momentum_of_sgd(self) -> Iterator[str]:
-        if self.client_optimizer != "sgd" and self.momentum != _MOMENTUM:
-            yield (
-                f"momentum is {self.momentum}, but client_optimizer {self.client_optimizer} has betas instead; leave"
-                " momentum out"
-            )
-
     @property
     def samples_at_a_time(self) -> int:
         """Samples that are in a network together: those of a batch, or of a piece of it."""
         return self.micro_batch_size or self.batch_size
-
-    @rule
-    def _pieces_of_batches(self) -> Iterator[str]:
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
-            yield (
-                f"micro_batch_size is {self.micro_batch_size}, more than a batch_size of {self.batch_size}; leave it"
-                " out, or choose a part of the batch"
-            )
-
-    @rule
-    def _enough_clients(self) -> Iterator[str]:
-        if self.client_num_per_round > self.client_num_in_total:
-            yield (
-                f"client_num_per_round ({self.client_num_per_round}) is more than"
-                f" client_num_in_total ({self.client_num_in_total}); lower the former"
-            )
 
 
 class ValidationArgs(Section):
@@ -263,16 +232,6 @@ class DeviceArgs(Section):
     precision: Precision = "fp32"
     """Precision of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and
     tests stay fp32. ``fp16`` scales the loss, and needs a GPU."""
-
-    @rule
-    def _half_on_gpu(self) -> Iterator[str]:
-        if self.precision == "fp16" and not self.using_gpu:
-            yield "precision fp16 needs using_gpu; on a CPU use bf16"
-
-    @rule
-    def _alone_on_gpu(self) -> Iterator[str]:
-        if self.using_gpu and self.workers not in ("auto", 1):
-            yield f"workers is {self.workers}, and using_gpu takes one process; leave workers out"
 
 
 class TrackingArgs(Section):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 
@@ -31,11 +29,6 @@ class ClockArgs(Section):
     times (1 + rounds passed)^-1/2. With ``over_selection`` these are the buffered rounds of FedBuff (Nguyen et al.,
     AISTATS 2022)."""
 
-    @rule
-    def _somebody_can_be_late(self) -> Iterator[str]:
-        if self.late == "kept" and self.deadline_s is None and self.over_selection == 1:
-            yield ("late: kept is for rounds that do not wait for everyone; set deadline_s or over_selection as well")
-
 
 class FleetArgs(Section):
     """``dapper_args.fleet``: every client gets the largest level that its device can run (docs/fleet.md)."""
@@ -55,15 +48,6 @@ class FleetArgs(Section):
     """Network of all clients, the name of a shipped one or a file; each device's own when absent."""
     clock: ClockArgs | None = None
     """Virtual time of a simulation; none when absent."""
-
-    @rule
-    def _deadline_leaves_time(self) -> Iterator[str]:
-        deadline = None if self.clock is None else self.clock.deadline_s
-        if deadline is not None and deadline > self.round_s:
-            yield (
-                f"clock.deadline_s ({deadline:g}) is later than round_s ({self.round_s:g}), for which levels are"
-                " chosen; lower it"
-            )
 
     @field_validator("devices")
     @classmethod

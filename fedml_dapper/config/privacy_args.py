@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from fedml_dapper.config.limits import MAX_SECONDS
-from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
-
-_OF_NOISE: dict[str, Any] = {
-    "where": "server",
-    "noise_multiplier": None,
-    "target_epsilon": None,
-    "delta": None,
-    "noise_seed": None,
-    "clip": 1.0,
-}
-"""Settings that are about noise, and their defaults."""
 
 
 class SecureAggregationArgs(Section):
@@ -72,55 +60,6 @@ class PrivacyArgs(Section):
 
     secure_aggregation: SecureAggregationArgs | None = None
     """Sums under masks; uploads are seen by the server when absent."""
-
-    @rule
-    def _noise_has_somewhere_to_hide(self) -> Iterator[str]:
-        if self.where == "distributed" and self.secure_aggregation is None:
-            yield (
-                "where: distributed hides shares of noise in sums under masks; give secure_aggregation, e.g."
-                " {threshold: 6}, or set where to server or client"
-            )
-
-    @rule
-    def _nothing_is_said_of_noise_that_is_not_added(self) -> Iterator[str]:
-        if self.adds_noise:
-            return
-        idle = [key for key, default in _OF_NOISE.items() if getattr(self, key) not in (None, default)]
-        if idle:
-            yield (
-                f"secure_aggregation alone adds no noise, and leaves {idle[0]} without effect: set where to"
-                f" distributed, and clients add noise together; or leave {idle[0]} out"
-            )
-
-    @rule
-    def _one_size_of_noise_and_a_delta(self) -> Iterator[str]:
-        if not self.adds_noise:
-            return
-        sizes = {"noise_multiplier": self.noise_multiplier, "target_epsilon": self.target_epsilon}
-        given = [key for key, size in sizes.items() if size is not None]
-        if len(given) != 1:
-            yield (
-                "give noise_multiplier, e.g. 1.1, or target_epsilon, e.g. 8; "
-                + ("both are there" if given else "neither is there")
-            )
-        elif self.delta is None and sizes[given[0]] != 0:
-            yield f"{given[0]} needs delta: an epsilon holds but for a probability of that; give e.g. 1e-5"
-
-    @rule
-    def _noise_is_measured_by_the_clip(self) -> Iterator[str]:
-        if self.clip is None and self.noise_multiplier != 0 and self.adds_noise:
-            yield "clip is null, and noise is measured by it; give one, e.g. 1.0"
-
-    @rule
-    def _some_noise_counts(self) -> Iterator[str]:
-        if self.colluding and self.where != "distributed":
-            yield f"colluding is about noise of where: distributed, which is {self.where}; leave it out"
-        secure = self.secure_aggregation
-        if secure is not None and self.colluding >= secure.fewest_holders:
-            yield (
-                f"colluding is {self.colluding}, and a weight may have {secure.fewest_holders} holders"
-                " (secure_aggregation.min_holders), so that none is left whose noise counts; lower it"
-            )
 
     @property
     def adds_noise(self) -> bool:

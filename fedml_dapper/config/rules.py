@@ -42,7 +42,7 @@ def broken_rules(section: BaseModel, wrong: Collection[Place] = ()) -> list[str]
 
 
 def _until_a_wrong_value(lines: Iterator[str]) -> Iterator[str]:
-    with suppress(_ReadAWrongValueError):
+    with suppress(ReadAWrongValueError):
         yield from lines
 
 
@@ -52,7 +52,7 @@ def _rules(kind: type[BaseModel]) -> tuple[Callable[[Any], Iterator[str]], ...]:
     return tuple(value for value in named.values() if getattr(value, _MARK, False))
 
 
-class _ReadAWrongValueError(Exception):
+class ReadAWrongValueError(Exception):
     """Ends a rule."""
 
 
@@ -66,7 +66,7 @@ class _Sketch:
     def __getattr__(self, name: str) -> Any:
         below = [place[1:] for place in self._wrong if place[0] == name]
         if () in below:
-            raise _ReadAWrongValueError
+            raise ReadAWrongValueError
         of_class = vars(type(self._section)).get(name)
         if isinstance(of_class, property):
             assert of_class.fget is not None
@@ -77,6 +77,6 @@ class _Sketch:
         return _Sketch(value, below) if below and isinstance(value, BaseModel) else value
 
     def __eq__(self, other: object) -> NoReturn:
-        raise _ReadAWrongValueError
+        raise ReadAWrongValueError
 
     __hash__ = None  # type: ignore[assignment]  # as of anything whose equality is not known

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedml_dapper.config import DataArgs, short_name
+from fedml_dapper.config import DataArgs, Settings, short_name
+from fedml_dapper.config.compatibility import Capabilities, check_capabilities
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet_halves, one_per_domain
@@ -51,31 +52,12 @@ def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed
     """
     name = args.partition or suite.partition
     deal = PARTITIONS.find(name)
-    _check(name, args)
+    check_capabilities(Settings.model_construct(data_args=args), Capabilities(partition=short_name(name)))
     if name in PARTITIONS:
         division: Division = deal(suite, args, num_clients, batch_size, seed)
         return division
     dealt = dealt_by(deal, short_name(name), suite, num_clients, seed)
     return _by_domain(suite, args, dealt, batch_size, seed)
-
-
-def _check(name: str, args: DataArgs) -> None:
-    if name == "dirichlet" and args.dirichlet_alpha is None:
-        raise ConfigError("data_args.dirichlet_alpha: partition dirichlet needs it; e.g. 0.1 (uneven) or 1.0 (mild)")
-    belongs = {
-        "dirichlet_alpha": (("dirichlet",), args.dirichlet_alpha is not None),
-        "client_share": (tuple(PARTITIONS), args.client_share is not None),
-        "clients": (("domain_shares",), args.clients is not None),
-        "client_order": (("domain_shares",), args.client_order != "shuffled"),
-        "max_clients_per_domain": (("domain_shares",), args.max_clients_per_domain is not None),
-        "validation_share": (("domain_shares",), args.validation_share is not None),
-    }
-    for key, (owners, is_set) in belongs.items():
-        if is_set and name not in owners:
-            raise ConfigError(
-                f"data_args.{key}: belongs to partition {' or '.join(owners)}, not {short_name(name)}; leave one of"
-                " them out"
-            )
 
 
 def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:

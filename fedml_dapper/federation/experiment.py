@@ -291,17 +291,7 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
     training = settings.train_args
     if fleet is None or args is None or args.clock is None:
         return None
-    if not settings.common_args.is_simulation:
-        raise ConfigError(
-            "dapper_args.fleet.clock: a virtual clock is for simulations; silos' rounds take real time, which"
-            " dapper_args.round_timeout_s limits. Leave it out"
-        )
     able = [one for one in fleet.clients if one.fit.level is not None and method.takes_part(one.fit.level)]
-    if args.clock.late == "kept" and not method.takes_late_uploads:
-        raise ConfigError(
-            f"dapper_args.fleet.clock.late: `{method.name}` uses more of an upload than a mean of its weights, which is"
-            " only true in the upload's own round; set it to dropped, or choose another method"
-        )
     if args.clock.over_selection > 1 and len(able) <= training.client_num_per_round:
         raise ConfigError(
             f"dapper_args.fleet.clock.over_selection: all {len(able)} clients that can take part are wanted already;"

@@ -5,67 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from fedml_dapper.config import Settings
-from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation.privacy import check_privacy
-from fedml_dapper.methods import Method
+from fedml_dapper.config.compatibility import Capabilities, check_capabilities
+from fedml_dapper.federation.privacy import check_steps
+from fedml_dapper.methods import Method, running_statistics
 
 
 def check_method(settings: Settings, method: Method[Any]) -> None:
     """Raise :class:`ConfigError`, which says what to choose, where ``method`` cannot do what ``settings`` ask for."""
-    aggregation = settings.dapper_args.defence.aggregation
-    if aggregation != "mean" and not method.takes_robust_means:
-        raise ConfigError(
-            f"dapper_args.defence.aggregation: `{aggregation}` stands in for the mean of methods that recover and"
-            f" average only, and `{method.name}` aggregates in its own way; set it to mean, or choose another method"
-        )
-    if method.tests_on_training_data and not settings.common_args.is_simulation:
-        raise ConfigError(
-            f"dapper_args.params.{method.name}: these settings measure something on all clients' training data, which"
-            " only a simulation has in one place; choose others (docs/methods.md)"
-        )
-    check_privacy(method)
-    _check_buffer(settings, method)
-    _check_edges(settings, method)
-    level_args = settings.dapper_args.levels
-    known = range(1, 1 + len(level_args.ratios))
-    if level_args.strict and any(method.takes_part(level) and not method.has_level_model(level) for level in known):
-        raise ConfigError(
-            f"dapper_args.levels.strict: method `{method.name}` trains the full model on every client, whatever its"
-            " capability level; choose a method that slims, or leave `strict` out for a comparison that ignores limits"
-        )
-    if settings.dapper_args.evaluation.unseen_domain is not None and not method.serves_newcomers:
-        raise ConfigError(
-            f"dapper_args.evaluation.unseen_domain: method `{method.name}` has no model for a client that never trained"
-        )
+    is_private = settings.dapper_args.privacy is not None
+    check_capabilities(
+        settings,
+        Capabilities(
+            method=method.name,
+            network=method.problem.backbone.label,
+            takes_robust_means=method.takes_robust_means,
+            tests_on_training_data=method.tests_on_training_data,
+            beyond_sums=method.beyond_sums,
+            takes_late_uploads=method.takes_late_uploads,
+            takes_edges=method.takes_edges,
+            serves_newcomers=method.serves_newcomers,
+            fits_all_levels=_fits_all_levels(method),
+            sends_statistics=_sends_statistics(method) if is_private else None,
+            whole_numbers=_whole_numbers(method) if is_private else None,
+        ),
+    )
+    check_steps(method.problem, method.personal)
 
 
-def _check_buffer(settings: Settings, method: Method[Any]) -> None:
-    """Raise :class:`ConfigError` where ``buffer_size`` is set and rounds cannot close before all clients are done."""
-    args = settings.dapper_args
-    wanted = settings.train_args.client_num_per_round
-    if args.buffer_size is None:
-        return
-    if settings.common_args.is_simulation:
-        raise ConfigError(
-            "dapper_args.buffer_size: a simulation has no real clock; choose dapper_args.fleet.clock, late: kept and"
-            " over_selection (docs/fleet.md)"
-        )
-    if not args.min_clients_per_round <= args.buffer_size < wanted:
-        raise ConfigError(
-            f"dapper_args.buffer_size: is {args.buffer_size}; choose at least dapper_args.min_clients_per_round"
-            f" ({args.min_clients_per_round}) and less than train_args.client_num_per_round ({wanted}), who are at work"
-        )
-    if not method.takes_late_uploads:
-        raise ConfigError(
-            f"dapper_args.buffer_size: `{method.name}` uses more of an upload than a mean of its weights, which is only"
-            " true in the upload's own round; leave it out, or choose another method"
-        )
+def _fits_all_levels(method: Method[Any]) -> bool:
+    levels = range(1, 1 + len(method.problem.ratios))
+    return all(method.has_level_model(level) for level in levels if method.takes_part(level))
 
 
-def _check_edges(settings: Settings, method: Method[Any]) -> None:
-    """Raise :class:`ConfigError` where there are edges and the server needs more than a sum of uploads."""
-    if settings.comm_args.edges and not method.takes_edges:
-        raise ConfigError(
-            f"comm_args.dapper_grpc.edges: with these settings `{method.name}`, or dapper_args.defence, learns more of"
-            " uploads than edges tell, the mean of their weights; leave edges out, or choose others (docs/runners.md)"
-        )
+def _sends_statistics(method: Method[Any]) -> bool:
+    return bool(running_statistics(method.problem.backbone, copy=False).keys() - method.personal)
+
+
+def _whole_numbers(method: Method[Any]) -> tuple[str, ...]:
+    """Integer tensors of an upload other than BatchNorm's counters, which nothing reads."""
+    tensors = method.problem.layout.tensors
+    whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
+    return tuple(name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked"))

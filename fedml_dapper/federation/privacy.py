@@ -1,15 +1,14 @@
-"""Mechanisms that ``dapper_args.privacy`` asks for, and the check that a method goes with them."""
+"""Mechanisms that ``dapper_args.privacy`` asks for, and the check that noise fits the numbers they sum in."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from math import ceil, log2, prod, sqrt
-from typing import Any
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation.accountant import epsilon, excess_of_sum, with_noise_for
-from fedml_dapper.methods import Method, Privacy, Problem, SecureSums, running_statistics
+from fedml_dapper.methods import Privacy, Problem, SecureSums
 from fedml_dapper.pruning import rounding
 from fedml_dapper.secure_sum import FixedPoint, Rules
 
@@ -62,32 +61,7 @@ def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSu
     return SecureSums(rules, code, ceil(share * code.scale))
 
 
-def check_privacy(method: Method[Any]) -> None:
-    """Check that ``method`` goes with the experiment's privacy: of a client the server may learn sums alone.
-
-    Raises:
-        ConfigError: The server learns more, or noise does not go with tensors that are sent.
-    """
-    if method.problem.privacy is None and method.problem.secure_sums is None:
-        return
-    if learns := method.beyond_sums:
-        hides = "no noise on a sum hides" if method.problem.secure_sums is None else "is more than a sum"
-        raise ConfigError(
-            f"{_PLACE}: with these settings `{method.name}` learns {learns}, which {hides}; choose another method"
-            " (docs/privacy.md)"
-        )
-    backbone = method.problem.backbone
-    if running_statistics(backbone, copy=False).keys() - method.personal:
-        raise ConfigError(
-            f"{_PLACE}: {backbone.label} sends BatchNorm's statistics, whose changes leave nothing of the clip to"
-            " weights, and which noise makes negative; set model_args.norm to group or standardised where the network"
-            " has it, or dapper_args.at_home to statistics"
-        )
-    _check_counters(method)
-    _check_steps(method.problem, method.personal)
-
-
-def _check_steps(problem: Problem, personal: Collection[str]) -> None:
+def check_steps(problem: Problem, personal: Collection[str]) -> None:
     """Raise :class:`ConfigError` where fixed-point numbers do not fit the noise that clients add together.
 
     Too much noise leaves room in 32 bits for coarse steps alone, to which changes are rounded; too little noise, in
@@ -111,18 +85,6 @@ def _check_steps(problem: Problem, personal: Collection[str]) -> None:
         raise ConfigError(
             f"{_PLACE}.noise_multiplier: noise of {multiplier} is {secure.noise_std} steps of {step} a client, so few"
             " that a sum of such noise hides less than is counted; choose a larger one"
-        )
-
-
-def _check_counters(method: Method[Any]) -> None:
-    """Raise :class:`ConfigError` where an upload has integers other than BatchNorm's counters, which nothing reads."""
-    tensors = method.problem.layout.tensors
-    whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
-    odd = [name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked")]
-    if odd:
-        raise ConfigError(
-            f"{_PLACE}: {method.problem.backbone.label} has the integer tensor `{odd[0]}`, to which no noise is added;"
-            " make it a buffer with persistent=False"
         )
 
 

@@ -97,7 +97,7 @@ class SecretSums(RoundFeature):
         if exchange.opened is None:
             return f"the sum is void: {one_line(exchange.void)}"
         self._sum = exchange.opened
-        assert isinstance(opened.aggregation, MergingAggregation), "check_privacy sees to that"
+        assert isinstance(opened.aggregation, MergingAggregation), "a method that learns more goes with no sums"
         opened.aggregation.merge(self._sum.partial)
         for client_id in self._sum.clients:
             line = opened.line_of(self._unseen(client_id, opened.number, self._ready[client_id].steps))

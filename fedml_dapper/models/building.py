@@ -7,7 +7,8 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-from fedml_dapper.config import ModelArgs
+from fedml_dapper.config import ModelArgs, Settings
+from fedml_dapper.config.compatibility import Capabilities, check_capabilities
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.inputs import Inputs, described
 from fedml_dapper.models.admission import check_network
@@ -48,9 +49,7 @@ def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Inputs
 
 
 def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, example: Inputs) -> Backbone:
-    for key, is_set in (("arguments", bool(args.arguments)), ("predictor", args.predictor is not None)):
-        if is_set:
-            raise ConfigError(f"model_args.{key}: belongs to networks of your own, not to `{args.model}`; leave it out")
+    _check(args, architecture)
     if not isinstance(example, Tensor):
         raise ConfigError(
             f"model_args.model: `{args.model}` takes one tensor, square colour images, and the data are"
@@ -70,21 +69,27 @@ def _built_in(architecture: Architecture, args: ModelArgs, num_classes: int, exa
             f"model_args.model: `{args.model}` takes float32 inputs, and those of all domains are {found}; let the data"
             f" set give {remedy}"
         )
-    if args.norm is not None and args.norm not in architecture.norms:
-        having = ", ".join(name for name, known in BACKBONES.items() if args.norm in known.norms)
-        raise ConfigError(f"model_args.norm: `{args.model}` cannot be had with {args.norm}, but {having}; leave it out")
     chosen = {} if args.norm is None else {"norm": args.norm}
     return architecture.build(args.width or architecture.width, num_classes, side, **chosen)
 
 
+def _check(args: ModelArgs, architecture: Architecture | None) -> None:
+    """Raise :class:`ConfigError` for settings that do not go with the network, which is of the user's own where it has
+    no ``architecture``."""
+    check_capabilities(
+        Settings.model_construct(model_args=args),
+        Capabilities(
+            network=str(args.model),
+            is_built_in=architecture is not None,
+            takes_norm=None if architecture is None else args.norm in (None, *architecture.norms),
+            with_norm=", ".join(name for name, known in BACKBONES.items() if args.norm in known.norms),
+        ),
+    )
+
+
 def _own(factory: Factory, args: ModelArgs, num_classes: int, example: Inputs) -> Backbone:
     assert args.model is not None
-    for key in ("width", "norm"):
-        if getattr(args, key) is not None:
-            raise ConfigError(
-                f"model_args.{key}: belongs to built-in backbones, not to `{args.model}`; put what it is made with into"
-                " model_args.arguments"
-            )
+    _check(args, None)
     label = f"model_args.model: `{args.model}`"
     module = _made(factory, args, num_classes, label)
     if isinstance(module, Backbone):

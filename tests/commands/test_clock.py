@@ -147,12 +147,15 @@ def test_runs_repeat_and_resumed_ones_too_virtual_time_included(experiment: Path
     ("overrides", "message"),
     [
         ((fleet(deadline_s=1e-6),), "nobody is done within 1e-06 s; fastest is client"),
-        ((fleet(deadline_s=90),), "clock.deadline_s (90) is later than round_s (60)"),
+        ((fleet(deadline_s=90),), "clock.deadline_s (90) needs to be no later than dapper_args.fleet.round_s (60)"),
         ((fleet(over_selection=0.5),), "greater than or equal to 1"),
         ((fleet(over_selection=1.5),), "all 10 clients that can take part are wanted already"),
         ((fleet(deadlines=3),), "unknown key `deadlines`"),
         ((fleet(late="kept"),), "set deadline_s or over_selection as well"),
-        ((fleet(late="kept", deadline_s=9), "method=scaffold"), "`scaffold` uses more of an upload than a mean of"),
+        (
+            (fleet(late="kept", deadline_s=9), "method=scaffold"),
+            "needs a method that takes late uploads (`scaffold` is none)",
+        ),
     ],
 )
 def test_bad_clocks_end_before_anything_is_written(
@@ -165,12 +168,14 @@ def test_bad_clocks_end_before_anything_is_written(
 
 
 def test_silos_have_real_clocks(tiny_settings: SettingsFactory) -> None:
-    settings = tiny_settings(*TINY, fleet())
-    silos = settings.model_copy(
-        update={"common_args": settings.common_args.model_copy(update={"training_type": "cross_silo"})}
+    across = (
+        "training_type=cross_silo",
+        "backend=GRPC",
+        "allow_pickle=true",
+        "grpc_ipconfig_path=config/grpc_ipconfig.csv",
     )
     with pytest.raises(ConfigError, match="a virtual clock is for simulations; silos' rounds take real time"):
-        build_experiment(silos)
+        tiny_settings(*TINY, *across, fleet())
 
 
 def test_a_round_that_too_few_finish_says_who_was_nearest(tiny_settings: SettingsFactory) -> None:

@@ -68,15 +68,18 @@ def test_a_data_set_is_tested_on_all_its_clients_test_halves(small_suite: MakeSu
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"partition": "dirichlet"}, "data_args.dirichlet_alpha: partition dirichlet needs it"),
-        ({"dirichlet_alpha": 0.1}, "data_args.dirichlet_alpha: belongs to partition dirichlet, not domain_shares"),
+        ({"partition": "dirichlet"}, "data_args.partition dirichlet needs data_args.dirichlet_alpha: "),
+        (
+            {"dirichlet_alpha": 0.1},
+            "data_args.dirichlet_alpha .0.1. needs data_args.partition dirichlet .it is domain_shares.",
+        ),
         (
             {"partition": "one_per_domain", "client_order": "official"},
-            "data_args.client_order: belongs to partition domain_shares, not one_per_domain",
+            "data_args.client_order .* needs data_args.partition domain_shares .it is one_per_domain.",
         ),
         (
             {"partition": "dirichlet", "dirichlet_alpha": 0.1, "max_clients_per_domain": 3},
-            "data_args.max_clients_per_domain: belongs to partition domain_shares, not dirichlet",
+            "data_args.max_clients_per_domain .3. needs data_args.partition domain_shares .it is dirichlet.",
         ),
     ],
 )

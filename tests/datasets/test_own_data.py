@@ -193,7 +193,9 @@ def test_what_a_partition_may_not_deal(tmp_path: Path, dealt: str, message: str)
 
 def test_a_partition_of_ones_own_leaves_no_room_for_other_settings(small_suite: Any) -> None:
     args = DataArgs(dataset="x", partition=f"{MY_DATA}:deal", client_share=0.5)
-    with pytest.raises(ConfigError, match=r"client_share: belongs to partition domain_shares or .*, not deal"):
+    with pytest.raises(
+        ConfigError, match=r"client_share .0.5. needs data_args.partition domain_shares, .*it is .*deal"
+    ):
         divide(small_suite([20, 20]), args, 3, 4, seed=1)
     dealt = divide(small_suite([20, 20]), args.model_copy(update={"client_share": None}), 3, 4, seed=1)
     assert [client.num_samples for client in dealt.clients] == [20, 10, 10]

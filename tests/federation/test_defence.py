@@ -274,7 +274,9 @@ def test_robust_aggregation_is_for_methods_that_recover_and_average(tiny_setting
     method = build_experiment(settings).method
     robust = (f"method={name}", *FEW, *model, "dapper_args.defence.aggregation=median")
     if not method.takes_robust_means:
-        with pytest.raises(ConfigError, match=f"dapper_args.defence.aggregation: `median`.*`{name}`"):
+        with pytest.raises(
+            ConfigError, match=rf"dapper_args.defence.aggregation other than mean \(median\) needs .*`{name}`"
+        ):
             build_experiment(tiny_settings(*robust))
         return
     federation = Federation(build_experiment(tiny_settings(*robust)))
@@ -285,7 +287,9 @@ def test_robust_aggregation_is_for_methods_that_recover_and_average(tiny_setting
 
 
 def test_settings_that_could_not_work_are_refused(tiny_settings: SettingsFactory) -> None:
-    with pytest.raises(ConfigError, match=r"min_holders .3. is more than train_args.client_num_per_round .2."):
+    with pytest.raises(
+        ConfigError, match=r"min_holders .* \(3\) needs train_args.client_num_per_round of as many or more \(it is 2\)"
+    ):
         tiny_settings("client_num_per_round=2", "dapper_args.defence.aggregation=median")
     with pytest.raises(ConfigError, match="trimmed_share"):
         tiny_settings("dapper_args.defence.trimmed_share=0.5")

@@ -188,9 +188,15 @@ def test_an_empty_sum_needs_no_tensors(asked: tuple[Server, Edge, ClientSide, Or
 @pytest.mark.parametrize(
     ("edges", "words"),
     [
-        ([{"rank": 10, "silos": [1], "server_address": "a:1"}], "above 10, the last silo's"),
-        ([{"rank": 11, "silos": [1, 1], "server_address": "a:1"}], "stand once"),
-        ([{"rank": 11, "silos": [11], "server_address": "a:1"}], "between 1 and 10"),
+        (
+            [{"rank": 10, "silos": [1], "server_address": "a:1"}],
+            "above train_args.client_num_in_total .10.: ranks up to that are silos'",
+        ),
+        ([{"rank": 11, "silos": [1, 1], "server_address": "a:1"}], "each of them once"),
+        (
+            [{"rank": 11, "silos": [11], "server_address": "a:1"}],
+            "silos .11.. needs silos from 1 to train_args.client_num_in_total",
+        ),
         ([{"rank": 11, "silos": [1], "server_address": "a"}], "expected HOST:PORT"),
     ],
 )
@@ -205,7 +211,7 @@ def test_a_method_that_learns_more_of_an_upload_has_no_edges(tiny_settings: Sett
         ["method=heterofl"],
         ["method=dapperfl", "dapper_args.defence.aggregation=median"],
     ):
-        with pytest.raises(ConfigError, match="learns more of uploads than edges tell"):
+        with pytest.raises(ConfigError, match="needs a method that learns no more of uploads than edges tell"):
             build_experiment(across_silos(tiny_settings(*overrides)))
     build_experiment(across_silos(tiny_settings("method=heterofl", "dapper_args.params.heterofl.masked_loss=false")))
 

@@ -165,13 +165,13 @@ def test_negative_variances_are_refused(build: Build, norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "untracked"])
 def test_pieces_of_a_batch_are_refused(build: Build, norm: str) -> None:
-    with pytest.raises(ConfigError, match="BatchNorm would normalise by pieces of a batch in Net"):
+    with pytest.raises(ConfigError, match=r"BatchNorm \(.*Net.* has it\): it would normalise by pieces of a batch"):
         build(norm, "micro_batch_size=2")
 
 
 @pytest.mark.parametrize("norm", OF_BATCHES)
 def test_privacy_refuses_statistics(build: Build, norm: str) -> None:
-    with pytest.raises(ConfigError, match="Net sends BatchNorm's statistics"):
+    with pytest.raises(ConfigError, match=r"BatchNorm's statistics in uploads .*Net.* sends them"):
         build(norm, "privacy={clip: 1.0, noise_multiplier: 1.0, delta: 1.0e-5}", "aggregation_weights=uniform")
 
 

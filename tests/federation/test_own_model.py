@@ -93,7 +93,9 @@ def test_the_head_is_the_layer_that_is_called_last(own: SettingsFactory, method:
 
 @pytest.mark.parametrize("method", NEED_REPRESENTATIONS)
 def test_representations_that_cannot_be_told_apart_are_one_line(own: SettingsFactory, method: str) -> None:
-    with pytest.raises(ConfigError, match=f"`{method}` works on representations .* Net does not have") as caught:
+    with pytest.raises(
+        ConfigError, match=f"works on representations .`{method}`. needs .*Net.* does not have"
+    ) as caught:
         build_experiment(own(f"method={method}", "model_args.arguments={behind: 2.0}"))
     assert "\n" not in str(caught.value)
     without_dar = ("method=dapperfl", "dapper_args.params.dapperfl={gamma: 0}", "round_to=2")

@@ -223,7 +223,9 @@ def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
     if method in ("fdse", "fedbn", "fedfa", "fpl"):  # which refuse a network without BatchNorm first
         asked = tiny_settings(*FREE_OF_NORMS, SILENT, f"method={method}", "norm=batch")
     if method in REFUSED:
-        with pytest.raises(ConfigError, match=f"`{method}` learns .*, which no noise on a sum hides") as refused:
+        with pytest.raises(
+            ConfigError, match=f"`{method}` learns .*: noise, and masks, are for sums and hide no more"
+        ) as refused:
             build_experiment(asked)
         assert "\n" not in str(refused.value)
     else:
@@ -238,7 +240,7 @@ def test_what_a_method_learns_depends_on_its_settings(tiny_settings: SettingsFac
 
 
 def test_statistics_of_batchnorm_are_refused_unless_they_stay_at_home(tiny_settings: SettingsFactory) -> None:
-    with pytest.raises(ConfigError, match="sends BatchNorm's statistics"):
+    with pytest.raises(ConfigError, match="does not go with BatchNorm's statistics in uploads"):
         build(tiny_settings, "method=fedavg", "norm=batch", NOISY)
     server, _ = simulate(build(tiny_settings, "method=fedavg", "norm=batch", "at_home=statistics", NOISY))
     counters = [tensor for name, tensor in server.state.weights.items() if name.endswith("num_batches_tracked")]

@@ -78,7 +78,9 @@ def test_methods_that_learn_more_than_sums_are_refused_and_no_others(
     ratios = () if method == "nefl" else ("dapper_args.levels.ratios=[0.0, 0.2]",)
     asked = tiny_settings(*FREE_OF_NORMS, SECURE, f"method={method}", norm, *ratios)
     if method in REFUSED:
-        with pytest.raises(ConfigError, match=f"`{method}` learns .*, which is more than a sum") as refused:
+        with pytest.raises(
+            ConfigError, match=f"`{method}` learns .*: noise, and masks, are for sums and hide no more"
+        ) as refused:
             build_experiment(asked)
         assert "\n" not in str(refused.value)
     else:

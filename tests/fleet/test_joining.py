@@ -113,13 +113,22 @@ def test_an_announcement_of_any_length_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("dapper_args.fleet={round_s: 10}",), r"dapper_args\.fleet\.devices: name the clients' devices"),
-        (("partition=own", "dapper_args.fleet={round_s: 10, devices: [phone_low]}"), r"fleet\.devices deals out what"),
-        (("partition=own", "dapper_args.fleet={round_s: 10, continuous: true}"), r"fleet\.continuous deals out what"),
+        (
+            ("dapper_args.fleet={round_s: 10}",),
+            r"needs dapper_args\.fleet\.devices: it says which devices clients have; name them",
+        ),
+        (
+            ("partition=own", "dapper_args.fleet={round_s: 10, devices: [phone_low]}"),
+            r"fleet\.devices does not go with data_args\.partition own: it deals out what",
+        ),
+        (
+            ("partition=own", "dapper_args.fleet={round_s: 10, continuous: true}"),
+            r"fleet\.continuous does not go with data_args\.partition own: it deals out what",
+        ),
         (("partition=own", "silo_args.device=phone_low"), r"what a device can run depends on dapper_args\.fleet"),
         (
             ("partition=own", "dapper_args.fleet={round_s: 10}", "silo_args.device=phone_low", "silo_args.level=2"),
-            "a device and a level; leave one of them out",
+            "silo_args.device .* does not go with silo_args.level .2.: .* leave one out",
         ),
         (("partition=own", "dapper_args.fleet={round_s: 10}", "silo_args.device=nothing.yaml"), r"silo_args\.device"),
     ],

@@ -34,8 +34,14 @@ def test_mistakes_in_method_settings_are_named(tiny_settings: SettingsFactory, o
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("method=moon", "strict=true"), "levels.strict: method `moon` trains the full model on every client"),
-        (("method=fedmp", "scope=official_mask"), "`official_mask` does not go with method `fedmp`"),
+        (
+            ("method=moon", "strict=true"),
+            "levels.strict needs a method that gives no client a larger model than its level's (`moon` trains the full",
+        ),
+        (
+            ("method=fedmp", "scope=official_mask"),
+            "scope other than auto (official_mask) needs a method that slims so (`fedmp` slims by internal or grouped)",
+        ),
     ],
 )
 def test_slimming_that_a_method_cannot_do_is_refused(

@@ -144,5 +144,5 @@ def test_no_width_is_larger_than_the_client_s_own(tiny_settings: SettingsFactory
 
 def test_distillation_needs_classes() -> None:
     masks = load_settings([SHAPES], ["method=fjord", "client_share=0.1", KD])
-    with pytest.raises(ConfigError, match=r"`fjord` needs one class a sample.*switch distillation off"):
+    with pytest.raises(ConfigError, match=r".`fjord`. needs one class a sample.*switch distillation off"):
         build_experiment(masks)

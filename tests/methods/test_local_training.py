@@ -119,9 +119,15 @@ def test_no_more_of_a_batch_than_a_piece_is_in_the_network_at_a_time(tiny_settin
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("micro_batch_size=4",), "BatchNorm would normalise by pieces"),
-        (("micro_batch_size=17", "norm=standardised"), "more than a batch_size of 16"),
-        (("micro_batch_size=4", "norm=standardised", "method=fedfa"), "looks at a batch as a whole"),
+        (("micro_batch_size=4",), "BatchNorm .ResNet has it.: it would normalise by pieces"),
+        (
+            ("micro_batch_size=17", "norm=standardised"),
+            "micro_batch_size .17. needs train_args.batch_size of as many or more .it is 16.",
+        ),
+        (
+            ("micro_batch_size=4", "norm=standardised", "method=fedfa"),
+            "a method that looks at a batch as a whole .`fedfa`.",
+        ),
     ],
 )
 def test_where_pieces_would_change_what_is_learnt_they_are_refused(

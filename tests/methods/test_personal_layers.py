@@ -275,22 +275,34 @@ def test_full_models_keep_theirs_too(base: Experiment, method: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("method=fedbn", "at_home=norms"), "does not go with method `fedbn`, which says itself what clients keep"),
-        (("method=nefl", "at_home=norms"), "does not go with method `nefl`, whose server needs all norms"),
-        (("method=scaffold", "at_home=statistics"), "whose server needs all norms; set it to none, or choose another"),
+        (
+            ("method=fedbn", "at_home=norms"),
+            "none (norms) needs a method that does without what stays at the client (`fedbn` says",
+        ),
+        (
+            ("method=nefl", "at_home=norms"),
+            "(`nefl` needs all at its server): what it is about never reaches the server; set it to none, or",
+        ),
+        (
+            ("method=scaffold", "at_home=statistics"),
+            "none (statistics) needs a method that does without what stays at the client (`scaffold`",
+        ),
         (
             ("method=fjord", "at_home=norms", "dapper_args.params.fjord={bn_statistics: dense}"),
             "fjord.bn_statistics: `dense` wants statistics at the server, and dapper_args.at_home `norms` keeps them",
         ),
         (("norm=group", "at_home=statistics"), "has no BatchNorm, so that no statistics can stay at home; set it to"),
-        (("at_home=norms", "norm=standardised", "importance=gains"), "compares channels by gains, which with"),
+        (
+            ("at_home=norms", "norm=standardised", "importance=gains"),
+            "does not go with gains that stay with clients (`dapperfl`): channels are compared by gains",
+        ),
         (
             (
                 "at_home=norms",
                 "scope=official_mask",
                 "dapper_args.params.dapperfl={recovery: zero, bn_statistics: slim}",
             ),
-            "does not go with dapper_args.pruning.scope `official_mask`",
+            "at_home other than none (norms) does not go with dapper_args.pruning.scope official_mask",
         ),
     ],
 )

@@ -80,9 +80,15 @@ def test_torchvision_s_networks_get_a_head_for_the_classes(name: str, head: str)
     [
         ({"model": "torchvision:resnet81"}, r"torchvision has no network `resnet81`; did you mean `resnet18`\?"),
         ({"model": "timm:resnet18"}, "`timm:resnet18` needs timm .*; pip install timm"),
-        ({"model": "resnet10", "arguments": {"a": 1}}, "model_args.arguments: belongs to networks of your own"),
-        ({"model": "resnet10", "predictor": "fc"}, "model_args.predictor: belongs to networks of your own"),
-        ({"model": "{file}:Net", "width": 3}, "model_args.width: belongs to built-in backbones"),
+        (
+            {"model": "resnet10", "arguments": {"a": 1}},
+            "model_args.arguments needs a network of your own",
+        ),
+        (
+            {"model": "resnet10", "predictor": "fc"},
+            "predictor .fc. needs a network of your own .it is `resnet10`.",
+        ),
+        ({"model": "{file}:Net", "width": 3}, "model_args.width .3. needs a built-in network .it is "),
         ({"model": "{file}:Nett"}, "nets.py has no `Nett`; did you mean `Net`"),
         ({"model": "{file}:number"}, "is neither a class nor a function; name one that gives a torch.nn.Module"),
         ({"model": "{file}:nothing"}, "gives a str, expected a torch.nn.Module"),

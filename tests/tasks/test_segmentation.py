@@ -108,7 +108,7 @@ def test_windows_need_no_classes_without_the_masked_loss(method: str) -> None:
 
 
 def test_dar_needs_representations() -> None:
-    with pytest.raises(ConfigError, match=r"`dapperfl` works on representations .*gamma to 0, which leaves DAR out"):
+    with pytest.raises(ConfigError, match=r"works on representations .`dapperfl`. .*gamma to 0, which leaves DAR out"):
         segmentation("dapper_args.params.dapperfl={gamma: 0.1}")
 
 

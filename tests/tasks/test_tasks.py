@@ -119,7 +119,10 @@ class Scaled(Classification):
         (["task=own.py:Scaled"], "task_arguments: do not fit task `scaled`: missing a required argument: 'scale'"),
         (["task=own.py:Scaled", "task_arguments={scale: -1}"], "do not fit task `scaled`: scale is below 0"),
         (["task_arguments={scale: 1}"], "do not fit task `classification`: got an unexpected keyword argument 'scale'"),
-        (["client_optimizer=adam", "momentum=0.5"], "momentum is 0.5, but client_optimizer adam has betas instead"),
+        (
+            ["client_optimizer=adam", "momentum=0.5"],
+            "needs train_args.client_optimizer sgd .it is adam.: the others have betas instead",
+        ),
         (["client_optimizer=rmsprop"], "client_optimizer"),
     ],
 )

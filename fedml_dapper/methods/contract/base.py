@@ -23,7 +23,7 @@ from fedml_dapper.methods.contract.local_training import ClientContext, LocalTra
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
-from fedml_dapper.methods.contract.requirements import check_personal_layers, check_problem
+from fedml_dapper.methods.contract.requirements import check_importance, check_problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
@@ -70,12 +70,12 @@ class Method(Generic[P]):
     """Class of the method's own settings."""
 
     def __init__(self, params: P, problem: Problem) -> None:
-        check_problem(self, problem)
+        check_problem(self, problem, names_its_own=type(self).personal is not Method.personal)
         self.params = params
         self.problem = problem
         self.problem = replace(problem, backbone=self.build_model(problem.backbone), slims=self.slims)
         if problem.personal_layers != "none":
-            check_personal_layers(self, names_its_own=type(self).personal is not Method.personal)
+            check_importance(self)
             self.has_global_model = False
 
     # A round: server to client, on the client, client to server
