@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_LONGEST_QUOTE = 200
 _LONGEST_WORD = 400
 _SHOWN = 100
 """Longer words are shown up to so many letters: a value that was quoted may be anything."""
@@ -20,6 +21,13 @@ def on_one_line(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def printable(text: str) -> str:
+    """A stranger's words where people read them, in logs, ledgers and tables: short, and without what would break out
+    of their line."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_QUOTE])
+    return shown if len(text) <= _LONGEST_QUOTE else f"{shown}..."
 
 
 class DapperError(Exception):

@@ -22,9 +22,8 @@ from typing import BinaryIO
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.errors import ConfigError, DapperError, DataError, printable
 from fedml_dapper.operations.allowance import Allowance
-from fedml_dapper.operations.words import printable
 from fedml_dapper.run_lock import try_lock
 
 LOGGER = logging.getLogger(__name__)
