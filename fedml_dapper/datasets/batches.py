@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,57 +15,12 @@ from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.seeding import Stream, torch_generator
 
-
-class ClientData(ABC):
-    """The training samples of one client, as methods see them.
-
-    Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
-    Iterating over the object instead gives every sample once, in order and not augmented.
-    """
-
-    client_id: int
-    domain: str
-
-    @property
-    @abstractmethod
-    def labels(self) -> Tensor | None:
-        """The classes of all samples, int64 (N,); None where a target is something else than one class."""
-
-    @property
-    @abstractmethod
-    def num_samples(self) -> int:
-        """N."""
-
-    @property
-    @abstractmethod
-    def steps_per_epoch(self) -> int:
-        """Number of batches that :meth:`batches` yields."""
-
-    @abstractmethod
-    def take(self, indices: Tensor) -> ClientData:
-        """The same client with the samples at ``indices`` int64 (M,) alone."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> ClientData:
-        """The same client with its samples resident on ``device``, where they are held in memory."""
-
-    @abstractmethod
-    def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Shuffled batches of one epoch, augmented where the data says how, on ``device``."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Batch]:
-        """Every sample once, in order and not augmented, as a ``DataLoader`` would."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches that iterating yields."""
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class TestData(ABC):
-    """Test samples of one domain, in order and not augmented."""
-
-    __test__ = False  # the name would make pytest collect it
+class DomainData(ABC):
+    """Samples of one domain. Iterating gives every one once, in order and not augmented, where they lie."""
 
     domain: str
 
@@ -74,24 +30,53 @@ class TestData(ABC):
         """How many."""
 
     @abstractmethod
-    def take(self, indices: Tensor) -> TestData:
-        """The same domain with the samples at ``indices`` int64 (M,) alone."""
+    def take(self, indices: Tensor) -> Self:
+        """The same with the samples at ``indices`` int64 (M,) alone."""
 
     @abstractmethod
-    def to(self, device: torch.device | str) -> TestData:
-        """The same data with its samples resident on ``device``, where they are held in memory."""
-
-    @abstractmethod
-    def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Every sample once, on ``device``."""
+    def to(self, device: torch.device | str) -> Self:
+        """The same with its samples resident on ``device``, where they are held in memory."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Batch]:
-        """The same, where the samples lie."""
+        """Every sample once, as a ``DataLoader`` would."""
 
     @abstractmethod
     def __len__(self) -> int:
         """Number of batches that iterating yields."""
+
+
+class ClientData(DomainData):
+    """The training samples of one client, as methods see them.
+
+    Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
+    """
+
+    client_id: int
+
+    @property
+    @abstractmethod
+    def labels(self) -> Tensor | None:
+        """The classes of all samples, int64 (N,); None where a target is something else than one class."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """Number of batches that :meth:`batches` yields."""
+
+    @abstractmethod
+    def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Shuffled batches of one epoch, augmented where the data says how, on ``device``."""
+
+
+class TestData(DomainData):
+    """Test samples of one domain, in order and not augmented."""
+
+    __test__ = False  # the name would make pytest collect it
+
+    @abstractmethod
+    def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Every sample once, on ``device``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,76 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from fedml.arguments import Arguments
-from torch import nn
-
-from fedml_dapper.federation import RunObserver, open_run_dir, run_rounds
+from fedml_dapper.federation import run_rounds
 from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.platform.algorithm_flow import AlgorithmFlow
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
-from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
-from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.platform.shown import results_shown, rounds_shown
-from fedml_dapper.platform.tracking import sinks_for
 
 
-class InProcessRunner:
+class InProcessRunner(AlgorithmFlow):
     """All clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
-
-    ``dataset`` and ``model`` are what :func:`fedml_dapper.platform.load` gives, or the program's own: FedML's
-    eight-part tuple with any loaders, and any ``nn.Module``, which holds the trained global model in the end.
 
     Calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what it
     sees of clients, so it trains all of them here, one after another, unless ``device_args.workers`` names a number
-    above 1. Uploads are folded in one by one and dropped, so memory
-    does not grow with the number of clients. Writes settings, ledger, checkpoints and global model into ``run_dir`` (by
-    default a new folder below ``dapper_args.output_dir``); with ``resume`` it goes on with the run that is there.
+    above 1. Uploads are folded in one by one and dropped, so memory does not grow with the number of clients. Without
+    ``run_dir`` a new folder is made below ``dapper_args.output_dir``.
     """
 
-    def __init__(
-        self,
-        args: Arguments,
-        device: Any,
-        dataset: FedMLDataset | Sequence[Any],
-        model: nn.Module,
-        client_trainer: DapperClientTrainer | None = None,
-        server_aggregator: DapperServerAggregator | None = None,
-        run_dir: Path | str | None = None,
-        observers: Sequence[RunObserver] = (),
-        resume: bool = False,
-    ) -> None:
-        note_model(args, model)
-        note_data(args, dataset)
-        self.experiment = experiment_of(args)
-        self.run_dir = run_dir
-        self._args = args
-        self._device = device
-        dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
-        self._train_data = dataset[5]
-        self._test_data = dataset[6]
-        self._num_samples = dataset[4]
-        self._trainer = client_trainer or DapperClientTrainer(model, args)
-        self._aggregator = server_aggregator or DapperServerAggregator(model, args)
+    def _prepare(self) -> None:
+        self._train_data = self._dataset[5]
+        self._test_data = self._dataset[6]
+        self._num_samples = self._dataset[4]
+        self._trainer = self._client_trainer or DapperClientTrainer(self._model, self._args)
+        self._aggregator = self._server_aggregator or DapperServerAggregator(self._model, self._args)
         if type(self._trainer) is not DapperClientTrainer and self.experiment.settings.device_args.workers == "auto":
             self.experiment = self.experiment.one_by_one("a trainer of the program's own may remember them")
-        self._observers = list(observers)
-        self._resume = resume
 
     def run(self) -> None:
         """Run all rounds."""
-        self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
-        shown = rounds_shown(self._args, self.experiment, self.run_dir)
-        observers = [*sinks_for(self.experiment.settings, self.run_dir), *shown, *self._observers]
+        run_dir, observers = self._open()
         server = self._aggregator.server
-        run_rounds(
-            self.experiment, server, self._trainer.clients, self._update, observers, self.run_dir, self._resume
-        )  # fmt: skip
-        hand_back(self._args, server.state.weights)
-        results_shown(self._args, self.run_dir)
+        run_rounds(self.experiment, server, self._trainer.clients, self._update, observers, run_dir, self._resume)
+        self._close(run_dir, server.state.weights)
 
     def _update(self, downlink: Downlink) -> Upload:
         trainer = self._trainer

@@ -32,17 +32,12 @@ def relative_change(weights: Tensors, before: Tensors) -> float:
     return sqrt(moved / length)
 
 
-class ClippedMean:
-    """A :class:`RecoveringMean` of uploads whose relative change is cut down to ``limit`` where it is larger.
+class BoundedMean:
+    """A :class:`RecoveringMean` of uploads that may have moved only so far from what they started from."""
 
-    The direction stays. Nothing but the running sums is held, and where nothing is clipped the result is
-    :class:`RecoveringMean`'s bit for bit.
-    """
-
-    def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, limit: float) -> None:
+    def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery) -> None:
         self._previous = previous
         self._layout = layout
-        self._limit = limit
         self._mean = RecoveringMean(previous, layout, recovery)
 
     def hold(self) -> None:
@@ -53,10 +48,26 @@ class ClippedMean:
         """As :meth:`RecoveringMean.fold`."""
         self._mean.fold()
 
+    def _before(self, weights: Tensors, plan: PruningPlan, unsliced: Collection[str]) -> dict[str, Tensor]:
+        """What an upload started from; raises :class:`ProtocolError` where it is not of the plan's shapes."""
+        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
+        return slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+
+
+class ClippedMean(BoundedMean):
+    """A :class:`RecoveringMean` of uploads whose relative change is cut down to ``limit`` where it is larger.
+
+    The direction stays. Nothing but the running sums is held, and where nothing is clipped the result is
+    :class:`RecoveringMean`'s bit for bit.
+    """
+
+    def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, limit: float) -> None:
+        super().__init__(previous, layout, recovery)
+        self._limit = limit
+
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """As :meth:`RecoveringMean.add`."""
-        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+        before = self._before(weights, plan, unsliced)
         change = relative_change(weights, before)
         if change > self._limit:
             share = self._limit / change

@@ -30,14 +30,14 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.noise import Noise
+from fedml_dapper.pruning.clipping import BoundedMean
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.recovery import PartialSum, RecoveringMean, check_fits
+from fedml_dapper.pruning.recovery import PartialSum
 from fedml_dapper.pruning.running_sum import Recovery
-from fedml_dapper.pruning.slim import slim_tensors
 
 
-class PrivateMean:
+class PrivateMean(BoundedMean):
     """A :class:`RecoveringMean` of uploads whose change is at most ``clip``, with noise on the sums.
 
     Clients count alike. Integer buffers (counters of batches) stay as they are. Where nothing is clipped and ``std`` is
@@ -47,26 +47,15 @@ class PrivateMean:
     def __init__(
         self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, clip: float | None, std: float, noise: Noise
     ) -> None:
-        self._previous = previous
-        self._layout = layout
+        super().__init__(previous, layout, recovery)
         self._clip = clip
         self._std = std
         self._noise = noise
-        self._mean = RecoveringMean(previous, layout, recovery)
-
-    def hold(self) -> None:
-        """As :meth:`RecoveringMean.hold`."""
-        self._mean.hold()
-
-    def fold(self) -> None:
-        """As :meth:`RecoveringMean.fold`."""
-        self._mean.fold()
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """As :meth:`RecoveringMean.add`, of weight 1."""
         assert weight == 1, "Settings see to that"
-        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+        before = self._before(weights, plan, unsliced)
         self._mean.take(clipped(weights, before, self._clip), plan, weight, unsliced)
 
     def partial(self) -> PartialSum:

@@ -90,6 +90,16 @@ def _forget_where_it_was_written(program: ExportedProgram) -> None:
                 node.meta.pop("stack_trace", None)
 
 
+def runtime_of(module: Callable[..., Tensor]) -> Runtime:
+    """Whatever ``module`` says of an input's tensors, in order."""
+
+    @torch.no_grad()
+    def run(inputs: Inputs) -> Tensor:
+        return module(*tensors_of(inputs))
+
+    return run
+
+
 class Format(ABC):
     """A file format."""
 

@@ -70,19 +70,8 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, dilation: object = 1, groups: int = 1,
     ) -> None:  # fmt: skip
-        to = self._follower
-        dim = input.dim() - weight.dim() + 1
-        to.count(weight, out.numel() // weight.shape[0])
-        ids = to.along(input, dim, "a convolution works along another axis")
-        if groups == 1:
-            to.bind(weight, 1, ids)
-            rows = to.produce(weight, 0)
-        else:
-            rows = self._grouped(ids, weight, groups, weight.shape[0] // groups)
-            to.bind(weight, 0, rows)
-        if bias is not None:
-            to.bind(bias, 0, rows)
-        to.mark(out, dim, rows)
+        self._follower.count(weight, out.numel() // weight.shape[0])
+        self._filters(out, input, weight, bias, groups, of_inputs=1, of_outputs=0)
 
     def _standardised(
         self, out: Tensor, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, *_: object
@@ -94,16 +83,24 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, output_padding: object = 0, groups: int = 1, dilation: object = 1,
     ) -> None:  # fmt: skip
+        self._follower.count(weight, input.numel() // weight.shape[0])
+        self._filters(out, input, weight, bias, groups, of_inputs=0, of_outputs=1)
+
+    def _filters(
+        self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int, of_inputs: int,
+        of_outputs: int,
+    ) -> None:  # fmt: skip
+        """A convolution whose ``weight`` has the channels of inputs and outputs along these axes. Where it is grouped,
+        its first axis has all groups' channels, and the second those of one."""
         to = self._follower
         dim = input.dim() - weight.dim() + 1
-        to.count(weight, input.numel() // weight.shape[0])
         ids = to.along(input, dim, "a convolution works along another axis")
         if groups == 1:
-            to.bind(weight, 0, ids)
-            rows = to.produce(weight, 1)
+            to.bind(weight, of_inputs, ids)
+            rows = to.produce(weight, of_outputs)
         else:
-            rows = self._grouped(ids, weight, groups, weight.shape[1])
-            to.bind(weight, 0, ids)
+            rows = self._grouped(ids, weight, groups, out.shape[dim] // groups)
+            to.bind(weight, 0, rows if of_outputs == 0 else ids)
         if bias is not None:
             to.bind(bias, 0, rows)
         to.mark(out, dim, rows)
