@@ -42,6 +42,7 @@ setup(
         "click>=8.1",
         "rich>=13",
         "safetensors>=0.4",
+        "filelock>=4",  # torch brings it
         "scikit-learn>=1.4",
         "scipy>=1.11",
         "matplotlib>=3.8",
@@ -66,7 +67,6 @@ setup(
             "build>=1",
             "codespell>=2.3",
             "coverage>=7",
-            "filelock>=3",
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",

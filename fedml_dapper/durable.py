@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+from filelock import lock_descriptor
 
 from fedml_dapper.errors import DataError
 
@@ -57,13 +58,10 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
         except FileNotFoundError:  # it looked like a leftover in the moment before its lock
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
+            is_locked = lock_descriptor(lock, blocking=False)
         except OSError:  # no locks here, so that nobody takes it for a leftover either
             return scratch, lock
-        if scratch.exists():
+        if is_locked and scratch.exists():
             return scratch, lock
         os.close(lock)
 
@@ -76,9 +74,9 @@ def _remove_leftovers(parent: Path) -> None:
         except OSError:  # gone by now, or somebody else's
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(scratch, ignore_errors=True)
-        except OSError:  # at work, or nobody can tell
+            if lock_descriptor(lock, blocking=False):  # else its writer is at work
+                shutil.rmtree(scratch, ignore_errors=True)
+        except OSError:  # nobody can tell
             continue
         finally:
             os.close(lock)

@@ -38,8 +38,8 @@ from fedml_dapper.federation import (
     simulate,
 )
 from fedml_dapper.federation.records import Record
+from fedml_dapper.locks import try_lock
 from fedml_dapper.methods import METHODS
-from fedml_dapper.run_lock import try_lock
 from fedml_dapper.search.choices import SamplerName
 from fedml_dapper.search.space import Params, Range, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator
