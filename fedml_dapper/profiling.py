@@ -1,6 +1,7 @@
 """Where a round's seconds go: parts of the work say when they begin and end, and a profiler, if one runs, adds up.
 
-Time counts once: while a part runs inside another, only the inner one's clock runs.
+Time counts once: while a part runs inside another, only the inner one's clock runs. ``torch.profiler`` adds up no such
+times: it keeps every operation of a round, some 800 a step of a small network, and knows nothing of other processes.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeVar, get_args
 
 import torch
+from torch.profiler import record_function
 
 Part = Literal["forward/backward", "optimizer", "data", "pruning", "wire", "aggregation", "evaluation"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -67,16 +69,20 @@ _profiler: Profiler | None = None
 
 @contextmanager
 def part(name: Part) -> Iterator[None]:
-    """Say that what happens in here, or in the function so decorated, belongs to ``name``."""
+    """Say that what happens in here, or in the function so decorated, belongs to ``name``.
+
+    A ``torch.profiler`` that runs shows it as a range of that name, with the operations inside.
+    """
     profiler = _profiler
-    if profiler is None or not profiler.hears():
-        yield
-        return
-    profiler.enter(name)
-    try:
-        yield
-    finally:
-        profiler.leave()
+    with record_function(name) if torch._C._autograd._profiler_enabled() else nullcontext():
+        if profiler is None or not profiler.hears():
+            yield
+            return
+        profiler.enter(name)
+        try:
+            yield
+        finally:
+            profiler.leave()
 
 
 @contextmanager
