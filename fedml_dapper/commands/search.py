@@ -47,13 +47,14 @@ def search(
     """
     from fedml_dapper.federation import build_experiment
     from fedml_dapper.search.figures import count
+    from fedml_dapper.search.journal import read_search
     from fedml_dapper.search.space import search_space
     from fedml_dapper.search.terminal import SearchProgress, show_best
-    from fedml_dapper.search.trials import SearchRecord, plan_search, run_search
+    from fedml_dapper.search.trials import plan_search, run_search
 
     console = Console()
     if not configs:
-        show_best(SearchRecord.load(folder), folder, console)
+        show_best(read_search(folder), folder, console)
         return
     settings = load_settings(configs, overrides)
     experiment = build_experiment(settings)
