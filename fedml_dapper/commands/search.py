@@ -13,6 +13,7 @@ from rich.console import Console
 from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.extras import need
 from fedml_dapper.interruption import INTERRUPTED, undisguised
 from fedml_dapper.search.choices import SamplerName
 
@@ -45,6 +46,7 @@ def search(
     A trial trains the experiment with other settings, once a seed; test images play no part in what is tried or chosen.
     The same command goes on with what is in DIR, until there are as many trials as asked for.
     """
+    need("fedml-dapper search", "optuna", install="fedml-dapper[search]")
     from fedml_dapper.federation import build_experiment
     from fedml_dapper.search.figures import count
     from fedml_dapper.search.journal import read_search

@@ -20,6 +20,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data, w
 from fedml_dapper.federation.method_fits import check_method
 from fedml_dapper.federation.names import check_names
 from fedml_dapper.federation.privacy import (
+    check_accountant,
     privacy_note,
     secure_sums_note,
     settled_privacy,
@@ -160,6 +161,7 @@ def build_experiment(
     Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
     """
     check_names(settings, model is not None, data is not None)
+    check_accountant(settings)
     seed = settings.common_args.random_seed
     device = device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):

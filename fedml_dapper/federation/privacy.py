@@ -8,6 +8,7 @@ from typing import Any
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.extras import need
 from fedml_dapper.federation.accountant import epsilon, excess_of_sum, with_noise_for
 from fedml_dapper.methods import Method, Privacy, Problem, SecureSums, running_statistics
 from fedml_dapper.pruning import rounding
@@ -18,11 +19,20 @@ _MOST_LOST = 0.1
 """Of the clip, to rounding."""
 
 
+def check_accountant(settings: Settings) -> None:
+    """Raises :class:`ConfigError` where ``settings`` want an epsilon, and what counts it is not installed."""
+    args = settings.dapper_args.privacy
+    if args is not None and args.adds_noise and args.noise_multiplier != 0:
+        need(_PLACE, "opacus", install="fedml-dapper[privacy]")
+
+
 def settled_privacy(settings: Settings) -> Privacy | None:
-    """The mechanism that ``settings`` ask for; raises :class:`ConfigError` where no noise reaches the epsilon."""
+    """The mechanism that ``settings`` ask for. Raises :class:`ConfigError` where no noise reaches the epsilon, and what
+    :func:`check_accountant` does."""
     args = settings.dapper_args.privacy
     if args is None or not args.adds_noise:
         return None
+    check_accountant(settings)
     by_default = "run" if settings.common_args.is_simulation else "secret"
     is_secret = (args.noise_seed or by_default) == "secret"
     privacy = Privacy(args.where, args.clip, args.noise_multiplier or 0.0, args.delta, is_secret)

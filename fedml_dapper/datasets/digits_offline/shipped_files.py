@@ -13,14 +13,18 @@ PHOTOGRAPHS = ("datasets/images/china.jpg", "datasets/images/flower.jpg")
 """scikit-learn's too."""
 FONTS = "mpl-data/fonts/ttf"
 """matplotlib's folder of typefaces."""
+_INSTALL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
 def shipped(package: str, name: str) -> Path:
     """The file or folder ``name`` of an installed ``package``; raises :class:`DataError` where it is not there."""
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         if (path := Path(folder, name)).exists():
             return path
     raise DataError(
-        f"digits_offline is drawn from {name} of {package}, which is not there; run/setup.sh installs what has it"
+        f"digits_offline is drawn from {name} of {package}, which is not there; pip install {_INSTALL[package]}"
     )
