@@ -104,14 +104,9 @@ class SearchRecord(Record):
     trials: tuple[Trial, ...] = ()
 
     @property
-    def over(self) -> tuple[Trial, ...]:
-        """Trials that nothing is left to do of, in order."""
-        return tuple(trial for trial in self.trials if trial.state != "running")
-
-    @property
     def measured(self) -> tuple[Trial, ...]:
         """Trials that have a validation accuracy, in order."""
-        return tuple(trial for trial in self.over if trial.results)
+        return tuple(trial for trial in self.trials if trial.state != "running" and trial.results)
 
     @property
     def ranking(self) -> list[Trial]:
