@@ -58,17 +58,23 @@ def without(packages: Sequence[str], folder: Path, *words: str) -> subprocess.Co
             ("search", *SMALL, "--params", "eps", "--output", "out"),
             r"fedml-dapper search needs optuna; pip install 'fedml-dapper\[search\]'",
         ),
-        (
+        pytest.param(
             "opacus",
             ("run", *SMALL, *NOISE, "--output", "out"),
             r"dapper_args.privacy needs opacus; pip install 'fedml-dapper\[privacy\]'",
+            marks=pytest.mark.long,
         ),
         (
             "sklearn",
             ("bench", "table2", "--output", "out"),
             "fedml-dapper bench needs sklearn; pip install 'scikit-learn'",
         ),
-        ("sklearn", ("run", *SMALL, "--output", "out"), "digits_offline is drawn from .*; pip install scikit-learn"),
+        pytest.param(
+            "sklearn",
+            ("run", *SMALL, "--output", "out"),
+            "digits_offline is drawn from .*; pip install scikit-learn",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_feature_says_what_to_install(package: str, words: Sequence[str], line: str, tmp_path: Path) -> None:
@@ -78,6 +84,7 @@ def test_a_feature_says_what_to_install(package: str, words: Sequence[str], line
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_all_else_goes_without_them(tmp_path: Path) -> None:
     ran = without(EXTRAS, tmp_path, "run", *SMALL, "--output", "run")
     assert ran.returncode == 0, ran.stderr

@@ -229,6 +229,7 @@ def test_record_of_something_else_is_an_error(tmp_path: Path) -> None:
         read_search(tmp_path)
 
 
+@pytest.mark.long
 def test_several_processes_share_a_search(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     """The other is held in its first trial until this process has run the second, and is then killed."""
     started, done = get_context("fork").Pipe()
