@@ -1,4 +1,4 @@
-"""Locks between processes, by filelock: a file that says who holds it, and that is free once its holder is gone."""
+"""Locks between processes: files that name the process that holds them, and that its end releases in whichever way."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedml_dapper.errors import DataError, on_one_line
 LOGGER = logging.getLogger(__name__)
 RUN_LOCK_NAME = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What a file system without locks answers. Nothing is locked there."""
+"""Error numbers of file systems without locks, where nothing is locked."""
 _LONGEST_NAME = 400
 _held: dict[Path, FileLock] = {}
-"""By the folder of a run that this process is at."""
+"""Locks of the runs' folders that this process has locked."""
 
 
 class HeldError(DataError):
-    """Another process holds the lock, and is named."""
+    """Another process holds the lock; the message names it."""
 
     def __init__(self, file: Path, holder: str) -> None:
         super().__init__(f"another process writes into {file.parent.absolute()}: {holder}")
@@ -32,12 +32,13 @@ class HeldError(DataError):
 
 
 def take(file: Path, seconds: float = 0.0) -> FileLock:
-    """The lock in ``file``, held by this process until it ends or gives it back (:func:`give_back`).
+    """Take the lock in ``file``, which this process has until it ends or calls :func:`give_back`.
 
-    Raises :class:`HeldError` where another holds it for ``seconds``, and :class:`DataError` where ``file`` cannot be
-    written.
+    Raises:
+        HeldError: Another process still has the lock after ``seconds``.
+        DataError: ``file`` cannot be written.
     """
-    everyone = 0o666  # or what is left of a lock of root's would keep out other accounts
+    everyone = 0o666  # else a file that root left behind would keep out other accounts
     lock = FileLock(file, timeout=seconds, mode=everyone, thread_local=False, on_acquired=_sign)
     try:
         lock.acquire()
@@ -51,15 +52,15 @@ def take(file: Path, seconds: float = 0.0) -> FileLock:
 
 
 def give_back(lock: FileLock) -> None:
-    """Let others have ``lock``; nothing happens where this process does not hold it."""
+    """Release ``lock``; nothing happens where this process does not have it."""
     if lock.is_locked:
-        Path(lock.lock_file).unlink(missing_ok=True)  # who waits for this file notices, and takes a new one
+        Path(lock.lock_file).unlink(missing_ok=True)  # filelock notices while it waits, and makes a new file
         lock.release()
 
 
 @contextmanager
 def locked(file: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Nobody else is in such a block for ``file``. Raises what :func:`take` does."""
+    """Hold the lock in ``file`` for the length of the block; raises the errors of :func:`take`."""
     lock = take(file, seconds)
     try:
         yield
@@ -68,9 +69,10 @@ def locked(file: Path, seconds: float = 0.0) -> Iterator[None]:
 
 
 def lock_folder(folder: Path) -> bool:
-    """Lock the run in ``folder`` for this process; False where it held the lock already.
+    """Lock the run in ``folder`` for this process; return False where it has the lock already.
 
-    Raises :class:`DataError` where another process has it.
+    Raises:
+        DataError: Another process has the lock.
     """
     folder = folder.resolve()
     if folder in _held:
@@ -85,15 +87,17 @@ def lock_folder(folder: Path) -> bool:
 
 
 def unlock_folder(folder: Path) -> None:
-    """Let other processes work in ``folder``; nothing happens where this one does not hold its lock."""
+    """Release the lock of the run in ``folder``; nothing happens where this process does not have it."""
     lock = _held.pop(folder.resolve(), None)
     if lock is not None:
         give_back(lock)
 
 
 def try_lock(descriptor: int, path: Path) -> bool:
-    """Lock the open file or folder at ``path`` until it is closed; False where another has locked it. On a file system
-    without locks nothing is locked."""
+    """Lock the open file or folder at ``path`` until it is closed; return False where another has locked it.
+
+    On a file system without locks it returns True, and nothing is locked.
+    """
     try:
         return lock_descriptor(descriptor, blocking=False)
     except OSError:
@@ -102,13 +106,13 @@ def try_lock(descriptor: int, path: Path) -> bool:
 
 
 def _sign(descriptor: int) -> None:
-    """Write into a lock's file who has it."""
+    """Write this process's name into the file of a lock."""
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
 
 
 def _holder(file: Path) -> str:
-    """Who holds the lock in ``file``, as far as that can be read."""
+    """Return the name of the process that has the lock in ``file``, if it can be read."""
     try:
         with file.open("rb") as stream:
             name = stream.read(_LONGEST_NAME).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The clients' side of a round, for however many clients this process serves."""
+"""Client's side of a round: local updates and measurements, of as many clients as the process serves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClientSide:
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
-        """One client's local round on ``data``."""
+        """Train one client on ``data``, starting from ``downlink``."""
         client_id = downlink.client_id
         context = replace(
             self._context(downlink, data),
@@ -63,7 +63,7 @@ class ClientSide:
         return as_received(upload, method.problem.layout)
 
     def announcement(self, client_id: int) -> Announcement:
-        """What the silo of ``client_id`` tells the server of its own data when it joins."""
+        """Return what the silo of ``client_id`` tells the server of its own data when it joins."""
         data = self._experiment.data_of(client_id)
         own = self._experiment.settings.silo_args
         return Announcement(
@@ -75,7 +75,7 @@ class ClientSide:
         )
 
     def measure(self, downlink: Downlink, data: ClientData) -> Measurement:
-        """How the model that the client would use, given ``downlink``, does on its own test samples."""
+        """Test the model that the client would use, given ``downlink``, on the client's own test samples."""
         figures = self._own_figures(self._context(downlink, data), downlink)
         count = self._experiment.own_tests(downlink.client_id).test.num_samples
         return Measurement(num_samples=count, headline=figures.headline, loss=figures.loss)
@@ -89,7 +89,7 @@ class ClientSide:
         )
 
     def _profile(self, downlink: Downlink) -> ClientProfile:
-        """The client as of this round, in which its level may be another than in the first."""
+        """Return the client's profile in this round, in which its level may be another than in the first."""
         profile = self._experiment.profiles[downlink.client_id]
         ratios = self._experiment.settings.dapper_args.levels.ratios
         if downlink.level is None or downlink.level == profile.level:
@@ -99,14 +99,16 @@ class ClientSide:
         return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
 
     def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
-        """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
+        """Train with torch's global generator seeded, which dropout or a user's loader may draw from."""
         seed = self._experiment.settings.common_args.random_seed
         with freed_memory_kept(), seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 
     def _made_private(self, upload: Upload, downlink: Downlink) -> Upload:
-        """The upload as it may leave a client that does not trust the server: its change clipped and with noise, and
-        without what training measured. As it is, where the client need not see to that."""
+        """Clip the upload's change and add noise, and leave out training's measurements, for an untrusted server.
+
+        The upload stays as it is unless ``privacy.where`` is ``client``.
+        """
         problem = self._experiment.method.problem
         if problem.privacy is None or problem.privacy.where != "client":
             return upload
@@ -120,7 +122,7 @@ class ClientSide:
         )
 
     def _augment(self, client_id: int) -> Augment:
-        """What the task does with the client's training batches, from a stream of (client, round, epoch)."""
+        """Return the task's augmentation of the client's batches, seeded by client, round and epoch."""
         problem = self._experiment.method.problem
 
         def augment(batches: Iterable[Batch], round_: int, epoch: int) -> Iterator[Batch]:
@@ -131,11 +133,11 @@ class ClientSide:
         return augment
 
     def _own_figures(self, context: ClientContext, downlink: Downlink) -> Figures:
-        """The client's own model, given ``downlink``, on its own test samples."""
+        """Test the client's own model, given ``downlink``, on its own test samples."""
         return self._figures(context, downlink, self._experiment.own_tests(context.profile.client_id).test)
 
     def _validation_figures(self, context: ClientContext, downlink: Downlink) -> Figures | None:
-        """The same on its validation samples, where it has some."""
+        """Test the client's own model, given ``downlink``, on its validation samples; None where it has none."""
         validation = self._experiment.own_tests(context.profile.client_id).validation
         return None if validation is None else self._figures(context, downlink, validation)
 
@@ -144,7 +146,7 @@ class ClientSide:
         return evaluate(method.personal_model(context, downlink), method.problem.task, samples, context.device)
 
     def _as_downlink(self, upload: Upload) -> Downlink:
-        """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""
+        """Return the trained weights as a downlink: tensors that are uploaded whole are cut like the others."""
         layout = self._experiment.method.problem.layout
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}

@@ -1,4 +1,4 @@
-"""Runs a network without a trace, and knows which of its layers runs."""
+"""Running a network without side effects, and finding out which of its layers runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _SEED = 17
 
 @contextmanager
 def undisturbed(example: Inputs) -> Iterator[None]:
-    """Without gradients, from the same random numbers every time; the global generators of torch, numpy and Python are
-    left as they were."""
+    """Run without gradients, from the same random numbers every time, and restore all global generators afterwards.
+
+    These are the generators of torch, numpy and Python.
+    """
     device = tensors_of(example)[0].device
     numpys = np.random.get_state()
     pythons = random.getstate()
@@ -35,7 +37,7 @@ def undisturbed(example: Inputs) -> Iterator[None]:
 
 @contextmanager
 def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keep the names of the layers that run on ``stack``, the innermost last; where one fails, it stays there."""
+    """Keep the names of the running layers on ``stack``, the innermost last; if one fails, its name stays there."""
 
     def enter(name: str) -> Callable[..., None]:
         return lambda *_: stack.append(name)
@@ -54,6 +56,6 @@ def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception is and says, in one line."""
+    """Return the kind of an exception and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""What ``FedMLRunner`` takes as ``algorithm_flow``."""
+"""Base of the runners that ``FedMLRunner`` takes as ``algorithm_flow``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,19 @@ from fedml_dapper.platform.tracking import sinks_for
 
 
 class AlgorithmFlow(ABC):
-    """A program's experiment, to be run by one process or by several.
+    """Runner of a program's experiment, in one process or in several.
 
-    ``dataset`` and ``model`` are what :func:`fedml_dapper.platform.load` gives, or the program's own: FedML's
-    eight-part tuple with any loaders, and any ``nn.Module``, which holds the trained global model in the end. Settings,
-    ledger, checkpoints and global model are written into ``run_dir``; with ``resume`` the run that is there goes on.
+    Args:
+        args: FedML's arguments.
+        device: Passed on to the trainer's hooks.
+        dataset: FedML's eight-part tuple, from :func:`fedml_dapper.platform.load` or with any loaders of the program.
+        model: The network, from :func:`fedml_dapper.platform.load` or any ``nn.Module``; it holds the trained global
+            model in the end.
+        client_trainer: By default a :class:`DapperClientTrainer`.
+        server_aggregator: By default a :class:`DapperServerAggregator`.
+        run_dir: Folder for settings, ledger, checkpoints and global model.
+        observers: Called at every event.
+        resume: Whether to go on with the run in ``run_dir``.
     """
 
     def __init__(
@@ -55,19 +63,19 @@ class AlgorithmFlow(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what :meth:`run` works with."""
+        """Set up what :meth:`run` needs."""
 
     @abstractmethod
     def run(self) -> None:
         """Run all rounds, or this process's part of them."""
 
     def _open(self) -> tuple[Path, list[RunObserver]]:
-        """The run's folder, made or found, and who hears of its rounds."""
+        """Make or find the run's folder; return it with all observers of its rounds."""
         self.run_dir = run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
         shown = rounds_shown(self._args, self.experiment, run_dir)
         return run_dir, [*sinks_for(self.experiment.settings, run_dir), *shown, *self._observers]
 
     def _close(self, run_dir: Path, weights: Mapping[str, Tensor]) -> None:
-        """Hand the trained ``weights`` back to the program, and show what the run came to."""
+        """Put the trained ``weights`` into the program's model, and show the run's results."""
         hand_back(self._args, weights)
         results_shown(self._args, run_dir)

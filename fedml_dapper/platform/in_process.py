@@ -1,4 +1,4 @@
-"""FedML's single process, with the custom trainer and aggregator that FedML's own simulator leaves out."""
+"""Runner of a simulation in one process, with the custom trainer and aggregator that FedML's own simulator ignores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 
 class InProcessRunner(AlgorithmFlow):
-    """All clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+    """Runner of all clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
 
-    Calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what it
-    sees of clients, so it trains all of them here, one after another, unless ``device_args.workers`` names a number
-    above 1. Uploads are folded in one by one and dropped, so memory does not grow with the number of clients. Without
-    ``run_dir`` a new folder is made below ``dapper_args.output_dir``.
+    It calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what
+    it sees of clients, so it trains all of them in this process, one after another, unless ``device_args.workers``
+    names a number above 1. Uploads are folded in one by one and dropped, so memory does not grow with the number of
+    clients. For the arguments see :class:`AlgorithmFlow`; without ``run_dir`` a new folder is made below
+    ``dapper_args.output_dir``.
     """
 
     def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""The memory of a search: optuna's journal of its trials, in which several processes may write at a time."""
+"""State of a search on disk: optuna's journal of its trials, into which several processes may write at a time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial, TrialSta
 
 JOURNAL_NAME = "journal.log"
 OLD_NAME = "search.json"
-"""Where earlier versions kept a search; read once."""
+"""File of a search of earlier versions, which is read once."""
 STUDY = "search"
-"""The study's name, by which ``optuna.load_study`` finds it."""
+"""Name of the study, by which ``optuna.load_study`` finds it."""
 _LOCK_NAME = "lock"
 _FOR_EVER = -1.0
 _PLAN = "plan"
@@ -36,11 +36,15 @@ _NAMES = {theirs: ours for ours, theirs in _STATES.items()}
 
 
 class SearchJournal:
-    """The trials of the search in ``folder``. What writes raises :class:`DataError` where the disk does not take it."""
+    """Trials of the search in a folder; methods that write raise :class:`DataError` if the disk is full or damaged."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises :class:`ConfigError` where ``folder`` cannot be written, and :class:`DataError` where what is there is
-        no journal."""
+        """Open the journal in ``folder``, or begin one.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+            DataError: Its file is no journal.
+        """
         self.folder = folder
         self._path = folder / JOURNAL_NAME
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -58,7 +62,7 @@ class SearchJournal:
 
     @property
     def plan(self) -> SearchPlan | None:
-        """What was asked for, last; None where no search was begun."""
+        """The plan of the last command; None where no search was begun."""
         text = self._study.user_attrs.get(_PLAN)
         if text is None:
             return None
@@ -73,22 +77,22 @@ class SearchJournal:
             self._study.set_user_attr(_PLAN, plan.model_dump_json())
 
     def trials(self) -> tuple[Trial, ...]:
-        """All of them, in order."""
+        """Return all trials in order."""
         return tuple(_ours(frozen) for frozen in self._study.get_trials(deepcopy=False))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process adds trials meanwhile."""
+        """Keep other processes from adding trials for the length of the block."""
         with locked(self.folder / _LOCK_NAME, _FOR_EVER):
             yield
 
     def add(self, plan: SearchPlan, trial: Trial) -> None:
-        """Append ``trial``; to be called when :meth:`alone`."""
+        """Append ``trial``; to be called inside :meth:`alone`."""
         with explained(self._path):
             self._study.add_trial(as_optuna(plan, trial, _STATES[trial.state]))
 
     def end(self, trial: Trial) -> None:
-        """Write down what came of ``trial``, which is in here."""
+        """Write the results and the state of ``trial``, which was added before."""
         study_id = self._storage.get_study_id_from_name(STUDY)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number - 1)
         with explained(self._path):
@@ -101,7 +105,7 @@ class SearchJournal:
 
     @contextmanager
     def claimed(self, trial: Trial) -> Iterator[bool]:
-        """Whether no other process is at ``trial``. If so this one is, while the block lasts."""
+        """Claim ``trial`` for the length of the block; yields False where another process has it."""
         try:
             lock = take(self.folder / "trials" / f"{trial.number:03d}.lock")
         except HeldError:
@@ -114,7 +118,11 @@ class SearchJournal:
 
 
 def read_search(folder: Path) -> SearchRecord:
-    """The search in ``folder``, as far as it has come. Raises :class:`DataError` where there is none."""
+    """Read the search in ``folder``.
+
+    Raises:
+        DataError: There is none, or it is damaged.
+    """
     if not (folder / JOURNAL_NAME).is_file() and not (folder / OLD_NAME).is_file():
         raise DataError(f"no search at {folder.absolute()}; begin one with -c CONFIG and --params")
     journal = SearchJournal(folder)
@@ -126,7 +134,7 @@ def read_search(folder: Path) -> SearchRecord:
 
 
 def take_over(journal: SearchJournal) -> None:
-    """Put what an earlier version left in the folder into ``journal``, if no search was begun in that."""
+    """Copy the search of an earlier version in the folder into ``journal``, unless a search was begun there."""
     path = journal.folder / OLD_NAME
     with journal.alone():
         if journal.plan is not None or not path.is_file():
@@ -141,7 +149,7 @@ def take_over(journal: SearchJournal) -> None:
 
 
 def as_optuna(plan: SearchPlan, trial: Trial, state: optuna.trial.TrialState) -> optuna.trial.FrozenTrial:
-    """``trial`` as optuna has trials, in that ``state``."""
+    """Return ``trial`` as optuna's, in the given ``state``."""
     return optuna.trial.create_trial(
         state=state,
         params=trial.params,
@@ -153,7 +161,7 @@ def as_optuna(plan: SearchPlan, trial: Trial, state: optuna.trial.TrialState) ->
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:
-    """What optuna has no place for."""
+    """Return what optuna's trials have no field for."""
     return trial.model_dump(mode="json", include={"results", "message"})
 
 
@@ -162,7 +170,7 @@ def _ours(frozen: optuna.trial.FrozenTrial) -> Trial:
 
 
 class _OldRecord(Record):
-    """``search.json``."""
+    """Content of ``search.json``."""
 
     record: Literal["search"]
     version: str
@@ -178,7 +186,7 @@ def _study_in(storage: JournalStorage) -> optuna.Study:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Remove the end of a line that a killed process did not finish, or the next one would be added to it."""
+    """Remove a last line that a killed process did not finish, as the next line would be appended to it."""
     if not path.exists():
         return
     lock = JournalFileSymlinkLock(str(path))

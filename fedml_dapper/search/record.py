@@ -1,4 +1,4 @@
-"""A hyper-parameter search as far as it has come: what was asked for, and its trials."""
+"""Plan and state of a hyper-parameter search."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ TrialState = Literal["running", "finished", "pruned", "refused"]
 
 
 class SearchPlan(Record):
-    """All that decides a search's course, but for the number of its trials."""
+    """All that determines a search, except for the number of its trials."""
 
     settings: dict[str, Any]
-    """The experiment's; the searched ones are laid over them."""
+    """Settings of the experiment; the searched ones are laid over them."""
     suite: str
-    """The data's label; says "(subset)" where the data is not the complete set."""
+    """The data's label; it says "(subset)" where the data are not the complete set."""
     seeds: tuple[int, ...]
-    """Every trial runs with each of them, so that trials differ in nothing but what is searched."""
+    """Seeds of every trial, so that trials differ in nothing but what is searched."""
     sampler: SamplerName
     prune: bool
     """Whether trials stop early whose validation accuracy stays below the median of the others'."""
@@ -41,22 +41,22 @@ class SearchPlan(Record):
 
     @property
     def rounds(self) -> int:
-        """Of a trial, over all its seeds."""
+        """Rounds of a trial, over all its seeds."""
         rounds: int = self.settings["train_args"]["comm_round"]
         return rounds * len(self.seeds)
 
     def overlay(self, params: Params) -> dict[str, Any]:
-        """``params`` as a section of an experiment file."""
+        """Return ``params`` as a section of an experiment file."""
         return {"dapper_args": {"params": {self.method: params}}}
 
     def run_settings(self, params: Params, seed: int) -> Settings:
-        """Settings of one run of a trial."""
+        """Return the settings of one run of a trial."""
         values = merge(merge(self.settings, self.overlay(params)), {"common_args": {"random_seed": seed}})
         return check(Settings, values, where="search")
 
 
 class SeedResult(Record):
-    """One run of a trial."""
+    """Result of one run of a trial."""
 
     seed: int
     validation: tuple[float, ...]
@@ -65,25 +65,25 @@ class SeedResult(Record):
     """The first round that is best on validation samples."""
     validation_accuracy: float
     test_accuracy: float
-    """Of the chosen round. The search never looks at it."""
+    """Test accuracy of the chosen round. The search never looks at it."""
     seconds: float
 
 
 class Trial(Record):
-    """One combination of the searched settings, and what came of it."""
+    """One combination of the searched settings, and its results."""
 
     number: int
-    """From 1."""
+    """Number of the trial, from 1."""
     params: Params
     state: TrialState = "running"
     results: tuple[SeedResult, ...] = ()
-    """By seed; a pruned trial lacks those it did not come to, and rounds of the last."""
+    """Results by seed; a pruned trial lacks seeds that it did not reach, and rounds of the last."""
     message: str = ""
     """Why the experiment cannot be run with these settings, if it is refused."""
 
     @property
     def validation_accuracy(self) -> float:
-        """What is maximised: mean over the seeds, percent. Of a pruned trial, as far as it came."""
+        """What is maximised: mean over the seeds, percent; of a pruned trial, over the rounds that it reached."""
         return fmean(result.validation_accuracy for result in self.results)
 
     @property
@@ -98,7 +98,7 @@ class Trial(Record):
 
 
 class SearchRecord(Record):
-    """A search as far as it has come."""
+    """State of a search."""
 
     plan: SearchPlan
     trials: tuple[Trial, ...] = ()
@@ -110,6 +110,6 @@ class SearchRecord(Record):
 
     @property
     def ranking(self) -> list[Trial]:
-        """Finished trials, the best first, of equally good ones the earlier."""
+        """Finished trials, the best first; of equally good ones the earlier is first."""
         finished = [trial for trial in self.trials if trial.state == "finished"]
         return sorted(finished, key=lambda trial: -trial.validation_accuracy)

@@ -1,9 +1,9 @@
 """Hyper-parameter search on validation samples (DapperFL, Appendix E).
 
-A trial is one run a seed with settings of the search's choosing; its score is the validation accuracy of the round that
-is best on validation samples. What is tried next follows from the plan and the trials before it alone, so a search that
-was killed goes on as if nothing had happened. All there is to remember is in optuna's journal (``journal.py``), into
-which several processes may write; what its samplers and pruners look at is made from it anew for each trial.
+A trial is one run per seed with settings that the search chooses; its score is the validation accuracy of the round
+that is best on validation samples. The next trial depends on the plan and the trials before it alone, so an interrupted
+search is resumed exactly. Its whole state is in optuna's journal (``journal.py``), into which several processes may
+write; the study that samplers and pruners see is made from it anew for each trial.
 """
 
 from __future__ import annotations
@@ -42,26 +42,27 @@ from fedml_dapper.tasks import TOP_1
 
 START_POINTS = 8
 """Quasi-random trials before the sampler takes over."""
-_TELLING = 20
-"""Trials from which on settings are weighed against each other."""
+_LEAST_FOR_IMPORTANCES = 20
+"""Trials from which on the importance of settings is estimated."""
 
 
 class SearchObserver(RunObserver):
-    """Hears of every trial's runs, and of the trials themselves."""
+    """Observer of every trial's runs, and of the trials themselves."""
 
     def trial_started(self, record: SearchRecord, trial: Trial) -> None:
-        """``trial`` of ``record`` begins, or goes on after an interruption."""
+        """Called when ``trial`` of ``record`` begins, or is resumed."""
 
     def trial_over(self, record: SearchRecord, trial: Trial) -> None:
-        """Nothing is left to do of ``trial`` of ``record``."""
+        """Called when ``trial`` of ``record`` has ended."""
 
 
 def plan_search(
     experiment: Experiment, space: SearchSpace, seeds: Sequence[int], sampler: SamplerName, prune: bool
 ) -> SearchPlan:
-    """The plan of a search that starts from ``experiment``; without ``seeds`` with its own.
+    """Plan a search that starts from ``experiment``, with its own seed if there are no ``seeds``.
 
-    Raises :class:`ConfigError` where nothing is held out to choose by.
+    Raises:
+        ConfigError: There are no validation samples to choose by, or the experiment cannot be searched.
     """
     settings = experiment.settings
     if settings.comm_args.backend != "sp":
@@ -88,11 +89,14 @@ def plan_search(
 
 
 def run_search(plan: SearchPlan, folder: Path, trials: int, observers: Sequence[SearchObserver] = ()) -> SearchRecord:
-    """Begin the search in ``folder``, or go on with it, until it has ``trials`` trials or nothing is left to try.
+    """Run or resume the search in ``folder``, until it has ``trials`` trials or nothing is left to try.
 
-    Several processes may be at it, each at a trial of its own; a trial whose process is gone is another's to finish.
-    Each run's ledger stays below ``folder/trials``; models and checkpoints do not. Raises :class:`ConfigError` where
-    another search is there, or where the method takes nothing of the space.
+    Each run's ledger stays below ``folder/trials``; models and checkpoints are removed.
+
+    Several processes may run it, each at a trial of its own; a trial whose process has ended is finished by another.
+
+    Raises:
+        ConfigError: Another search is in the folder, or the method accepts no point.
     """
     journal = _open(plan, folder)
     while True:
@@ -112,10 +116,10 @@ def run_search(plan: SearchPlan, folder: Path, trials: int, observers: Sequence[
 
 
 def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
-    """What to try after ``trials``: a quasi-random point at first, then the sampler's choice.
+    """Return what to try after ``trials``: a quasi-random point at first, then the sampler's choice.
 
-    Where the method refuses that choice, or it was tried before (a run repeats itself exactly), the next quasi-random
-    point stands in. None where that has nothing new either.
+    If the method refuses that choice, or it was tried before (a run repeats itself exactly), the next quasi-random
+    point is taken instead; None where all of these were tried.
     """
     tried = [trial.params for trial in trials]
     space = plan.space
@@ -131,19 +135,19 @@ def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
 
 
 def importances(record: SearchRecord) -> dict[str, float]:
-    """Share of each setting in the variance of validation accuracy over the ranges (fANOVA), the largest first.
+    """Return each setting's share of the variance of validation accuracy over the ranges (fANOVA), the largest first.
 
-    Empty while there is too little to tell by.
+    Empty while there are too few trials to estimate it.
     """
     scores = {trial.validation_accuracy for trial in record.measured}
-    if len(record.plan.ranges) < 2 or len(record.measured) < _TELLING or len(scores) < 2:
+    if len(record.plan.ranges) < 2 or len(record.measured) < _LEAST_FOR_IMPORTANCES or len(scores) < 2:
         return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)  # it draws trees
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)  # its random forest is seeded
     return optuna.importance.get_param_importances(_study(record.plan, record.measured), evaluator=evaluator)
 
 
 def run_folder(folder: Path, plan: SearchPlan, trial: Trial, seed: int) -> Path:
-    """Where a trial's run is written down."""
+    """Return the folder of a trial's run."""
     place = folder / "trials" / f"{trial.number:03d}"
     return place if len(plan.seeds) == 1 else place / f"seed{seed}"
 
@@ -163,8 +167,7 @@ def _open(plan: SearchPlan, folder: Path) -> SearchJournal:
 
 @contextmanager
 def _next_trial(journal: SearchJournal, plan: SearchPlan, trials: int) -> Iterator[Trial | None]:
-    """One that was interrupted, or else a new one, this process's while the block lasts; None where there is to be no
-    other."""
+    """Claim a trial that was interrupted, or else a new one, for the length of the block; None where there is none."""
     with ExitStack() as claims:
         with journal.alone():
             known = journal.trials()
@@ -192,7 +195,7 @@ def _run(record: SearchRecord, trial: Trial, folder: Path, observers: Sequence[S
         place = run_folder(folder, plan, trial, seed)
         try:
             experiment = build_experiment(plan.run_settings(trial.params, seed))
-        except ConfigError as error:  # without these settings it could be built
+        except ConfigError as error:  # of these settings alone, as the experiment itself was built before
             return trial.model_copy(update={"state": "refused", "message": str(error)})
         pruned = False
         try:
@@ -220,7 +223,7 @@ def _result(seed: int, run: RunRecord, rounds: Sequence[RoundRecord]) -> SeedRes
 
 
 class _Gauge(RunObserver):
-    """Reports a trial's validation accuracies, over all its seeds, and stops it where the plan wants that."""
+    """Reports a trial's validation accuracies, over all its seeds, and prunes it if the plan says so."""
 
     def __init__(self, plan: SearchPlan, before: Sequence[Trial], params: Params) -> None:
         study = _study(plan, before)
@@ -244,9 +247,12 @@ class _Gauge(RunObserver):
 def _study(
     plan: SearchPlan, trials: Sequence[Trial], sampler: optuna.samplers.BaseSampler | None = None
 ) -> optuna.Study:
-    """Optuna's view of measured trials. Pruned ones count as far as they came, else the GP would try them again."""
+    """Make optuna's study of measured trials.
+
+    Pruned trials count with the accuracy they reached; without them the GP would try the same point again.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    patience = (
+    patience = (  # no trial is pruned in the first third of its run's tests
         plan.settings["train_args"]["comm_round"] // plan.settings["validation_args"]["frequency_of_the_test"] // 3
     )
     pruner = optuna.pruners.MedianPruner(START_POINTS, patience) if plan.prune else optuna.pruners.NopPruner()

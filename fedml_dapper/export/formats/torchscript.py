@@ -17,7 +17,7 @@ _WRITTEN_ANYWAY = ("version", "byteorder", ".data/serialization_id", ".data/vers
 
 
 class TorchScript(Format):
-    """For LibTorch and phones that have it; frozen, BatchNorm folded. PyTorch keeps it as it is, and says so."""
+    """A frozen graph for LibTorch, with BatchNorm folded. PyTorch only maintains this format."""
 
     name = "torchscript"
     file_name = "model.torchscript"
@@ -25,7 +25,7 @@ class TorchScript(Format):
     def write(self, product: Product, path: Path) -> None:
         try:
             with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # that there is a successor
+                warnings.simplefilter("ignore")  # torch warns that there is a successor
                 traced = torch.jit.trace(product.callable, tensors_of(product.example))  # type: ignore[no-untyped-call]  # torch ships it untyped
                 torch.jit.freeze(traced).save(str(path))
             _strip(path)
@@ -45,11 +45,11 @@ class TorchScript(Format):
 
 
 def _strip(path: Path) -> None:
-    """Leave out of the archive in ``path`` where each line of the code was recorded: paths of this machine."""
+    """Remove from the archive in ``path`` where each line of code was recorded, which are paths of this machine."""
     reader = torch._C.PyTorchFileReader(str(path))
     records = {name: reader.get_record(name) for name in reader.get_all_records()}
     writer = torch._C.PyTorchFileWriter(str(path.with_suffix(".stripped")))
-    writer.set_min_version(int(records["version"]))  # with an older one operators would mean what they once did
+    writer.set_min_version(int(records["version"]))  # an older version would change what operators mean
     for name, record in records.items():
         if not name.endswith(".debug_pkl") and name not in _WRITTEN_ANYWAY:
             writer.write_record(name, record, len(record))

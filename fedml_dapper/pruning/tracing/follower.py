@@ -1,4 +1,4 @@
-"""What is known of a network's channels while it runs: which lie along its activations, and along its tensors."""
+"""State of a network's tracing: which channels lie along its activations, and along its tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Activations multiplied with each other: so many multiply-accumulates per example for each of ``ids``."""
+    """A product of two activations: multiply-accumulates per example for each of the channels ``ids``."""
 
     layer: str
     ids: Tensor
@@ -35,27 +35,27 @@ class Product:
 
 @dataclass
 class Trace:
-    """What one forward pass says about a network."""
+    """What one forward pass says about a network's channels."""
 
     channels: Channels = field(default_factory=Channels)
     bound: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    """Tensor and axis -> the channel of each entry. Of a tensor with several names, the first."""
+    """(Tensor, axis) -> the channel of each entry. A tensor with several names has its first one here."""
     producers: set[tuple[str, int]] = field(default_factory=set)
-    """Weights and the axis of their filters."""
+    """(Weight, axis) of filters, which produce channels."""
     computed: list[str] = field(default_factory=list)
-    """Layers whose weights are not the model's own, but made of these."""
+    """Layers whose weights are computed from the model's parameters."""
     macs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Weight -> multiply-accumulates per entry and example."""
     products: list[Product] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    """Ids of the channels that the network puts out."""
+    """Channels that the network puts out, by output."""
 
 
 class Follower:
-    """The trace so far, and what both views of the pass do to it.
+    """The trace so far, and the ways in which layers and operations add to it.
 
-    ``by_heads``: where a view spreads channels over several axes, as of heads and of what each holds, those of a head
-    are kept or dropped together, and followed on. Otherwise they are held.
+    ``by_heads`` says what happens where a view spreads channels over several axes, such as heads and the channels of
+    each head. With it, the channels of a head are joined, and followed on. Without it, all of them are held.
     """
 
     def __init__(self, model: nn.Module, batch: int, *, by_heads: bool = False) -> None:
@@ -75,14 +75,16 @@ class Follower:
         return self.stack[-1] if self.stack else ""
 
     def name(self, tensor: Tensor | None) -> str | None:
-        """What the model calls a parameter or buffer."""
+        """Return the model's name for a parameter or buffer; None for other tensors."""
         return self._names.get(id(tensor))
 
     def mark(self, tensor: Tensor, dim: int, ids: Tensor) -> None:
+        """Note that the channels ``ids`` lie along ``dim`` of an activation, if there are several of them."""
         if len(ids) > 1 and bool((ids >= 0).any()):
             self.marks[tensor] = Mark(dim, ids)
 
     def hold(self, ids: Iterable[Tensor], why: str) -> None:
+        """Never drop these channels, because of the layer that runs."""
         for each in ids:
             self.channels.hold(each, self.layer, why)
 
@@ -90,7 +92,7 @@ class Follower:
         self.channels.join(left, right, self.layer, why, added=added)
 
     def bind(self, tensor: Tensor | None, dim: int, ids: Tensor) -> None:
-        """Say that the entries of a parameter or buffer along ``dim`` belong to ``ids``."""
+        """Note that the entries of a parameter or buffer along ``dim`` belong to the channels ``ids``."""
         name = self.name(tensor)
         if name is None:
             if tensor is not None:
@@ -105,7 +107,7 @@ class Follower:
         return no_channels(0) if mark is None else mark.ids
 
     def keep(self, tensor: Tensor | None, why: str) -> None:
-        """Say that a parameter or buffer is never cut."""
+        """Note that a parameter or buffer is never cut."""
         name = self.name(tensor)
         if name is not None and tensor is not None:
             for dim, size in enumerate(tensor.shape):
@@ -113,14 +115,14 @@ class Follower:
                 self.trace.bound[name, dim] = no_channels(size)
 
     def give_up(self, tensors: Iterable[Tensor], why: str) -> None:
-        """Never cut what reaches an operation whose results are not known."""
+        """Hold all channels of ``tensors``, as they reach an operation whose effect on channels is not known."""
         for tensor in tensors:
             if tensor in self.marks:
                 self.hold([self.marks[tensor].ids], why)
             self.keep(tensor, why)
 
     def produce(self, weight: Tensor, dim: int) -> Tensor:
-        """The ids of a weight's filters: new ones at its first use."""
+        """Return the channels of a weight's filters: new ones at its first use."""
         name = self.name(weight)
         if name is None:
             self.trace.computed.append(self.layer)
@@ -140,17 +142,18 @@ class Follower:
             self.trace.macs[name] += uses // self.batch
 
     def product(self, ids: Tensor, macs: int) -> None:
+        """Note a product of activations with the channels ``ids`` and so many multiply-accumulates in all."""
         self.trace.products.append(Product(self.layer, ids, macs // (len(ids) * self.batch)))
 
-    def seen(self, x: Tensor) -> Mark | None:
-        """The channels of an activation, or of a parameter that is used as one."""
+    def mark_of(self, x: Tensor) -> Mark | None:
+        """Return the channels of an activation, or of a parameter that is used as one."""
         if x not in self.marks:
             self.adopt(x, None, x.dim())
         return self.marks.get(x)
 
     def along(self, x: Tensor, dim: int, why: str) -> Tensor:
-        """The ids along one axis of ``x``; those along another are held."""
-        mark = self.seen(x)
+        """Return the channels along the axis ``dim`` of ``x``; channels along another axis are held."""
+        mark = self.mark_of(x)
         if mark is not None and mark.dim == dim:
             return mark.ids
         if mark is not None:
@@ -158,13 +161,17 @@ class Follower:
         return no_channels(x.shape[dim])
 
     def whole_blocks(self, ids: Tensor, blocks: int, why: str) -> Tensor:
-        """Keep or drop blocks of neighbours together; NONE for blocks with an entry that is never cut."""
+        """Join neighbouring channels block by block; NONE for blocks with an entry that is never cut."""
         per_block = ids.view(blocks, -1)
         self.join(per_block[:, :1].expand_as(per_block).flatten(), ids, why)
         return torch.where((per_block >= 0).all(dim=1), per_block[:, 0], NONE)
 
     def adopt(self, tensor: Tensor, like: Mark | None, dims: int) -> bool:
-        """Cut a free parameter as what it is combined with, or else along its only axis; False if it is none."""
+        """Bind a parameter that is used as an activation, and return False where ``tensor`` is no parameter.
+
+        It is cut as the mark ``like`` of what it is combined with, in a result of ``dims`` axes, or else along its only
+        axis.
+        """
         name = self.name(tensor)
         if name is None:
             return False
@@ -188,4 +195,5 @@ class Follower:
 
 
 def no_channels(size: int) -> Tensor:
+    """Return the channels of an axis that has none."""
     return torch.full((size,), NONE)
