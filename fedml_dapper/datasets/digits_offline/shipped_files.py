@@ -13,7 +13,8 @@ PHOTOGRAPHS = ("datasets/images/china.jpg", "datasets/images/flower.jpg")
 """scikit-learn's sample photographs."""
 FONTS = "mpl-data/fonts/ttf"
 """matplotlib's folder of typefaces."""
-_INSTALL = {"sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+"""Names by which pip knows packages, where these differ."""
 
 
 def shipped(package: str, name: str) -> Path:
@@ -29,6 +30,5 @@ def shipped(package: str, name: str) -> Path:
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         if (path := Path(folder, name)).exists():
             return path
-    raise DataError(
-        f"digits_offline is drawn from {name} of {package}, which is not there; pip install {_INSTALL[package]}"
-    )
+    install = _DISTRIBUTIONS.get(package, package)
+    raise DataError(f"digits_offline is drawn from {name} of {package}, which is not there; pip install {install}")
