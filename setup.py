@@ -7,7 +7,15 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 [VERSION] = re.findall(r'^__version__ = "(.+)"$', (HERE / "fedml_dapper" / "__init__.py").read_text(), re.MULTILINE)
-EXPORT = ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]  # fedml brings onnx, and the protobuf it needs
+FEATURES = {
+    "export": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"],  # fedml brings onnx, and the protobuf it needs
+    "mpi": ["mpi4py>=4", "mpich>=4"],
+    "mqtt-trial": ["moto[server]>=5"],  # the object store of run/silo_mqtt.sh
+    "privacy": ["opacus>=1.5"],  # its accountant; dp-accounting wants attrs below 24
+    "search": ["optuna>=5"],
+    "tracking": ["tensorboard>=2.15"],  # wandb comes with fedml
+}
+"""What one feature alone needs."""
 
 setup(
     name="fedml-dapper",
@@ -31,7 +39,6 @@ setup(
         "torch>=2.4",
         "torchvision>=0.17",
         "torch-pruning>=1.6",
-        "opacus>=1.5",  # its accountant; dp-accounting wants attrs below 24
         "numpy<2",  # fedml's own pin
         "grpcio>=1.60",
         "packaging>=22",
@@ -42,10 +49,10 @@ setup(
         "click>=8.1",
         "rich>=13",
         "safetensors>=0.4",
-        "scikit-learn>=1.4",
+        "filelock>=4",  # torch brings it
+        "scikit-learn>=1.4",  # digits_offline is drawn from its pictures; fedml brings it
         "scipy>=1.11",
         "matplotlib>=3.8",
-        "optuna>=5",
         "pandas>=2",
         "pillow>=10",
         "jinja2>=3.1",
@@ -53,20 +60,14 @@ setup(
         "markdown-it-py>=3",
     ],
     extras_require={
-        "export": EXPORT,
-        "mpi": ["mpi4py>=4", "mpich>=4"],
-        "mqtt-trial": ["moto[server]>=5"],  # the object store of run/silo_mqtt.sh
-        "tracking": ["tensorboard>=2.15"],  # wandb comes with fedml
+        **FEATURES,
         "dev": [
-            *EXPORT,
-            "tensorboard>=2.15",
-            "moto[server]>=5",
+            *(package for packages in FEATURES.values() for package in packages),
             "nbclient>=0.10",
             "ipykernel>=6.29",
             "build>=1",
             "codespell>=2.3",
             "coverage>=7",
-            "filelock>=3",
             "pytest>=8",
             "pytest-xdist>=3",
             "hypothesis>=6",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
+
+from filelock import lock_descriptor
 
 from fedml_dapper.errors import DataError
 
@@ -62,13 +63,10 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
         except FileNotFoundError:  # another process took it for a leftover before it was locked
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
+            is_locked = lock_descriptor(lock, blocking=False)
         except OSError:  # the file system has no locks, so nobody takes it for a leftover either
             return scratch, lock
-        if scratch.exists():
+        if is_locked and scratch.exists():
             return scratch, lock
         os.close(lock)
 
@@ -81,9 +79,9 @@ def _remove_leftovers(parent: Path) -> None:
         except OSError:  # removed meanwhile, or another user's
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(scratch, ignore_errors=True)
-        except OSError:  # still being written, or the file system has no locks
+            if lock_descriptor(lock, blocking=False):  # else it is still being written
+                shutil.rmtree(scratch, ignore_errors=True)
+        except OSError:  # the file system has no locks
             continue
         finally:
             os.close(lock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_LONGEST_QUOTE = 200
 _LONGEST_WORD = 400
 _SHOWN = 100
 """Letters that are shown of words above ``_LONGEST_WORD``, as errors may quote values of any length."""
@@ -20,6 +21,12 @@ def on_one_line(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def printable(text: str) -> str:
+    """Return a stranger's ``text`` for logs, ledgers and tables: one short line, with ``?`` for unprintable letters."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_QUOTE])
+    return shown if len(text) <= _LONGEST_QUOTE else f"{shown}..."
 
 
 class DapperError(Exception):

@@ -1,6 +1,7 @@
 """Profiling of a round by parts: code marks its part by :func:`part`, and a profiler, if one is active, sums seconds.
 
-Time counts once: while a part runs inside another one, it counts for the inner part alone.
+Time counts once: while a part runs inside another one, it counts for the inner part alone. ``torch.profiler`` sums no
+such times: it keeps every operation of a round, some 800 per step of a small network, and sees one process alone.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeVar, get_args
 
 import torch
+from torch.profiler import record_function
 
 Part = Literal["forward/backward", "optimizer", "data", "pruning", "wire", "aggregation", "evaluation"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -69,16 +71,20 @@ _profiler: Profiler | None = None
 
 @contextmanager
 def part(name: Part) -> Iterator[None]:
-    """Mark a block, or a decorated function, as the part ``name``."""
+    """Mark a block, or a decorated function, as the part ``name``.
+
+    An active ``torch.profiler`` shows the part as a range of that name, with the operations inside.
+    """
     profiler = _profiler
-    if profiler is None or not profiler.measures_here():
-        yield
-        return
-    profiler.enter(name)
-    try:
-        yield
-    finally:
-        profiler.leave()
+    with record_function(name) if torch._C._autograd._profiler_enabled() else nullcontext():
+        if profiler is None or not profiler.measures_here():
+            yield
+            return
+        profiler.enter(name)
+        try:
+            yield
+        finally:
+            profiler.leave()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --n
 if [[ $(uname -sm) == "Linux x86_64" ]]; then # pip keeps one core busy; what goes wrong here does so below, and is said
     grep -v '^#' constraints.txt | xargs -P "$(nproc)" -n 20 "${install[@]}" --no-deps 2>/dev/null || true
 fi
-"${install[@]}" --constraint constraints.txt --editable '.[mpi,dev]'
+"${install[@]}" --constraint constraints.txt --editable '.[dev]'
 # what a run imports is compiled now, also where Python is told to keep no bytecode
 PYTHONDONTWRITEBYTECODE='' .venv/bin/python -W ignore -c \
     'import fedml, torch_pruning, fedml_dapper.commands.experiment, fedml_dapper.evaluation.report' >/dev/null

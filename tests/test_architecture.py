@@ -21,7 +21,7 @@ FLOORS = (
         "front_door",
         "metric",
     },
-    {"durable", "inputs", "packed", "regular_file", "run_lock", "resident", "noise", "secure_sum"},
+    {"durable", "extras", "inputs", "packed", "regular_file", "locks", "resident", "noise", "secure_sum"},
     {"config"},
     {"registry"},
     {"credentials", "models", "datasets"},

@@ -67,6 +67,17 @@ def test_fetching_counts_the_source_and_not_its_user(clock: SimpleNamespace) -> 
     assert profiler.seconds["data"] == 2
 
 
+def test_torch_s_profiler_shows_the_parts() -> None:
+    here = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=here) as profile, part("aggregation"), part("pruning"):
+        torch.ones(2).sum()
+    with part("wire"):
+        pass
+    seen = {event.key: event for event in profile.key_averages()}
+    assert seen["aggregation"].cpu_time_total >= seen["pruning"].cpu_time_total >= seen["aten::sum"].cpu_time_total
+    assert "wire" not in seen
+
+
 def test_a_part_that_raises_is_left(clock: SimpleNamespace) -> None:
     profiler = Profiler(CPU)
     with profiler.active():

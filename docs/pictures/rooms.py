@@ -38,7 +38,7 @@ def picture() -> Picture:
         for place, (name, purpose) in enumerate(rooms):
             _room(drawn, _LEFT + place * width, _TOP + height * _FLOOR, width, colour, name, purpose)
     ground = _TOP + len(FLOORS) * _FLOOR
-    names = "errors, seeding, profiling, provenance, durable, run_lock, credentials, interruption"
+    names = "errors, seeding, profiling, provenance, durable, locks, credentials, interruption"
     _room(drawn, _LEFT, ground, _WALL, "soft", "modules", names)
     drawn.line((16, ground + _FLOOR), (WIDTH - 16, ground + _FLOOR), thick=2)
     drawn.arrow((866, _TOP + 12), (866, ground + _FLOOR - 6), thick=2)

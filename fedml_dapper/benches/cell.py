@@ -17,7 +17,7 @@ from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
-from fedml_dapper.run_lock import try_lock
+from fedml_dapper.locks import locked
 
 LOCK_NAME = "lock"
 ALONE = ("workers=1",)
@@ -25,6 +25,7 @@ ALONE = ("workers=1",)
 ORPHANED = 3
 """Exit code of a cell whose queue was killed."""
 _PATIENCE_S = 10.0
+"""A killed queue's cell notices only after a moment."""
 
 
 def run_cell(folder: Path) -> None:
@@ -33,8 +34,7 @@ def run_cell(folder: Path) -> None:
     Raises:
         DapperError: Another process is running it.
     """
-    with (folder / LOCK_NAME).open("w") as lock:
-        _take(lock.fileno(), folder)
+    with locked(folder / LOCK_NAME, _PATIENCE_S):
         experiment = build_experiment(load_settings([folder / SETTINGS_NAME], ALONE))
         server, _ = simulate(experiment, run_dir=folder, resume=True)
         diagnose(experiment, server).save(folder / DIAGNOSIS_NAME)  # its presence means that the cell is finished
@@ -44,14 +44,6 @@ def run_cell(folder: Path) -> None:
 def is_finished(folder: Path) -> bool:
     """Whether the cell in ``folder`` is finished."""
     return packed.find(folder / DIAGNOSIS_NAME) is not None
-
-
-def _take(lock: int, folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S  # the cell of a killed queue takes a moment to notice and stop
-    while not try_lock(lock, folder):
-        if time.monotonic() > deadline:
-            raise DapperError(f"another process is running {folder}; wait for it, or stop it")
-        time.sleep(0.2)
 
 
 def _end_with(parent: int) -> None:

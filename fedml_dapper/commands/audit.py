@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedml_dapper.commands.options import NamedPath, json_option
-from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.operations import printable
+from fedml_dapper.errors import ConfigError, DataError, printable
 from fedml_dapper.operations.audit_log import FIRST, Entry, entries_of
 
 

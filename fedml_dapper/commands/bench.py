@@ -18,6 +18,7 @@ from fedml_dapper.benches.choices import Device, ProfileName
 from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Precision, parse_override, parse_yaml
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.extras import need
 
 if TYPE_CHECKING:
     from fedml_dapper.benches.queue import Progress
@@ -69,6 +70,8 @@ def bench(
         for one in standings(profile, output or Path("benches") / profile):
             click.echo(f"{one.name:24} {one.state:8} {one.finished:3} of {one.planned:3}  {one.title}")
         return
+    if not report_only:
+        need("fedml-dapper bench", "sklearn", install="scikit-learn")  # at a cell's end, of which each may take an hour
     declared = load_bench(name)
     changes: dict[str, object] = {}
     for override in overrides:

@@ -57,6 +57,7 @@ def diagnose() -> Iterator[Row]:
     yield check_python(sys.version_info[:2])
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
+    yield look_for_extras("fedml-dapper")
     with ThreadPoolExecutor(1) as aside:  # these run one after another while check_torch runs, which takes as long
         data = aside.submit(check_data)
         packages = aside.submit(check_pkg_resources)
@@ -99,6 +100,24 @@ def check_requirements(distribution: str) -> Iterator[Row]:
     yield from violations
     if not violations:
         yield Row(check=check, status="ok", found=f"{installed.version}, all {len(wanted)} met")
+
+
+def look_for_extras(distribution: str) -> Row:
+    """For which features of ``distribution`` their own packages are here; those of its developers do not count."""
+    try:
+        metadata = importlib.metadata.metadata(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return Row(check="extras", status="info", found=f"unknown: {distribution} is not installed")
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist") or ()]
+    state: dict[str, list[str]] = {"installed": [], "missing": []}
+    for extra in sorted(set(metadata.get_all("Provides-Extra") or ()) - {"dev"}):
+        own = [one for one in requirements if one.marker is not None and one.marker.evaluate({"extra": extra})]
+        is_complete = all(_violation("extras", one) is None for one in own)
+        state["installed" if is_complete else "missing"].append(extra)
+    found = "; ".join(f"{what}: {', '.join(extras)}" for what, extras in state.items() if extras) or "none"
+    missing = ",".join(state["missing"])
+    todo = f"only features that you use need theirs: pip install '{distribution}[{missing}]'" if missing else ""
+    return Row(check="extras", status="info", found=found, todo=todo)
 
 
 def _violation(check: str, wanted: Requirement) -> Row | None:

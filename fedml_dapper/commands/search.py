@@ -13,6 +13,7 @@ from rich.console import Console
 from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.extras import need
 from fedml_dapper.interruption import INTERRUPTED, undisguised
 from fedml_dapper.search.choices import SamplerName
 
@@ -59,15 +60,17 @@ def search(
     A trial trains the experiment with other settings, once a seed; test images play no part in what is tried or chosen.
     The same command goes on with what is in DIR, until there are as many trials as asked for.
     """
+    need("fedml-dapper search", "optuna", install="fedml-dapper[search]")
     from fedml_dapper.federation import build_experiment
     from fedml_dapper.search.figures import count
+    from fedml_dapper.search.journal import read_search
     from fedml_dapper.search.space import search_space
     from fedml_dapper.search.terminal import SearchProgress, show_best
-    from fedml_dapper.search.trials import SearchRecord, plan_search, run_search
+    from fedml_dapper.search.trials import plan_search, run_search
 
     console = Console()
     if not configs:
-        show_best(SearchRecord.load(folder), folder, console)
+        show_best(read_search(folder), folder, console)
         return
     settings = load_settings(configs, overrides)
     experiment = build_experiment(settings)

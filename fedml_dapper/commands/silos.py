@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedml_dapper.commands.options import NamedPath, json_option
+from fedml_dapper.errors import printable
 from fedml_dapper.operations import (
     Member,
     add_members,
-    printable,
     read_certificate,
     read_membership,
     read_sightings,

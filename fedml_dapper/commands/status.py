@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedml_dapper.commands.options import json_option
 from fedml_dapper.commands.server_options import ask_server, server_options
-from fedml_dapper.operations import printable
+from fedml_dapper.errors import printable
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import ServerStatus
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,16 +15,44 @@ from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.seeding import Stream, torch_generator
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-class ClientData(ABC):
+
+class DomainData(ABC):
+    """Samples of one domain. Iterating yields every sample once, in order and not augmented."""
+
+    domain: str
+
+    @property
+    @abstractmethod
+    def num_samples(self) -> int:
+        """Number of samples, N."""
+
+    @abstractmethod
+    def take(self, indices: Tensor) -> Self:
+        """Return the same client or domain with the samples at ``indices`` int64 (M,) alone."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same data with its samples on ``device``, if they are kept in memory."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield every sample once, in batches on the device that holds them, as a ``DataLoader`` would."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of batches that iterating yields."""
+
+
+class ClientData(DomainData):
     """The training samples of one client, as methods see them.
 
     Batches depend on nothing but ``(seed, client_id, round, epoch)``: every method, runner and device gets the same.
-    Iterating over the object instead gives every sample once, in order and not augmented.
     """
 
     client_id: int
-    domain: str
 
     @property
     @abstractmethod
@@ -32,66 +61,22 @@ class ClientData(ABC):
 
     @property
     @abstractmethod
-    def num_samples(self) -> int:
-        """Number of samples, N."""
-
-    @property
-    @abstractmethod
     def steps_per_epoch(self) -> int:
         """Number of batches that :meth:`batches` yields."""
-
-    @abstractmethod
-    def take(self, indices: Tensor) -> ClientData:
-        """Return the same client with the samples at ``indices`` int64 (M,) alone."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> ClientData:
-        """Return the same client with its samples on ``device``, if they are kept in memory."""
 
     @abstractmethod
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
         """Yield the shuffled batches of one epoch on ``device``, augmented where the data say how."""
 
-    @abstractmethod
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield every sample once, in order and not augmented, as a ``DataLoader`` would."""
 
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches that iterating yields."""
-
-
-class TestData(ABC):
+class TestData(DomainData):
     """Test samples of one domain, in order and not augmented."""
 
     __test__ = False  # the name would make pytest collect it
 
-    domain: str
-
-    @property
-    @abstractmethod
-    def num_samples(self) -> int:
-        """Number of samples."""
-
-    @abstractmethod
-    def take(self, indices: Tensor) -> TestData:
-        """Return the same domain with the samples at ``indices`` int64 (M,) alone."""
-
-    @abstractmethod
-    def to(self, device: torch.device | str) -> TestData:
-        """Return the same data with its samples on ``device``, if they are kept in memory."""
-
     @abstractmethod
     def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
         """Yield every sample once, in batches on ``device``."""
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield every sample once, in batches on the device that holds them."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches that iterating yields."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ def epsilon(privacy: Privacy, uses: int) -> float:
         return 0.0
     if privacy.noise_multiplier == 0 or privacy.delta is None:
         return inf
-    from opacus.accountants.analysis import rdp  # noqa: PLC0415  # slow, and most runs do without
+    from opacus.accountants.analysis import rdp  # noqa: PLC0415  # an extra, and slow
 
     distance = 2 if privacy.where == "client" else 1  # in units of the clip
     spent = rdp.compute_rdp(q=1, noise_multiplier=privacy.noise_multiplier / distance, steps=uses, orders=list(_ORDERS))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import nan
 
-from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.datasets import Batch, ClientData, TestData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
@@ -45,11 +45,8 @@ class ClientSide:
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
         """Train one client on ``data``, starting from ``downlink``."""
         client_id = downlink.client_id
-        context = ClientContext(
-            profile=self._profile(downlink),
-            data=data,
-            memory=self.memories.setdefault(client_id, Memory()),
-            device=self._experiment.device,
+        context = replace(
+            self._context(downlink, data),
             precision=self._experiment.settings.device_args.precision,
             augment=self._augment(client_id),
             on_step=lambda done, total: self.on_step(client_id, done, total),
@@ -79,16 +76,17 @@ class ClientSide:
 
     def measure(self, downlink: Downlink, data: ClientData) -> Measurement:
         """Test the model that the client would use, given ``downlink``, on the client's own test samples."""
-        client_id = downlink.client_id
-        context = ClientContext(
+        figures = self._own_figures(self._context(downlink, data), downlink)
+        count = self._experiment.own_tests(downlink.client_id).test.num_samples
+        return Measurement(num_samples=count, headline=figures.headline, loss=figures.loss)
+
+    def _context(self, downlink: Downlink, data: ClientData) -> ClientContext:
+        return ClientContext(
             profile=self._profile(downlink),
             data=data,
-            memory=self.memories.setdefault(client_id, Memory()),
+            memory=self.memories.setdefault(downlink.client_id, Memory()),
             device=self._experiment.device,
         )
-        figures = self._own_figures(context, downlink)
-        count = self._experiment.own_tests(client_id).test.num_samples
-        return Measurement(num_samples=count, headline=figures.headline, loss=figures.loss)
 
     def _profile(self, downlink: Downlink) -> ClientProfile:
         """Return the client's profile in this round, in which its level may be another than in the first."""
@@ -136,17 +134,16 @@ class ClientSide:
 
     def _own_figures(self, context: ClientContext, downlink: Downlink) -> Figures:
         """Test the client's own model, given ``downlink``, on its own test samples."""
-        method = self._experiment.method
-        test = self._experiment.own_tests(context.profile.client_id).test
-        return evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
+        return self._figures(context, downlink, self._experiment.own_tests(context.profile.client_id).test)
 
     def _validation_figures(self, context: ClientContext, downlink: Downlink) -> Figures | None:
         """Test the client's own model, given ``downlink``, on its validation samples; None where it has none."""
-        method = self._experiment.method
         validation = self._experiment.own_tests(context.profile.client_id).validation
-        if validation is None:
-            return None
-        return evaluate(method.personal_model(context, downlink), method.problem.task, validation, context.device)
+        return None if validation is None else self._figures(context, downlink, validation)
+
+    def _figures(self, context: ClientContext, downlink: Downlink, samples: TestData) -> Figures:
+        method = self._experiment.method
+        return evaluate(method.personal_model(context, downlink), method.problem.task, samples, context.device)
 
     def _as_downlink(self, upload: Upload) -> Downlink:
         """Return the trained weights as a downlink: tensors that are uploaded whole are cut like the others."""

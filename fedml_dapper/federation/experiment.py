@@ -23,6 +23,7 @@ from fedml_dapper.federation.experiment_data import ExperimentData, load_data, w
 from fedml_dapper.federation.method_fits import check_method
 from fedml_dapper.federation.names import check_names
 from fedml_dapper.federation.privacy import (
+    check_accountant,
     privacy_note,
     secure_sums_note,
     settled_privacy,
@@ -171,7 +172,8 @@ def build_experiment(
         ConfigError: Settings do not fit each other, the network or the method; the error says what to do.
         DataError: Data are missing, damaged or not what the task needs.
     """
-    check_names(settings, model is not None, data is not None)  # first, as loading data may take long
+    check_names(settings, model is not None, data is not None)  # these two first, as loading data may take long
+    check_accountant(settings)
     seed = settings.common_args.random_seed
     device = device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):

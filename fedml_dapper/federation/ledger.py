@@ -15,7 +15,7 @@ from fedml_dapper.durable import explained, written_whole
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import Record, RoundRecord, RunRecord
-from fedml_dapper.run_lock import try_lock
+from fedml_dapper.locks import try_lock
 
 
 class LedgerWriter(RunObserver):

@@ -6,14 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ProtocolError, printable
 from fedml_dapper.federation.magnitude import Magnitude
 from fedml_dapper.federation.records import ClientRecord
 from fedml_dapper.methods import Aggregation, HoldingAggregation, Upload
 from fedml_dapper.profiling import part
 
 LOGGER = logging.getLogger(__name__)
-_REASON_LENGTH = 200
 NOTHING_USUAL = Magnitude()
 """Usual size of uploads before there were any."""
 
@@ -127,7 +126,7 @@ class OpenRound:
 
     def note_refusal(self, client_id: int, reason: str) -> None:
         """Record that the client's upload was refused, which may show after it was folded."""
-        self.refused[client_id] = one_line(reason)
+        self.refused[client_id] = printable(reason)
         LOGGER.warning("round %d: upload of client %d refused: %s", self.number, client_id, self.refused[client_id])
         if self._on_refusal is not None:
             self._on_refusal(client_id)
@@ -158,9 +157,3 @@ class OpenRound:
             return
         self._folded.add(upload.client_id)
         self.records.append(self.line_of(upload))
-
-
-def one_line(reason: str) -> str:
-    """Return a reason as one short printable line for logs and ledger, since it may quote what a stranger sent."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in reason)
-    return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

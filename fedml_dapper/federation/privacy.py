@@ -7,6 +7,7 @@ from math import ceil, log2, prod, sqrt
 
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.extras import need
 from fedml_dapper.federation.accountant import epsilon, excess_of_sum, with_noise_for
 from fedml_dapper.methods import Privacy, Problem, SecureSums
 from fedml_dapper.pruning import rounding
@@ -17,15 +18,27 @@ _MOST_LOST = 0.1
 """Largest share of the clip that rounding to the steps of fixed-point numbers may take."""
 
 
+def check_accountant(settings: Settings) -> None:
+    """Check that what counts epsilon is installed, if ``settings`` need it.
+
+    Raises:
+        ConfigError: It is missing.
+    """
+    args = settings.dapper_args.privacy
+    if args is not None and args.adds_noise and args.noise_multiplier != 0:
+        need(_PLACE, "opacus", install="fedml-dapper[privacy]")
+
+
 def settled_privacy(settings: Settings) -> Privacy | None:
     """Return the mechanism of differential privacy that ``settings`` ask for; None where they ask for no noise.
 
     Raises:
-        ConfigError: No noise is enough for ``target_epsilon``.
+        ConfigError: No noise is enough for ``target_epsilon``, or what counts epsilon is not installed.
     """
     args = settings.dapper_args.privacy
     if args is None or not args.adds_noise:
         return None
+    check_accountant(settings)
     by_default = "run" if settings.common_args.is_simulation else "secret"
     is_secret = (args.noise_seed or by_default) == "secret"
     privacy = Privacy(args.where, args.clip, args.noise_multiplier or 0.0, args.delta, is_secret)

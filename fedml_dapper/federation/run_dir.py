@@ -22,7 +22,7 @@ from fedml_dapper.federation.ledger import read_unfinished
 from fedml_dapper.federation.model_file import round_of_model
 from fedml_dapper.federation.records import RunRecord
 from fedml_dapper.federation.settings_shared import SharedSettings
-from fedml_dapper.run_lock import lock_folder, unlock_folder
+from fedml_dapper.locks import lock_folder, unlock_folder
 
 
 def open_run_dir(

@@ -16,7 +16,7 @@ from fedml_dapper.federation.model_file import origin_of, save_model
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.records import RoundRecord, RunRecord
 from fedml_dapper.federation.server import Server
-from fedml_dapper.run_lock import unlock_folder
+from fedml_dapper.locks import unlock_folder
 
 LOGGER = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 from math import nan
 
-from fedml_dapper.errors import ProtocolError
+from fedml_dapper.errors import ProtocolError, printable
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.open_round import OpenRound, one_line
+from fedml_dapper.federation.open_round import OpenRound
 from fedml_dapper.federation.records import RoundRecord
 from fedml_dapper.federation.round_feature import RoundFeature
 from fedml_dapper.federation.sum_exchange import OpenedSum, SumExchange
@@ -93,9 +93,9 @@ class SecretSums(RoundFeature):
         assert exchange is not None, "a round closes after its sum"
         assert exchange.is_over, "a round closes after its sum"
         for client_id, reason in sorted(exchange.lost.items()):
-            LOGGER.warning("round %d: client %d left the sum: %s", opened.number, client_id, one_line(reason))
+            LOGGER.warning("round %d: client %d left the sum: %s", opened.number, client_id, printable(reason))
         if exchange.opened is None:
-            return f"the sum is void: {one_line(exchange.void)}"
+            return f"the sum is void: {printable(exchange.void)}"
         self._sum = exchange.opened
         assert isinstance(opened.aggregation, MergingAggregation), "a method that learns more goes with no sums"
         opened.aggregation.merge(self._sum.partial)

@@ -12,7 +12,6 @@ from fedml_dapper.operations.membership import (
     revoke_members,
 )
 from fedml_dapper.operations.sightings import Sightings, read_sightings
-from fedml_dapper.operations.words import printable
 
 __all__ = [
     "Allowance",
@@ -24,7 +23,6 @@ __all__ = [
     "Sightings",
     "add_members",
     "certificate_of",
-    "printable",
     "read_certificate",
     "read_membership",
     "read_sightings",

@@ -22,10 +22,9 @@ from typing import BinaryIO
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.errors import ConfigError, DapperError, DataError, printable
+from fedml_dapper.locks import try_lock
 from fedml_dapper.operations.allowance import Allowance
-from fedml_dapper.operations.words import printable
-from fedml_dapper.run_lock import try_lock
 
 LOGGER = logging.getLogger(__name__)
 FIRST = "0" * 64

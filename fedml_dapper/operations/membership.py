@@ -22,8 +22,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from fedml_dapper.credentials import ADMIN, stamp
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.locks import locked
 from fedml_dapper.operations.certificate import Certificate
-from fedml_dapper.operations.folder_lock import FolderBusyError, folder_locked
+from fedml_dapper.operations.sightings import LOCK_NAME
 from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ MAX_BYTES = 8 << 20
 MAX_REASON = 200
 MIN_DIGITS = 8
 """Fewest leading digits by which a fingerprint may be named."""
+_PATIENCE_SECONDS = 10.0
 _NAME = re.compile(rf"(silo|edge)-[1-9][0-9]{{0,6}}|{ADMIN}")
 
 
@@ -220,12 +222,12 @@ def _change(file: Path, change: Callable[[Membership], Membership]) -> None:
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: no folder {file.parent}")
     try:
-        with folder_locked(file.parent):
+        with locked(file.with_name(LOCK_NAME), _PATIENCE_SECONDS):
             changed = change(read_membership(file) if file.exists() else Membership())
             lines = ",\n  ".join(member.model_dump_json(exclude_defaults=True) for member in changed.members)
             with written_whole(file) as scratch:
                 scratch.write_text(f'{{"members": [\n  {lines}\n]}}\n', encoding="utf-8")
-    except (FolderBusyError, DataError) as error:
+    except DataError as error:
         raise ConfigError(f"{file}: not changed: {error}") from error
 
 

@@ -11,10 +11,12 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, RootModel, Validation
 
 from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
-from fedml_dapper.operations.folder_lock import folder_locked
+from fedml_dapper.locks import locked
 from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
+LOCK_NAME = ".silos.lock"
+"""Lock of the list of members and of the files beside it, held by whoever changes them."""
 SAVE_SECONDS = 10.0
 """Shortest time between two writes of the file."""
 MAX_BYTES = 8 << 20
@@ -79,7 +81,7 @@ class Sightings:
         self._saved = time.monotonic()
         file = sightings_file(self._members_file)
         try:
-            with folder_locked(file.parent, seconds=0), written_whole(file) as scratch:
+            with locked(file.with_name(LOCK_NAME)), written_whole(file) as scratch:
                 scratch.write_text(_Sightings(dict(self._seen)).model_dump_json(indent=1), encoding="utf-8")
         except DataError as error:
             self._changed = True

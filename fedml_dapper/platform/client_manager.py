@@ -15,14 +15,13 @@ from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
 from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
 from fedml.cross_silo.client.message_define import MyMessage
 
-from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.errors import ConfigError, ProtocolError, printable
 from fedml_dapper.federation import (
     Codec,
     Experiment,
     Rewind,
 )
 from fedml_dapper.federation.magnitude import is_finite
-from fedml_dapper.federation.open_round import one_line
 from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
@@ -127,7 +126,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             return
         refused = msg_params.get(REFUSED_BEFORE)
         if refused is not None:
-            reason = one_line(str(refused))
+            reason = printable(str(refused))
             round_ = downlink.round - 1
             LOGGER.warning(
                 "client %d: the server refused the upload of round %d: %s", downlink.client_id, round_, reason
@@ -189,7 +188,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         try:
             answer = self._sums.answer(msg_params.get(SUM))
         except ProtocolError as error:
-            LOGGER.warning("what the server says is no step of a sum, and is not answered: %s", one_line(str(error)))
+            LOGGER.warning("what the server says is no step of a sum, and is not answered: %s", printable(str(error)))
             return
         message = Message(SUM, self.rank, 0)
         message.add_params(SUM, answer)

@@ -8,13 +8,10 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from fedml.arguments import Arguments
-from torch import nn
 
 from fedml_dapper.config import EdgeArgs
 from fedml_dapper.errors import DapperError, complaint
@@ -23,22 +20,17 @@ from fedml_dapper.federation import (
     Codec,
     EdgeCodec,
     RunJournal,
-    RunObserver,
     SumCodec,
-    open_run_dir,
 )
 from fedml_dapper.federation.workers.plan import available_cores
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED, undisguised
+from fedml_dapper.platform.algorithm_flow import AlgorithmFlow
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
-from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.edge_manager import DapperEdgeManager
-from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
-from fedml_dapper.platform.shown import results_shown, rounds_shown
 from fedml_dapper.platform.silo_in_sums import SiloInSums
-from fedml_dapper.platform.tracking import sinks_for
 
 LOGGER = logging.getLogger(__name__)
 FORWARDING_SECONDS = 1.0
@@ -48,48 +40,15 @@ SERVER_FIRST_SECONDS = 5.0
 time to write its files."""
 
 
-class DistributedRunner:
+class DistributedRunner(AlgorithmFlow):
     """Runner of this process's part in a run of several processes; hand it to ``FedMLRunner`` as ``algorithm_flow``.
 
-    Rank 0 is the server, edges serve their silos, all others train. The trained global model is put into ``model`` on
-    the server.
-
-    Args:
-        args: FedML's arguments.
-        device: Passed on to the trainer's hooks.
-        dataset: FedML's eight-part tuple; see :class:`InProcessRunner`.
-        model: The network; see :class:`InProcessRunner`.
-        client_trainer: By default a :class:`DapperClientTrainer`.
-        server_aggregator: By default a :class:`DapperServerAggregator`.
-        run_dir: Folder into which the server writes settings, ledger, checkpoints and global model.
-        observers: Called by the server at every event.
-        resume: Whether the server goes on with the run in ``run_dir``.
+    Rank 0 is the server, edges serve their silos, all others train. The server alone calls ``observers`` and writes
+    into ``run_dir``, and the trained global model is put into its ``model``. For the arguments see
+    :class:`AlgorithmFlow`.
     """
 
-    def __init__(
-        self,
-        args: Arguments,
-        device: Any,
-        dataset: FedMLDataset | Sequence[Any],
-        model: nn.Module,
-        client_trainer: DapperClientTrainer | None = None,
-        server_aggregator: DapperServerAggregator | None = None,
-        run_dir: Path | str | None = None,
-        observers: Sequence[RunObserver] = (),
-        resume: bool = False,
-    ) -> None:
-        note_model(args, model)
-        note_data(args, dataset)
-        self.experiment = experiment_of(args)
-        self.run_dir = run_dir
-        self._args = args
-        self._device = device
-        self._model = model
-        self._dataset = fedml_dataset(self.experiment.division, self.experiment.num_classes)
-        self._trainer = client_trainer
-        self._aggregator = server_aggregator
-        self._observers = observers
-        self._resume = resume
+    def _prepare(self) -> None:
         layout = self.experiment.method.problem.layout
         agreement = Agreement.of(self.experiment)
         self._codec = Codec(layout, agreement)
@@ -123,11 +82,9 @@ class DistributedRunner:
             self._train(comm)
 
     def _serve(self, comm: Any) -> None:
-        aggregator = self._aggregator or DapperServerAggregator(self._model, self._args)
-        self.run_dir = open_run_dir(self.experiment, self.run_dir, self._resume)
-        shown = rounds_shown(self._args, self.experiment, self.run_dir)
-        observers = [*sinks_for(self.experiment.settings, self.run_dir), *shown, *self._observers]
-        journal = RunJournal(self.experiment, aggregator.server, observers, self.run_dir, self._resume)
+        aggregator = self._server_aggregator or DapperServerAggregator(self._model, self._args)
+        run_dir, observers = self._open()
+        journal = RunJournal(self.experiment, aggregator.server, observers, run_dir, self._resume)
         callers = self.experiment.settings.comm_args.callers_of_server(self._num_processes(comm))
         self._args.client_id_list = json.dumps(list(callers))
         DapperServerManager(
@@ -141,15 +98,14 @@ class DistributedRunner:
             comm,
             callers,
         ).run()
-        hand_back(self._args, aggregator.server.state.weights)
-        results_shown(self._args, self.run_dir)
+        self._close(run_dir, aggregator.server.state.weights)
 
     def _serve_silos(self, edge: EdgeArgs) -> None:
         self._args.client_id_list = json.dumps(list(edge.silos))
         DapperEdgeManager(self._args, self.experiment, self._codec, self._edge_codec, edge).run()
 
     def _train(self, comm: Any) -> None:
-        trainer = self._trainer or DapperClientTrainer(self._model, self._args)
+        trainer = self._client_trainer or DapperClientTrainer(self._model, self._args)
         rank = int(self._args.rank)
         self._args.client_id_list = json.dumps([rank])
         self._args.scenario = "horizontal"

@@ -32,7 +32,20 @@ def relative_change(weights: Tensors, before: Tensors) -> float:
     return sqrt(moved / length)
 
 
-class ClippedMean(RecoveringMean):
+class BoundedMean(RecoveringMean):
+    """A :class:`RecoveringMean` of uploads whose change from the model before the round is limited."""
+
+    def _before(self, weights: Tensors, plan: PruningPlan, unsliced: Collection[str]) -> dict[str, Tensor]:
+        """Return the tensors that an upload started from.
+
+        Raises:
+            ProtocolError: The upload's tensors are not of the plan's shapes.
+        """
+        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
+        return slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+
+
+class ClippedMean(BoundedMean):
     """A :class:`RecoveringMean` of uploads whose relative change is scaled down to ``limit`` where it is larger.
 
     The direction of a change stays. Only the running sums are kept in memory, and where nothing is clipped the result
@@ -45,8 +58,7 @@ class ClippedMean(RecoveringMean):
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add one client's upload, clipped; see :meth:`RecoveringMean.add`."""
-        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+        before = self._before(weights, plan, unsliced)
         change = relative_change(weights, before)
         if change > self._limit:
             share = self._limit / change

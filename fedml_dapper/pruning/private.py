@@ -31,14 +31,13 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.noise import Noise
+from fedml_dapper.pruning.clipping import BoundedMean
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.running_sum import Recovery
-from fedml_dapper.pruning.slim import slim_tensors
 
 
-class PrivateMean(RecoveringMean):
+class PrivateMean(BoundedMean):
     """A :class:`RecoveringMean` of updates clipped to an l2 norm of ``clip``, with noise on the sums.
 
     Every client counts alike. Integer buffers (counters of batches) stay as they are. Where nothing is clipped and
@@ -57,8 +56,7 @@ class PrivateMean(RecoveringMean):
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add one client's upload, clipped; see :meth:`RecoveringMean.add`. ``weight`` is 1: clients count alike."""
         assert weight == 1, "Settings see to that"
-        check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
+        before = self._before(weights, plan, unsliced)
         self.take(clipped(weights, before, self._clip), plan, weight, unsliced)
 
     def result(self) -> dict[str, Tensor]:

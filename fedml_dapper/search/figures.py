@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedml_dapper.evaluation.style import PALETTE, canvas, multiples, names_as_text
-from fedml_dapper.search.trials import START_POINTS, SearchPlan, SearchRecord, Trial, importances
+from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
+from fedml_dapper.search.trials import START_POINTS, importances
 
 _ACCURACY = "Top-1 accuracy on\nvalidation images (%)"
 _BEST: dict[str, Any] = {

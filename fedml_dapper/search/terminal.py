@@ -15,8 +15,9 @@ from rich.table import Table
 
 from fedml_dapper.federation import RoundRecord, RunRecord
 from fedml_dapper.search.figures import count, describe, save_figures
+from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
 from fedml_dapper.search.space import Number
-from fedml_dapper.search.trials import SearchObserver, SearchPlan, SearchRecord
+from fedml_dapper.search.trials import SearchObserver
 
 BEST_NAME = "best.yaml"
 _LISTED = 10
@@ -92,8 +93,8 @@ class SearchProgress(SearchObserver):
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def trial_started(self, record: SearchRecord) -> None:
-        self._trial = record.trials[-1].number
+    def trial_started(self, record: SearchRecord, trial: Trial) -> None:
+        self._trial = trial.number
         self._round = 0
         self._best = _best(record)
         self._show()
@@ -106,9 +107,8 @@ class SearchProgress(SearchObserver):
         self._gained += 1
         self._show()
 
-    def trial_over(self, record: SearchRecord) -> None:
+    def trial_over(self, record: SearchRecord, trial: Trial) -> None:
         self._round = self._rounds  # a trial that was stopped early counts as whole
-        trial = record.trials[-1]
         values = "  ".join(f"{name} {_short(value)}" for name, value in trial.params.items())
         outcome = f"{trial.validation_accuracy:.1f} %" if trial.results else f"refused: {trial.message}"
         if trial.state == "pruned":

@@ -2,25 +2,22 @@
 
 A trial is one run per seed with settings that the search chooses; its score is the validation accuracy of the round
 that is best on validation samples. The next trial depends on the plan and the trials before it alone, so an interrupted
-search is resumed exactly. Its whole state is in ``search.json``; optuna's study is made from it anew for each trial.
+search is resumed exactly. Its whole state is in optuna's journal (``journal.py``), into which several processes may
+write; the study that samplers and pruners see is made from it anew for each trial.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import optuna
-from pydantic import ValidationError
 
-from fedml_dapper import __version__
-from fedml_dapper.config import Settings, check, merge
-from fedml_dapper.durable import written_whole
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.config import Settings, check
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import (
     CHECKPOINTS_NAME,
@@ -36,157 +33,27 @@ from fedml_dapper.federation import (
     shared_settings,
     simulate,
 )
-from fedml_dapper.federation.records import Record
-from fedml_dapper.methods import METHODS
-from fedml_dapper.run_lock import try_lock
 from fedml_dapper.search.choices import SamplerName
-from fedml_dapper.search.space import Params, Range, SearchSpace
+from fedml_dapper.search.journal import SearchJournal, as_optuna, take_over
+from fedml_dapper.search.record import SearchPlan, SearchRecord, SeedResult, Trial
+from fedml_dapper.search.space import Params, SearchSpace
 from fedml_dapper.seeding import Stream, numpy_generator
 from fedml_dapper.tasks import TOP_1
 
-SEARCH_NAME = "search.json"
-LOCK_NAME = "lock"
 START_POINTS = 8
 """Quasi-random trials before the sampler takes over."""
 _LEAST_FOR_IMPORTANCES = 20
 """Trials from which on the importance of settings is estimated."""
 
 
-class SearchPlan(Record):
-    """All that determines a search, except for the number of its trials."""
-
-    settings: dict[str, Any]
-    """Settings of the experiment; the searched ones are laid over them."""
-    suite: str
-    """The data's label; it says "(subset)" where the data are not the complete set."""
-    seeds: tuple[int, ...]
-    """Seeds of every trial, so that trials differ in nothing but what is searched."""
-    sampler: SamplerName
-    prune: bool
-    """Whether trials stop early whose validation accuracy stays below the median of the others'."""
-    ranges: dict[str, Range]
-
-    @property
-    def method(self) -> str:
-        name: str = self.settings["dapper_args"]["method"]
-        return name
-
-    @property
-    def space(self) -> SearchSpace:
-        return SearchSpace(
-            METHODS[self.method], self.settings["dapper_args"]["params"].get(self.method, {}), self.ranges
-        )
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of a trial, over all its seeds."""
-        rounds: int = self.settings["train_args"]["comm_round"]
-        return rounds * len(self.seeds)
-
-    def overlay(self, params: Params) -> dict[str, Any]:
-        """Return ``params`` as a section of an experiment file."""
-        return {"dapper_args": {"params": {self.method: params}}}
-
-    def run_settings(self, params: Params, seed: int) -> Settings:
-        """Return the settings of one run of a trial."""
-        values = merge(merge(self.settings, self.overlay(params)), {"common_args": {"random_seed": seed}})
-        return check(Settings, values, where="search")
-
-
-class SeedResult(Record):
-    """Result of one run of a trial."""
-
-    seed: int
-    validation: tuple[float, ...]
-    """Accuracy on validation samples, tested round by tested round."""
-    chosen_round: int
-    """The first round that is best on validation samples."""
-    validation_accuracy: float
-    test_accuracy: float
-    """Test accuracy of the chosen round. The search never looks at it."""
-    seconds: float
-
-
-class Trial(Record):
-    """One combination of the searched settings, and its results."""
-
-    number: int
-    """Number of the trial, from 1."""
-    params: Params
-    state: Literal["running", "finished", "pruned", "refused"] = "running"
-    results: tuple[SeedResult, ...] = ()
-    """Results by seed; a pruned trial lacks seeds that it did not reach, and rounds of the last."""
-    message: str = ""
-    """Why the experiment cannot be run with these settings, if it is refused."""
-
-    @property
-    def validation_accuracy(self) -> float:
-        """What is maximised: mean over the seeds, percent; of a pruned trial, over the rounds that it reached."""
-        return fmean(result.validation_accuracy for result in self.results)
-
-    @property
-    def test_accuracy(self) -> float:
-        """Mean over the seeds, percent."""
-        return fmean(result.test_accuracy for result in self.results)
-
-
-class SearchRecord(Record):
-    """State of a search."""
-
-    record: Literal["search"] = "search"
-    version: str = __version__
-    plan: SearchPlan
-    trials: tuple[Trial, ...] = ()
-
-    @property
-    def over(self) -> tuple[Trial, ...]:
-        """Trials that have ended, in order."""
-        return tuple(trial for trial in self.trials if trial.state != "running")
-
-    @property
-    def measured(self) -> tuple[Trial, ...]:
-        """Trials that have a validation accuracy, in order."""
-        return tuple(trial for trial in self.over if trial.results)
-
-    @property
-    def ranking(self) -> list[Trial]:
-        """Finished trials, the best first; of equally good ones the earlier is first."""
-        finished = [trial for trial in self.trials if trial.state == "finished"]
-        return sorted(finished, key=lambda trial: -trial.validation_accuracy)
-
-    def with_trial(self, trial: Trial) -> SearchRecord:
-        """Return the record with ``trial`` in the place of its number."""
-        return self.model_copy(update={"trials": (*self.trials[: trial.number - 1], trial)})
-
-    def save(self, folder: Path) -> None:
-        """Write ``search.json``, whole or not at all."""
-        with written_whole(folder / SEARCH_NAME) as scratch:
-            scratch.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> SearchRecord:
-        """Read the search in ``folder``.
-
-        Raises:
-            DataError: There is none, or it is damaged.
-        """
-        path = folder / SEARCH_NAME
-        if not path.is_file():
-            raise DataError(f"no search at {path.absolute()}; begin one with -c CONFIG and --params")
-        try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"))
-        except ValidationError as error:
-            raise DataError(f"{path} is not the record of a search; was it written by another version?") from error
-
-
 class SearchObserver(RunObserver):
     """Observer of every trial's runs, and of the trials themselves."""
 
-    def trial_started(self, record: SearchRecord) -> None:
-        """Called when the last trial of ``record`` begins, or is resumed."""
+    def trial_started(self, record: SearchRecord, trial: Trial) -> None:
+        """Called when ``trial`` of ``record`` begins, or is resumed."""
 
-    def trial_over(self, record: SearchRecord) -> None:
-        """Called when the last trial of ``record`` has ended."""
+    def trial_over(self, record: SearchRecord, trial: Trial) -> None:
+        """Called when ``trial`` of ``record`` has ended."""
 
 
 def plan_search(
@@ -226,23 +93,26 @@ def run_search(plan: SearchPlan, folder: Path, trials: int, observers: Sequence[
 
     Each run's ledger stays below ``folder/trials``; models and checkpoints are removed.
 
+    Several processes may run it, each at a trial of its own; a trial whose process has ended is finished by another.
+
     Raises:
-        ConfigError: Another search is in the folder, another process is running it, or the method accepts no point.
+        ConfigError: Another search is in the folder, or the method accepts no point.
     """
-    with _alone_in(folder):
-        record = _open(plan, folder)
-        while (trial := _next_trial(record, trials)) is not None:
-            record = record.with_trial(trial)
-            record.save(folder)
+    journal = _open(plan, folder)
+    while True:
+        with _next_trial(journal, plan, trials) as trial:
+            if trial is None:
+                return SearchRecord(plan=plan, trials=journal.trials())
+            before = SearchRecord(plan=plan, trials=journal.trials())
             for observer in observers:
-                observer.trial_started(record)
-            record = record.with_trial(_run(record, trial, folder, observers))
-            record.save(folder)
-            for seed in plan.seeds:
-                _drop_weights(run_folder(folder, plan, trial, seed))
-            for observer in observers:
-                observer.trial_over(record)
-    return record
+                observer.trial_started(before, trial)
+            ended = _run(before, trial, folder, observers)
+            journal.end(ended)
+        for seed in plan.seeds:
+            _drop_weights(run_folder(folder, plan, ended, seed))
+        after = SearchRecord(plan=plan, trials=journal.trials())
+        for observer in observers:
+            observer.trial_over(after, ended)
 
 
 def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
@@ -255,8 +125,10 @@ def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
     space = plan.space
     seed = _stream_seed(plan, 0)
     if len(trials) >= START_POINTS:
-        measured = [trial for trial in trials if trial.results]
-        params = _study(plan, measured, _sampler(plan, len(trials))).ask(space.distributions()).params
+        study = _study(plan, SearchRecord(plan=plan, trials=tuple(trials)).measured, _sampler(plan, len(trials)))
+        running = [trial for trial in trials if trial.state == "running"]  # by other processes; the GP keeps off them
+        study.add_trials([as_optuna(plan, trial, optuna.trial.TrialState.RUNNING) for trial in running])
+        params = study.ask(space.distributions()).params
         if space.accepts(params) and params not in tried:
             return params
     return next((point for point in space.points(seed) if point not in tried), None)
@@ -280,28 +152,39 @@ def run_folder(folder: Path, plan: SearchPlan, trial: Trial, seed: int) -> Path:
     return place if len(plan.seeds) == 1 else place / f"seed{seed}"
 
 
-def _open(plan: SearchPlan, folder: Path) -> SearchRecord:
-    if not (folder / SEARCH_NAME).exists():
-        return SearchRecord(plan=plan)
-    found = SearchRecord.load(folder)
-    difference = settings_difference(_comparable(found.plan), _comparable(plan))
-    if difference:
-        raise ConfigError(f"{folder} holds another search: {difference}; ask for the same, or take another folder")
-    return found.model_copy(update={"plan": plan})
+def _open(plan: SearchPlan, folder: Path) -> SearchJournal:
+    journal = SearchJournal(folder)
+    take_over(journal)
+    with journal.alone():
+        found = journal.plan
+        difference = "" if found is None else settings_difference(_comparable(found), _comparable(plan))
+        if difference:
+            raise ConfigError(f"{folder} holds another search: {difference}; ask for the same, or take another folder")
+        if found != plan:
+            journal.plan = plan
+    return journal
 
 
-def _next_trial(record: SearchRecord, trials: int) -> Trial | None:
-    """The trial that was interrupted, or else the next one; None where there is none."""
-    if record.trials and record.trials[-1].state == "running":
-        return record.trials[-1]
-    if len(record.trials) >= trials:
-        return None
-    params = propose(record.plan, record.trials)
-    if params is None:
-        if not record.trials:
-            raise ConfigError(f"method {record.plan.method} refuses all of these ranges beside its other settings")
-        return None
-    return Trial(number=len(record.trials) + 1, params=params)
+@contextmanager
+def _next_trial(journal: SearchJournal, plan: SearchPlan, trials: int) -> Iterator[Trial | None]:
+    """Claim a trial that was interrupted, or else a new one, for the length of the block; None where there is none."""
+    with ExitStack() as claims:
+        with journal.alone():
+            known = journal.trials()
+            interrupted = (trial for trial in known if trial.state == "running")
+            trial = next((trial for trial in interrupted if claims.enter_context(journal.claimed(trial))), None)
+            if trial is None and len(known) < trials and (params := _untried(plan, known)) is not None:
+                trial = Trial(number=len(known) + 1, params=params)
+                journal.add(plan, trial)
+                claims.enter_context(journal.claimed(trial))
+        yield trial
+
+
+def _untried(plan: SearchPlan, known: Sequence[Trial]) -> Params | None:
+    params = propose(plan, known)
+    if params is None and not known:
+        raise ConfigError(f"method {plan.method} refuses all of these ranges beside its other settings")
+    return params
 
 
 def _run(record: SearchRecord, trial: Trial, folder: Path, observers: Sequence[SearchObserver]) -> Trial:
@@ -376,16 +259,7 @@ def _study(
     study = optuna.create_study(
         direction="maximize", sampler=sampler or optuna.samplers.RandomSampler(0), pruner=pruner
     )
-    for trial in trials:
-        curve = [accuracy for result in trial.results for accuracy in result.validation]
-        study.add_trial(
-            optuna.trial.create_trial(
-                params=trial.params,
-                distributions=plan.space.distributions(),
-                value=trial.validation_accuracy,
-                intermediate_values=dict(enumerate(curve)),
-            )
-        )
+    study.add_trials([as_optuna(plan, trial, optuna.trial.TrialState.COMPLETE) for trial in trials])
     return study
 
 
@@ -409,17 +283,3 @@ def _comparable(plan: SearchPlan) -> Mapping[str, Any]:
 def _drop_weights(place: Path) -> None:
     shutil.rmtree(place / CHECKPOINTS_NAME, ignore_errors=True)
     (place / MODEL_NAME).unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, as two searches in it would write into each other's runs."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK_NAME).open("w")
-    except OSError as error:
-        raise ConfigError(f"cannot write into {folder.absolute()}: {error.strerror}; choose another folder") from error
-    with lock:
-        if not try_lock(lock.fileno(), folder):
-            raise ConfigError(f"another process is searching in {folder.absolute()}; wait for it, or stop it")
-        yield

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def test_this_machine_passes_without_importing_fedml_or_touching_the_network(tmp
     assert [row for row in rows.values() if row["status"] == "failed"] == []
     assert finished.returncode == (2 if ports["status"] == "failed" else 0)
     assert set(rows) == {
-        "Python", "requirements of fedml", "requirements of fedml-dapper", "pkg_resources", "torch and torchvision",
-        "masks",
+        "Python", "requirements of fedml", "requirements of fedml-dapper", "extras", "pkg_resources",
+        "torch and torchvision", "masks",
         "MPI", "FedML's gRPC", "data", "data: digits_offline", "data of other suites", "mosquitto", "moto", "disk",
         "memory",
     }  # fmt: skip
@@ -81,7 +82,7 @@ def test_python(version: tuple[int, int], status: str) -> None:
     assert bool(row.todo) == (status != "ok")
 
 
-def install(folder: Path, name: str, version: str, *requires: str) -> None:
+def install(folder: Path, name: str, version: str, *requires: str, extras: Sequence[str] = ()) -> None:
     metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
     lines = [
@@ -89,6 +90,7 @@ def install(folder: Path, name: str, version: str, *requires: str) -> None:
         f"Name: {name}",
         f"Version: {version}",
         *(f"Requires-Dist: {r}" for r in requires),
+        *(f"Provides-Extra: {extra}" for extra in extras),
     ]
     (metadata / "METADATA").write_text("\n".join(lines) + "\n")
 
@@ -112,6 +114,18 @@ def test_missing_distributions_and_requirements_of_other_platforms(
     assert row.found == "not-there is not installed; needed: >=2"
     [row] = doctor.check_requirements("not-there")
     assert (row.status, row.found) == ("failed", "not-there is not installed")
+
+
+def test_extras_that_are_there_and_that_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        tmp_path, "some-plugin", "1.0", "not-there>=2", "nor-this ; extra == 'far'", "click ; extra == 'near'",
+        "nor-that ; extra == 'dev'", extras=("near", "far", "dev"),
+    )  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path)
+    row = doctor.look_for_extras("some-plugin")
+    assert (row.status, row.found) == ("info", "installed: near; missing: far")
+    assert row.todo.endswith("pip install 'some-plugin[far]'")
+    assert doctor.look_for_extras("not-there").found == "unknown: not-there is not installed"
 
 
 def shadow(monkeypatch: pytest.MonkeyPatch, folder: Path, **modules: str) -> None:

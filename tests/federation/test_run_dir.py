@@ -24,6 +24,7 @@ from fedml_dapper.federation import (
     simulate,
 )
 from fedml_dapper.federation.roster import Roster
+from fedml_dapper.locks import RUN_LOCK_NAME
 from fedml_dapper.pruning import Device
 
 from .interruptions import FEW, run_until
@@ -118,11 +119,17 @@ def test_a_run_is_finished_with_its_last_global_model(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedml_dapper.run_lock import lock_folder
+from fedml_dapper.locks import lock_folder
 lock_folder(Path(sys.argv[1]))
 print("mine", flush=True)
 time.sleep(3600)  # until it is killed
 """
+
+
+def files(run_dir: Path) -> dict[Path, bytes]:
+    """All but who is at the run."""
+    paths = (path for path in run_dir.rglob("*") if path.is_file() and path.name != RUN_LOCK_NAME)
+    return {path: path.read_bytes() for path in paths}
 
 
 def test_another_process_s_run_is_left_alone_altogether(experiment: Experiment, tmp_path: Path) -> None:
@@ -130,15 +137,15 @@ def test_another_process_s_run_is_left_alone_altogether(experiment: Experiment, 
     simulate(experiment, run_dir=run_dir)
     scratch = run_dir / f"{SCRATCH_PREFIX}0"
     scratch.mkdir()  # as where the other process is writing a file
-    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    before = files(run_dir)
     with subprocess.Popen([sys.executable, "-c", HOLDER, run_dir], stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "mine\n"
             for how in ({"resume": True}, {"restart": True}, {}):
-                with pytest.raises(DataError, match=f"{run_dir}: another process is at this run"):
+                with pytest.raises(DataError, match=rf"{run_dir}: another .* at this run \(process {other.pid} on "):
                     open_run_dir(experiment, run_dir, **how)
-            assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+            assert files(run_dir) == before
             assert scratch.is_dir()
         finally:
             other.kill()  # or a failure above would wait for it
@@ -166,7 +173,7 @@ def test_a_run_without_its_ledger_is_begun_anew_only_when_told_to(experiment: Ex
         open_run_dir(experiment, run_dir, resume=True)
     assert list((run_dir / "checkpoints").iterdir())
     open_run_dir(experiment, run_dir, restart=True)
-    assert sorted(path.name for path in run_dir.iterdir()) == ["notes.txt", "settings.yaml"]
+    assert sorted(path.name for path in run_dir.iterdir()) == [RUN_LOCK_NAME, "notes.txt", "settings.yaml"]
     assert len(simulate(experiment, run_dir=run_dir, resume=True)[1]) == 2
 
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.locks import locked
 from fedml_dapper.operations import Certificate, Member, Membership, Sightings, read_certificate, read_membership
-from fedml_dapper.operations.folder_lock import folder_locked
 from fedml_dapper.operations.membership import MAX_BYTES, add_members, revoke_members
-from fedml_dapper.operations.sightings import read_sightings, sightings_file
+from fedml_dapper.operations.sightings import LOCK_NAME, read_sightings, sightings_file
 
 SCRIPT = Path(__file__).parents[2] / "run" / "make_certs.sh"
 
@@ -169,7 +169,7 @@ def test_a_server_waits_for_nobody_who_holds_the_folder(members: Path, certifica
     call("add", members, certificates / "silo-1.pem")
     sightings = Sightings(members)
     sightings.note("0" * 64)
-    with folder_locked(members.parent):
+    with locked(members.with_name(LOCK_NAME)):
         sightings.save(at_once=True)
     assert json.loads(call("list", members, "--json").stdout)[0]["seen"] is None
     sightings.save(at_once=True)

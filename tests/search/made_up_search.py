@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fedml_dapper.config import Settings
+from fedml_dapper.search.journal import SearchJournal
+from fedml_dapper.search.record import SearchPlan, SearchRecord, SeedResult, Trial
 from fedml_dapper.search.space import Params, Range
-from fedml_dapper.search.trials import SearchPlan, SearchRecord, SeedResult, Trial, propose
+from fedml_dapper.search.trials import propose
 
 SettingsFactory = Callable[..., Settings]
 
@@ -30,12 +33,20 @@ def made_up_trial(number: int, params: Params, accuracy: float, test_accuracy: f
 
 def made_up_search(plan: SearchPlan, count: int, score: Callable[[Params], float]) -> SearchRecord:
     """``count`` trials of which each was proposed after those before it."""
-    record = SearchRecord(plan=plan)
+    trials: list[Trial] = []
     for number in range(1, count + 1):
-        params = propose(plan, record.trials)
+        params = propose(plan, trials)
         assert params is not None
-        record = record.with_trial(made_up_trial(number, params, score(params)))
-    return record
+        trials.append(made_up_trial(number, params, score(params)))
+    return SearchRecord(plan=plan, trials=tuple(trials))
+
+
+def written_down(record: SearchRecord, folder: Path) -> None:
+    """Put ``record`` into ``folder``, as a search leaves it."""
+    journal = SearchJournal(folder)
+    for trial in record.trials:
+        journal.add(record.plan, trial)
+    journal.plan = record.plan
 
 
 def near_three_tenths(params: Params) -> float:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
-import fcntl
+import json
 import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from click.testing import CliRunner, Result
 
@@ -19,20 +21,12 @@ from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, build_experiment, read_ledger, simulate
 from fedml_dapper.methods import METHODS
 from fedml_dapper.search import trials as search_module
+from fedml_dapper.search.journal import JOURNAL_NAME, OLD_NAME, STUDY, read_search
+from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial
 from fedml_dapper.search.space import Range, search_space
-from fedml_dapper.search.trials import (
-    LOCK_NAME,
-    SEARCH_NAME,
-    START_POINTS,
-    SearchObserver,
-    SearchPlan,
-    SearchRecord,
-    plan_search,
-    propose,
-    run_search,
-)
+from fedml_dapper.search.trials import START_POINTS, SearchObserver, plan_search, propose, run_search
 
-from .made_up_search import made_up_plan, made_up_search, made_up_trial, near_three_tenths
+from .made_up_search import made_up_plan, made_up_search, made_up_trial, near_three_tenths, written_down
 
 SettingsFactory = Callable[..., Settings]
 QUICK = (
@@ -40,7 +34,7 @@ QUICK = (
     "comm_round=2", "validation_share=0.2", "checkpoint_every=1",
 )  # fmt: skip
 """A run of a second."""
-SECONDS = re.compile(r'"seconds": [0-9.e-]+')
+SECONDS = re.compile(r'"seconds":[0-9.e-]+')
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def plan(tiny_settings: SettingsFactory) -> Callable[..., SearchPlan]:
 @pytest.mark.nightly
 def test_score_is_the_ledgers_best_validation_accuracy(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     record = run_search(plan("comm_round=3"), tmp_path, trials=2)
-    assert SearchRecord.load(tmp_path) == record
+    assert read_search(tmp_path) == record
     for trial in record.trials:
         run, rounds = read_ledger(tmp_path / "trials" / f"{trial.number:03d}" / LEDGER_NAME)
         assert run.settings["dapper_args"]["params"]["dapperfl"].items() >= trial.params.items()
@@ -106,8 +100,8 @@ def test_what_is_tried_next_follows_from_the_record_alone(
 ) -> None:
     settings = tiny_settings()
     record = made_up_search(made_up_plan(settings, sampler=sampler), START_POINTS + 3, near_three_tenths)
-    record.save(tmp_path)
-    read = SearchRecord.load(tmp_path)
+    written_down(record, tmp_path)
+    read = read_search(tmp_path)
     assert propose(read.plan, read.trials) == propose(record.plan, record.trials)
     other_seed = made_up_plan(tiny_settings("random_seed=2"), sampler=sampler)
     assert propose(other_seed, record.trials) != propose(record.plan, record.trials)
@@ -126,7 +120,7 @@ def test_killed_search_goes_on_as_if_nothing_had_happened(plan: Callable[..., Se
     child.start()
     child.join(timeout=600)
     assert child.exitcode == -signal.SIGKILL
-    record = SearchRecord.load(broken)
+    record = read_search(broken)
     assert [trial.state for trial in record.trials] == ["finished", "running"]
     finished = (broken / "trials" / "001" / LEDGER_NAME).read_bytes()
 
@@ -168,15 +162,15 @@ def test_another_search_is_refused(
     difference: str,
 ) -> None:
     record = SearchRecord(plan=plan())
-    record.save(tmp_path)
+    written_down(record, tmp_path)
     with pytest.raises(ConfigError, match=f"^{tmp_path} holds another search: {difference}"):
         run_search(plan(*overrides, **changes), tmp_path, trials=1)
-    assert SearchRecord.load(tmp_path) == record
+    assert read_search(tmp_path) == record
 
 
 @pytest.mark.nightly
 def test_settings_of_the_machine_may_be_others(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
-    SearchRecord(plan=plan()).save(tmp_path)
+    written_down(SearchRecord(plan=plan()), tmp_path)
     elsewhere = plan("output_dir=elsewhere", "checkpoint_every=2")
     assert run_search(elsewhere, tmp_path, trials=1).plan == elsewhere
 
@@ -199,7 +193,7 @@ def test_score_is_the_mean_over_the_seeds(plan: Callable[..., SearchPlan], tmp_p
 
 def test_weak_trials_are_stopped_early_if_asked(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     strong = made_up_search(plan(prune=True), START_POINTS, lambda _: 100.0)
-    strong.save(tmp_path)
+    written_down(strong, tmp_path)
     record = run_search(strong.plan, tmp_path, START_POINTS + 1)
     weak = record.trials[-1]
     assert weak.state == "pruned"
@@ -216,11 +210,7 @@ def test_nothing_to_choose_by_is_an_error(plan: Callable[..., SearchPlan]) -> No
         plan("backend=MPI")
 
 
-def test_two_searches_do_not_share_a_folder(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
-    with (tmp_path / LOCK_NAME).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another process is searching"):
-            run_search(plan(), tmp_path, trials=1)
+def test_a_folder_that_takes_no_search_is_named(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write into"):
         run_search(plan(), tmp_path / "file" / "below", trials=1)
@@ -228,10 +218,85 @@ def test_two_searches_do_not_share_a_folder(plan: Callable[..., SearchPlan], tmp
 
 def test_record_of_something_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no search at"):
-        SearchRecord.load(tmp_path)
-    (tmp_path / SEARCH_NAME).write_text('{"record": "search"}')
+        read_search(tmp_path)
+    for content in ('{"op_code": 99}\n{}\n', "[]\n", "epsilon\nmu\n"):
+        (tmp_path / JOURNAL_NAME).write_text(content)
+        with pytest.raises(DataError, match="is not the journal of a search"):
+            read_search(tmp_path)
+    (tmp_path / JOURNAL_NAME).unlink()
+    (tmp_path / OLD_NAME).write_text('{"record": "search"}')
     with pytest.raises(DataError, match="is not the record of a search"):
-        SearchRecord.load(tmp_path)
+        read_search(tmp_path)
+
+
+@pytest.mark.long
+def test_several_processes_share_a_search(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
+    """The other is held in its first trial until this process has run the second, and is then killed."""
+    started, done = get_context("fork").Pipe()
+
+    class Held(SearchObserver):
+        def trial_started(self, record: SearchRecord, trial: Trial) -> None:
+            done.send(trial.number)
+            time.sleep(3600)  # until it is killed
+
+    shared = plan()
+    other = get_context("fork").Process(target=lambda: run_search(shared, tmp_path, 3, [Held()]))
+    other.start()
+    try:
+        assert started.recv() == 1
+        record = run_search(shared, tmp_path, trials=2)
+    finally:
+        other.kill()
+    other.join()
+    assert [trial.state for trial in record.trials] == ["running", "finished"]
+    counter = _Rounds()
+    record = run_search(shared, tmp_path, 2, [counter])
+    assert [trial.state for trial in record.trials] == ["finished", "finished"]
+    assert {number for number, _ in counter.rounds} == {1}
+    assert record.trials[0].params != record.trials[1].params
+
+
+def test_points_that_others_are_at_are_kept_off(tiny_settings: SettingsFactory) -> None:
+    record = made_up_search(made_up_plan(tiny_settings()), START_POINTS, near_three_tenths)
+    alone = propose(record.plan, record.trials)
+    assert alone is not None
+    theirs = Trial(number=START_POINTS + 1, params=alone)
+    beside = propose(record.plan, [*record.trials, theirs])
+    assert beside is not None
+    assert beside["eps"] != pytest.approx(alone["eps"], rel=1e-3) or beside["gamma"] != pytest.approx(alone["gamma"])
+
+
+def test_optuna_s_own_tools_read_the_journal(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    record = made_up_search(made_up_plan(tiny_settings()), 3, near_three_tenths)
+    written_down(record, tmp_path)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / JOURNAL_NAME)))
+    study = optuna.load_study(study_name=STUDY, storage=storage)
+    assert study.best_params == record.ranking[0].params
+    assert study.best_value == record.ranking[0].validation_accuracy
+    assert list(study.trials[0].intermediate_values.values()) == list(record.trials[0].curve)
+
+
+def test_a_line_that_a_killed_process_tore_is_dropped(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
+    record = made_up_search(made_up_plan(tiny_settings()), 3, near_three_tenths)
+    written_down(record, tmp_path)
+    with (tmp_path / JOURNAL_NAME).open("a") as journal:
+        journal.write('{"op_code":4,"worker')
+    assert read_search(tmp_path) == record
+    written_down(record, tmp_path)
+    assert len(read_search(tmp_path).trials) == 6
+
+
+def test_what_an_earlier_version_left_is_gone_on_with(plan: Callable[..., SearchPlan], tmp_path: Path) -> None:
+    record = made_up_search(plan(), 3, near_three_tenths)
+    old = {"record": "search", "version": "0.2.0", **record.model_dump(mode="json")}
+    (tmp_path / OLD_NAME).write_text(json.dumps(old))
+    assert read_search(tmp_path) == record
+    assert run_search(record.plan, tmp_path, trials=3) == record
+    more = run_search(record.plan, tmp_path, trials=4)
+    assert more.trials[:3] == record.trials
+    assert more.trials[3].params == propose(record.plan, record.trials)
+    with pytest.raises(ConfigError, match="holds another search"):
+        run_search(plan("epochs=2"), tmp_path, trials=3)
 
 
 def test_whole_numbers_run_out(tiny_settings: SettingsFactory) -> None:
@@ -279,12 +344,12 @@ def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings:
 
     assert result.exit_code == 0, result.output
     assert "trial 2/2" in result.stderr
-    record = SearchRecord.load(folder)
+    record = read_search(folder)
     best = record.ranking[0]
     assert f"Trial {best.number} on test images" in result.stdout
     assert f"{best.test_accuracy:.1f} %" in result.stdout
     names = {file.name for file in folder.iterdir()}
-    assert names >= {SEARCH_NAME, "best.yaml", "history.png", "history.pdf", "parameters.png", "parameters.pdf"}
+    assert names >= {JOURNAL_NAME, "best.yaml", "history.png", "history.pdf", "parameters.png", "parameters.pdf"}
     settings = load_settings([experiment, folder / "best.yaml"])
     assert settings.dapper_args.params["dapperfl"].items() >= best.params.items()
 
@@ -297,7 +362,7 @@ def test_command_searches_goes_on_and_draws_again(tmp_path: Path, tiny_settings:
         assert (folder / "history.png").exists()
         (folder / "history.png").unlink()
     assert not (folder / "trials").exists()
-    assert SearchRecord.load(folder) == record
+    assert read_search(folder) == record
 
 
 @pytest.mark.parametrize(
@@ -333,7 +398,7 @@ def test_interrupted_command_says_how_to_go_on(
     result = call("search", "-c", experiment, "--params", "eps", "--output", tmp_path / "search")
     assert result.exit_code == 130
     assert "The same command goes on" in result.stdout
-    assert [trial.state for trial in SearchRecord.load(tmp_path / "search").trials] == ["running"]
+    assert [trial.state for trial in read_search(tmp_path / "search").trials] == ["running"]
 
 
 class _Rounds(SearchObserver):
@@ -343,8 +408,8 @@ class _Rounds(SearchObserver):
         self.rounds: list[tuple[int, int]] = []
         self._trial = 0
 
-    def trial_started(self, record: SearchRecord) -> None:
-        self._trial = record.trials[-1].number
+    def trial_started(self, record: SearchRecord, trial: Trial) -> None:
+        self._trial = trial.number
 
     def round_finished(self, record: RoundRecord) -> None:
         self.rounds.append((self._trial, record.round))
@@ -363,4 +428,4 @@ class _KillIn(_Rounds):
 
 
 def _without_seconds(folder: Path) -> str:
-    return SECONDS.sub("", (folder / SEARCH_NAME).read_text())
+    return SECONDS.sub("", read_search(folder).model_dump_json())

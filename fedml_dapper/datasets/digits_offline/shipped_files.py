@@ -13,6 +13,8 @@ PHOTOGRAPHS = ("datasets/images/china.jpg", "datasets/images/flower.jpg")
 """scikit-learn's sample photographs."""
 FONTS = "mpl-data/fonts/ttf"
 """matplotlib's folder of typefaces."""
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+"""Names by which pip knows packages, where these differ."""
 
 
 def shipped(package: str, name: str) -> Path:
@@ -21,10 +23,12 @@ def shipped(package: str, name: str) -> Path:
     Raises:
         DataError: It does not exist.
     """
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         if (path := Path(folder, name)).exists():
             return path
-    raise DataError(
-        f"digits_offline is drawn from {name} of {package}, which is not there; run/setup.sh installs what has it"
-    )
+    install = _DISTRIBUTIONS.get(package, package)
+    raise DataError(f"digits_offline is drawn from {name} of {package}, which is not there; pip install {install}")

@@ -95,6 +95,16 @@ def _remove_source_lines(program: ExportedProgram) -> None:
                 node.meta.pop("stack_trace", None)
 
 
+def runtime_of(module: Callable[..., Tensor]) -> Runtime:
+    """Return a runtime that calls ``module`` with an input's tensors, in order."""
+
+    @torch.no_grad()
+    def run(inputs: Inputs) -> Tensor:
+        return module(*tensors_of(inputs))
+
+    return run
+
+
 class Format(ABC):
     """A file format for models."""
 

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,11 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
+from fedml_dapper.extras import need
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
 
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
+_EXTRA = "fedml-dapper[export]"
 
 
 @contextmanager
@@ -43,9 +43,7 @@ class Onnx(Format):
     file_name = "model.onnx"
 
     def check_installed(self) -> None:
-        missing = [package for package in _NEEDED if find_spec(package) is None]
-        if missing:
-            raise ConfigError(f"--format onnx needs {', '.join(missing)}; pip install 'fedml-dapper[export]'")
+        need("--format onnx", "onnx", "onnxscript", "onnxruntime", install=_EXTRA)
 
     def write(self, product: Product, path: Path) -> None:
         program = product.program
@@ -70,10 +68,9 @@ class Onnx(Format):
         _strip(path)
 
     def read(self, path: Path) -> Runtime:
-        try:
-            import onnxruntime  # noqa: PLC0415  # an extra
-        except ImportError as error:
-            raise ConfigError(f"{path} needs onnxruntime ({error}); pip install 'fedml-dapper[export]'") from error
+        need(str(path), "onnxruntime", install=_EXTRA)
+        import onnxruntime  # noqa: PLC0415  # an extra
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedml_dapper.errors import DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime
-from fedml_dapper.inputs import Inputs, tensors_of
+from fedml_dapper.export.formats.contract import Format, Product, Runtime, runtime_of
 from fedml_dapper.models.running import first_line
 
 
@@ -27,10 +25,4 @@ class TorchExport(Format):
             module = torch.export.load(path).module()
         except Exception as error:  # whatever damage makes it raise
             raise DataError(f"{path} is no program of torch.export: {first_line(error)}") from error
-
-        @torch.no_grad()
-        def run(inputs: Inputs) -> Tensor:
-            outputs: Tensor = module(*tensors_of(inputs))
-            return outputs
-
-        return run
+        return runtime_of(module)

@@ -6,11 +6,10 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime
-from fedml_dapper.inputs import Inputs, tensors_of
+from fedml_dapper.export.formats.contract import Format, Product, Runtime, runtime_of
+from fedml_dapper.inputs import tensors_of
 from fedml_dapper.models.running import first_line
 
 _WRITTEN_ANYWAY = ("version", "byteorder", ".data/serialization_id", ".data/version")
@@ -42,13 +41,7 @@ class TorchScript(Format):
                 module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]  # torch ships it untyped
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{path} is no TorchScript file: {first_line(error)}") from error
-
-        @torch.no_grad()
-        def run(inputs: Inputs) -> Tensor:
-            outputs: Tensor = module(*tensors_of(inputs))
-            return outputs
-
-        return run
+        return runtime_of(module)
 
 
 def _strip(path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from fedml_dapper.credentials import ADMIN, CredentialFiles
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, printable
 from fedml_dapper.operations import (
     AuditLog,
     Certificate,
@@ -22,7 +22,6 @@ from fedml_dapper.operations import (
     MembershipFile,
     Sightings,
     certificate_of,
-    printable,
 )
 from fedml_dapper.platform.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
 from fedml_dapper.platform.secure_grpc.link import Link

@@ -20,8 +20,8 @@ from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.credentials import ADMIN, CredentialFiles, Credentials
-from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
-from fedml_dapper.operations import Allowance, AuditLog, printable
+from fedml_dapper.errors import ConfigError, DapperError, ProtocolError, printable
+from fedml_dapper.operations import Allowance, AuditLog
 from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
 from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError

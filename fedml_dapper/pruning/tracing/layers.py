@@ -71,19 +71,8 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, dilation: object = 1, groups: int = 1,
     ) -> None:  # fmt: skip
-        follower = self._follower
-        dim = input.dim() - weight.dim() + 1
-        follower.count(weight, out.numel() // weight.shape[0])
-        ids = follower.along(input, dim, "a convolution works along another axis")
-        if groups == 1:
-            follower.bind(weight, 1, ids)
-            rows = follower.produce(weight, 0)
-        else:
-            rows = self._grouped(ids, weight, groups, weight.shape[0] // groups)
-            follower.bind(weight, 0, rows)
-        if bias is not None:
-            follower.bind(bias, 0, rows)
-        follower.mark(out, dim, rows)
+        self._follower.count(weight, out.numel() // weight.shape[0])
+        self._filters(out, input, weight, bias, groups, of_inputs=1, of_outputs=0)
 
     def _standardised(
         self, out: Tensor, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, *_: object
@@ -95,16 +84,26 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, output_padding: object = 0, groups: int = 1, dilation: object = 1,
     ) -> None:  # fmt: skip
+        self._follower.count(weight, input.numel() // weight.shape[0])
+        self._filters(out, input, weight, bias, groups, of_inputs=0, of_outputs=1)
+
+    def _filters(
+        self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int, of_inputs: int,
+        of_outputs: int,
+    ) -> None:  # fmt: skip
+        """Follow a convolution whose ``weight`` has the channels of inputs and outputs along these axes.
+
+        Where it is grouped, the first axis of ``weight`` has all groups' channels, and the second those of one.
+        """
         follower = self._follower
         dim = input.dim() - weight.dim() + 1
-        follower.count(weight, input.numel() // weight.shape[0])
         ids = follower.along(input, dim, "a convolution works along another axis")
         if groups == 1:
-            follower.bind(weight, 0, ids)
-            rows = follower.produce(weight, 1)
+            follower.bind(weight, of_inputs, ids)
+            rows = follower.produce(weight, of_outputs)
         else:
-            rows = self._grouped(ids, weight, groups, weight.shape[1])
-            follower.bind(weight, 0, ids)
+            rows = self._grouped(ids, weight, groups, out.shape[dim] // groups)
+            follower.bind(weight, 0, rows if of_outputs == 0 else ids)
         if bias is not None:
             follower.bind(bias, 0, rows)
         follower.mark(out, dim, rows)

@@ -34,7 +34,7 @@ from .experiment_file import experiment_file
 from .impostor import Impostor, garbage
 from .raw_silo import DELIVER, FETCH, OWN_CONNECTION, TRY_DOWN, TRY_UP, RawSilo
 from .replay import differences_to_replay
-from .seeds import run_seeds
+from .seeds import rounds_option, run_seeds, seeds_option
 
 NUM_SILOS, NUM_IMPAIRED = 6, 2
 """How many silos there are, and how many of them are impaired at a time."""
@@ -289,8 +289,8 @@ def problems(report: Report, rounds: int) -> list[str]:
 
 
 @click.command()
-@click.option("--seed", "seeds", multiple=True, type=int, default=[1], show_default=True, help="Several are allowed.")
-@click.option("--rounds", default=20, show_default=True)
+@seeds_option
+@rounds_option
 @click.option("--buffer-size", type=int, help="Rounds close with so many uploads, and one silo is ten times slower.")
 @json_option
 def main(seeds: tuple[int, ...], rounds: int, buffer_size: int | None, as_json: bool) -> None:

@@ -28,7 +28,7 @@ from ..processes import ROOT, Silos, free_port
 from .conftest import make_certificates
 from .experiment_file import experiment_file
 from .replay import differences_to_replay
-from .seeds import run_seeds
+from .seeds import rounds_option, run_seeds, seeds_option
 
 NUM_SILOS, THRESHOLD = 5, 3
 SECONDS = 900.0
@@ -287,8 +287,8 @@ def _wrong_with(record: RoundRecord, report: Report) -> str:
 
 
 @click.command()
-@click.option("--seed", "seeds", multiple=True, type=int, default=[1], show_default=True, help="Several are allowed.")
-@click.option("--rounds", default=20, show_default=True)
+@seeds_option
+@rounds_option
 @json_option
 def main(seeds: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """A run of ROUNDS rounds per seed; exit code 1 where one does not hold, and then its folder is kept."""

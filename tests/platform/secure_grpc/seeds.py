@@ -13,6 +13,11 @@ import torch
 
 from benchmarks.output import Figure, Findings
 
+seeds_option = click.option(
+    "--seed", "seeds", multiple=True, type=int, default=[1], show_default=True, help="Several are allowed."
+)
+rounds_option = click.option("--rounds", default=20, show_default=True)
+
 
 def run_seeds(
     name: str, seeds: Sequence[int], run: Callable[[Path, int], tuple[Mapping[str, Figure], list[str]]], as_json: bool
