@@ -22,6 +22,7 @@ from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
 from fedml_dapper.config.yaml_text import MAX_DEPTH, MAX_LETTERS, parse_yaml
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.regular_file import in_place_of_file
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,31 @@ def load_with_notes(
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
     for file in found:
         merged = merge(merged, read_yaml(file))
-    if isinstance(overrides, Mapping):
-        for key, value in overrides.items():
-            _put(merged, key, value, shown=key)
-    else:
-        for override in overrides:
-            parse_override(merged, override)
+    misplaced = _laid_over(merged, overrides)
     words = in_our_words(merged)
     search = _Search([file.parent for file in found])
     judged = Judged(Settings, _with_found_sources(words.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
-    mistakes = [*words.mistakes, *judged.mistakes, *search.mistakes]
+    mistakes = [*misplaced, *words.mistakes, *judged.mistakes, *search.mistakes]
+    if len(mistakes) == len(misplaced) == 1:
+        raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
         raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found)))
     return Loaded(settings, tuple(words.notes), merged)
+
+
+def _laid_over(merged: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
+    """Put ``overrides`` into ``merged``; those that find no place there, a line each."""
+    mistakes = []
+    for override in overrides:
+        try:
+            if isinstance(overrides, Mapping):
+                _put(merged, override, overrides[override], shown=override)
+            else:
+                parse_override(merged, override)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    return mistakes
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:
@@ -91,6 +103,10 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
+    if found := in_place_of_file(file):
+        raise ConfigError(
+            f"no config file at {file.absolute()}: that is {found}; write the settings to a plain file, and give that"
+        )
     if not file.is_file():
         raise ConfigError(
             f"no config file at {file.absolute()}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
@@ -156,7 +172,7 @@ class _Search:
         found = self.find_if_there(path, kind)
         if found is None:
             places = ", ".join(str(candidate.parent.absolute()) for candidate in self._candidates(path))
-            self.mistakes.append(f"{key}: no {kind} {path}; looked in {places}{hint}")
+            self.mistakes.append(f"{key}: no {kind} {path}{self._instead(path, kind)}; looked in {places}{hint}")
         return found or path
 
     def find_if_there(self, path: Path, kind: Literal["file", "folder"] = "file") -> Path | None:
@@ -164,6 +180,11 @@ class _Search:
             if candidate.is_file() if kind == "file" else candidate.is_dir():
                 return candidate.resolve()
         return None
+
+    def _instead(self, path: Path, kind: Literal["file", "folder"]) -> str:
+        """What is there in place of a file, in brackets."""
+        found = filter(None, map(in_place_of_file, self._candidates(path) if kind == "file" else ()))
+        return next((f" (there is {each} of that name)" for each in found), "")
 
     def _candidates(self, path: Path) -> list[Path]:
         return list(dict.fromkeys((path, *(folder / path for folder in self._folders))))
