@@ -20,6 +20,8 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
 from fedml_dapper.models.admission import check_network, copied, way_out
 from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.backward import check_backward, ready_for_backward
+from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called, misfit
 from fedml_dapper.models.running import first_line, running
 
@@ -151,21 +153,25 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
     returns anything but a tensor with a row an input, and where it has no linear layer of that name.
     """
     label = label or f"the network {type(module).__name__}"
+    ready_for_backward()
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
         _run(module.eval(), example, label)  # which draws their tensors, so not below
     check_network(module, label)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), uncompiled(module):
         torch.manual_seed(0)
         inputs = _inputs_like(example)
         probe = _probe(module, label)
         trained, _ = _run(_probe(module, label).train(), inputs, label)
         outputs, calls = _run(probe.eval(), inputs, label)
+        if next(module.parameters(), None) is None:
+            raise ConfigError(f"{label} has no parameters, so that there is nothing to train")
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
         with torch.random.fork_rng(devices=[]):
             _run(probe, rows(inputs, slice(1)), label)  # the last batch may hold one
         name = _found(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
+        check_backward(module, inputs, label)
     return AdoptedBackbone(module, calls, name, tail)
 
 
@@ -234,8 +240,8 @@ def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | No
 
 
 def _leaves(outputs: Tensor) -> set[int]:
-    """Parameters, by id, that ``outputs`` depend on. The graph is walked, not run: torch's engine, once at work in a
-    process that knows of another device than the CPU, lets no fork of it train."""
+    """Parameters, by id, that ``outputs`` depend on. The graph is walked, not run: torch's engine, once at work where
+    there is a GPU, lets no fork of the process train."""
     found = set[int]()
     seen = set[Node]()
     waiting = [outputs.grad_fn]

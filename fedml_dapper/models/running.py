@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from torch import nn
 from fedml_dapper.inputs import Inputs, tensors_of
 
 _SEED = 17
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
@@ -34,11 +36,17 @@ def undisturbed(example: Inputs) -> Iterator[None]:
 
 
 @contextmanager
-def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keep the names of the layers that run on ``stack``, the innermost last; where one fails, it stays there."""
+def running(model: nn.Module, stack: list[str]) -> Iterator[set[str]]:
+    """Keep the names of the layers that run on ``stack``, the innermost last; where one fails, it stays there. The
+    block is given the names of all that have run."""
+    ran = set[str]()
 
     def enter(name: str) -> Callable[..., None]:
-        return lambda *_: stack.append(name)
+        def hook(*_: object) -> None:
+            stack.append(name)
+            ran.add(name)
+
+        return hook
 
     def leave(*_: object) -> None:
         stack.pop()
@@ -47,13 +55,18 @@ def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
     for name, layer in model.named_modules():
         hooks += [layer.register_forward_pre_hook(enter(name)), layer.register_forward_hook(leave)]
     try:
-        yield
+        yield ran
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def first_line(error: Exception) -> str:
-    """What an exception is and says, in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def first_line(error: BaseException) -> str:
+    """What an exception is and says, in one line, without a terminal's colours."""
+    lines = _COLOURS.sub("", str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}{nesting(lines[0])}" if lines else type(error).__name__
+
+
+def nesting(words: str) -> str:
+    """Where ``words`` are of nested tensors, of which hardly any operation knows, how there come to be none."""
+    return " (make nn.TransformerEncoder with enable_nested_tensor=False)" if "nested" in words.lower() else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
@@ -89,9 +90,10 @@ class TensorSpec:
     dtype: torch.dtype
     trainable: bool
     """Whether it is a parameter; of one with several names, the first."""
-    macs_per_element: int
+    macs_per_element: int | Fraction
     """Multiply-accumulates per entry and example: positions for the weights of convolutions and linear layers,
-    2 x positions for those of norms, 0 for the rest."""
+    2 x positions for those of norms, 0 for the rest. Broken where parts of a tensor see other numbers of positions, as
+    queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:

@@ -8,6 +8,6 @@ values, whatever is concatenated, flattened or permuted. What is not known here 
 are never cut. ``graph`` makes groups of the rest, ``trace`` tries them out.
 """
 
-from fedml_dapper.pruning.tracing.trace import trace_layout
+from fedml_dapper.pruning.tracing.trace import IDLE, trace_layout
 
-__all__ = ["trace_layout"]
+__all__ = ["IDLE", "trace_layout"]
