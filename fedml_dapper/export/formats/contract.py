@@ -19,8 +19,16 @@ from fedml_dapper.export.deployed import Deployed, InPositions
 from fedml_dapper.federation.model_file import ModelOrigin
 from fedml_dapper.inputs import Inputs, mapped, repeated, tensors_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.backward import count_devices
 from fedml_dapper.models.running import first_line
 
+TAKES_ONE_SIZE = (
+    "takes the number of inputs for one that never changes, so that no format can hold it for others: in its forward,"
+    " write x.shape[0] for len(x) and int(x.shape[0]), and views with -1 or x.shape[0] in front"
+)
+"""What to say of a network whose graph is one of so many inputs alone."""
+_FIXED = "to be a constant"
+"""So torch says it."""
 Runtime = Callable[[Inputs], Tensor]
 """A model out of a file: inputs (N, ...) on the CPU to its outputs (N, ...)."""
 
@@ -62,23 +70,19 @@ class Product:
     @cached_property
     def program(self) -> ExportedProgram:
         """Its graph, for batches of any size; raises :class:`ConfigError` where ``torch.export`` cannot follow it."""
-        _let_autograd_count_devices()
+        count_devices()
         try:
             given = tensors_of(self.example)
             program = torch.export.export(self.callable, given, dynamic_shapes=self.sizes(Dim("N", min=1)))
         except Exception as error:  # whatever the user's network makes it raise
+            if _FIXED in str(error):
+                raise ConfigError(f"--format: {self.label} {TAKES_ONE_SIZE}") from error
             raise ConfigError(
                 f"--format: torch.export, which onnx and torch-export go by, cannot follow {self.label}:"
                 f" {first_line(error)}; try --format torchscript"
             ) from error
         _forget_where_it_was_written(program)
         return program
-
-
-def _let_autograd_count_devices() -> None:
-    """Torch's engine counts the devices that are there at its first backward pass. After ``torch.export`` there is one
-    more, for which it would start threads, and then no fork of this process could train."""
-    torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
 
 def _forget_where_it_was_written(program: ExportedProgram) -> None:
