@@ -1,7 +1,7 @@
-"""DapperFL and its relatives on FedML: every client trains a physically slim model of its own.
+"""DapperFL, FDSE, FedCMD and the methods they compare with, on FedML, with physically slim models for weak devices.
 
-``fedml_dapper.run("quickstart.yaml")`` trains, :class:`fedml_dapper.Run` is what came of it, and
-``fedml_dapper.load_model("global_model.safetensors")`` is the network alone.
+``fedml_dapper.run("quickstart.yaml")`` trains a federation, :class:`fedml_dapper.Run` reads a run's results, and
+``fedml_dapper.load_model("global_model.safetensors")`` loads a trained network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Run", "__version__", "load_model", "run"]
 
 
 def __getattr__(name: str) -> object:
-    """The front door, loaded when it is used: torch takes seconds."""
+    # Loaded when it is used, since importing torch takes seconds.
     if name in ("Run", "load_model", "run"):
         from fedml_dapper import runs  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``fedml-dapper``: gathers the commands, each in a module of its own that is loaded when it is asked for."""
+"""The command line ``fedml-dapper``, whose commands are modules of their own that are loaded when they are called."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ SUMMARIES = {
     "status": "Show how a running server is.",
     "steer": "Ask a running server to pause, resume, evict, lift or end.",
 }
-"""The commands, each in ``commands/NAME.py``, and what the overview says of them without loading any."""
-
+"""Commands, each in ``commands/NAME.py``, with their lines in the overview, which needs to load none of them."""
 
 FIRST_STEPS = """\
 fedml-dapper run -c quickstart.yaml    train ten devices of unequal strength
@@ -42,11 +41,11 @@ fedml-dapper compare RUN RUN           what runs reached, and what it cost
 fedml-dapper export RUN --level 4      the model of a device as a file
 
 fedml-dapper --help has all commands; COMMAND --help says what each takes."""
-"""What one needs to begin with."""
+"""Text of ``fedml-dapper`` without a command."""
 
 
 class _PoliteGroup(click.Group):
-    """Turns our own errors into one line on stderr and exit code 2, interruptions into one and 130."""
+    """Ends at one of our own errors by one line on stderr and exit code 2, at an interruption by one and 130."""
 
     def invoke(self, ctx: click.Context) -> object:
         with complaining("fedml-dapper"), ending_in_order("fedml-dapper"):

@@ -1,7 +1,7 @@
-"""Who a process is across networks: its certificate, its key, and the token that a federation may share.
+"""Credentials of a process for gRPC: its certificate, its key, and the token that a federation may share.
 
-Everything is tried out before a run starts, by a TLS handshake of the process with itself in memory: what a peer would
-refuse later, expired, of another authority, of another name, is said here with the file to mend.
+They are tried out before a run starts, by a TLS handshake of the process with itself in memory. So a certificate that a
+peer would refuse later (expired, of another authority or name) is reported at once, with the file to mend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
 ADMIN = "admin"
-"""The common name of an operator's certificate."""
+"""Common name of an operator's certificate."""
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKENS = 10
 MAX_BYTES = 1 << 20
@@ -32,61 +32,65 @@ _HELP = "`bash run/make_certs.sh FOLDER NUM_SILOS HOST` makes them for a trial, 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What one process shows its peers, and what it checks theirs against (PEM)."""
+    """Certificate and key (PEM) that a process shows its peers, and the authority by which it checks theirs."""
 
     name: str
     authority: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     key: bytes = field(repr=False)
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    """What a server takes from its callers, each of them; none where no token is asked for."""
+    """Tokens of which a server accepts any from its callers; empty where it asks for none."""
 
     @property
     def token(self) -> str | None:
-        """What this process shows: the first one."""
+        """Token that this process sends: the first one."""
         return self.tokens[0] if self.tokens else None
 
     @property
     def authority_digest(self) -> str:
-        """By which one content of ca.pem is told from another."""
+        """SHA-256 of ca.pem, in hexadecimal digits."""
         return hashlib.sha256(self.authority).hexdigest()
 
 
 class CredentialFiles:
-    """The credentials of the process of this rank, which are read again once their files have changed.
+    """Credentials of the process of this rank, read again when their files change. Safe to use from any thread.
 
-    Raises :class:`ConfigError` as :func:`read_credentials` does. Safe to use from any thread.
+    Raises:
+        ConfigError: See :func:`read_credentials`.
     """
 
     def __init__(self, config: SecureGrpcConfig, rank: int) -> None:
         self._config = config
         self._rank = rank
         self._lock = threading.Lock()
-        self._signature = self._sign()
+        self._stamps = self._read_stamps()
         self.current = read_credentials(config, rank)
 
     def renew(self) -> bool:
-        """Look at the files; True where there is something new in them. Where they are of no use now, perhaps because
-        some are replaced already and some not yet, what was read before still counts, and the log says so once."""
+        """Read the files if they have changed; return whether the credentials are new.
+
+        Where they are unusable, perhaps because only some of them are replaced yet, those that were read before still
+        count, which is logged once.
+        """
         with self._lock:
-            signature = self._sign()
-            if signature == self._signature:
+            stamps = self._read_stamps()
+            if stamps == self._stamps:
                 return False
             try:
                 found = read_credentials(self._config, self._rank)
             except ConfigError as error:
                 LOGGER.warning("new credentials are of no use, the ones before still count: %s", error)
                 found = self.current
-            if self._sign() != signature:  # somebody is still writing
+            if self._read_stamps() != stamps:  # somebody is still writing
                 return False
-            self._signature = signature
+            self._stamps = stamps
             if found == self.current:
                 return False
             LOGGER.info("the credentials of %s have been read again", found.name)
             self.current = found
             return True
 
-    def _sign(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _read_stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
         config = self._config
         name = self._config.name_of(self._rank)
         files = [config.certificates / file for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
@@ -94,7 +98,7 @@ class CredentialFiles:
 
 
 def stamp(file: Path) -> tuple[int, int, int] | None:
-    """By which it shows that a file has changed; None where there is none."""
+    """Return time, size and inode of a file, which differ when it was changed; None where there is none."""
     try:
         found = file.stat()
     except OSError:
@@ -103,10 +107,10 @@ def stamp(file: Path) -> tuple[int, int, int] | None:
 
 
 def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
-    """The credentials of the process of this rank, tried out.
+    """Read the credentials of the process of this rank, and try them out.
 
-    Raises :class:`ConfigError` for a file that is missing, unreadable or would be refused by a peer, and for a token
-    that is missing or weak.
+    Raises:
+        ConfigError: A file is missing, unreadable or would be refused by a peer, or a token is missing or weak.
     """
     edge = config.edge(rank)
     if rank == 0:
@@ -117,7 +121,11 @@ def read_credentials(config: SecureGrpcConfig, rank: int) -> Credentials:
 
 
 def read_admin_credentials(config: SecureGrpcConfig) -> Credentials:
-    """An operator's, likewise."""
+    """Read the credentials of an operator, and try them out.
+
+    Raises:
+        ConfigError: See :func:`read_credentials`.
+    """
     return _read_as(config, ADMIN, (None,))
 
 
@@ -170,9 +178,9 @@ def _is_strong(token: str) -> bool:
 
 
 def _handshake_with_itself(authority: Path, certificate: Path, key: Path, host: str | None) -> list[str]:
-    """Common names that a peer would read in the certificate, shown as a server's for ``host``, or as a client's.
+    """Return the common names that a peer reads in the certificate of a server at ``host``, or of a client if None.
 
-    Raises ``ssl.SSLError`` or ``ValueError`` where the peer would refuse.
+    Raises ``ssl.SSLError`` or ``ValueError`` where the peer would refuse it.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

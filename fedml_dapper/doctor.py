@@ -1,4 +1,4 @@
-"""``python -m fedml_dapper.doctor``: see :mod:`fedml_dapper.commands.doctor`."""
+"""Entry point of ``python -m fedml_dapper.doctor``; see :mod:`fedml_dapper.commands.doctor`."""
 
 from fedml_dapper.commands.doctor import doctor
 

@@ -1,4 +1,4 @@
-"""Files that are on the disk whole or not at all, whatever stops the process or the machine."""
+"""Atomic writing of files: they are on the disk whole or not at all, whatever stops the process or the machine."""
 
 from __future__ import annotations
 
@@ -17,26 +17,31 @@ SCRATCH_PREFIX = ".unfinished-"
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Where to write the file that becomes ``path``, in place of an older one, when the block ends.
+    """Provide a path to write to, whose file replaces ``path`` when the block ends.
 
-    It is written in a :func:`scratch_folder` beside ``path``, so that several may write the same file at once, of which
-    the last to end stays. Who may read the file is the umask's to say, whatever wrote it. Raises :class:`DataError`
-    where the disk does not take the file.
+    It is in a :func:`scratch_folder` beside ``path``, so that several may write the same file at once; the last to end
+    stays. The file's permissions follow the umask, whatever wrote it.
+
+    Raises:
+        DataError: The disk does not take the file.
     """
     with explained(path), scratch_folder(path.parent) as scratch:
         yield scratch / path.name
         (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
-        _flush(scratch / path.name)
+        _flush(scratch / path.name)  # the content before the name, or a crash could leave an empty file under it
         (scratch / path.name).replace(path)
         _flush(path.parent)
 
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in ``parent`` for what is being written, no other writer's, which goes again with the block.
+    """Provide a new folder in ``parent`` for unfinished files, which is removed at the end of the block.
 
     It is locked by this process while the block lasts. A killed process leaves it behind, without the lock; the next
-    block for ``parent`` removes it. Raises ``OSError`` where ``parent`` takes no folder.
+    block for ``parent`` removes it.
+
+    Raises:
+        OSError: No folder can be made in ``parent``.
     """
     _remove_leftovers(parent)
     scratch, lock = _locked_folder(parent)
@@ -48,20 +53,20 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """A new scratch folder, and this process's open descriptor that locks it, where the file system knows locks."""
+    """Make a scratch folder and lock it, where the file system has locks; return it and the descriptor of the lock."""
     while True:
         scratch = parent / f"{SCRATCH_PREFIX}{uuid4().hex}"
         scratch.mkdir(parents=True)
         try:
             lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # it looked like a leftover in the moment before its lock
+        except FileNotFoundError:  # another process took it for a leftover before it was locked
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             continue
-        except OSError:  # no locks here, so that nobody takes it for a leftover either
+        except OSError:  # the file system has no locks, so nobody takes it for a leftover either
             return scratch, lock
         if scratch.exists():
             return scratch, lock
@@ -69,16 +74,16 @@ def _locked_folder(parent: Path) -> tuple[Path, int]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove scratch folders whose writers live no longer: those that can be locked."""
+    """Remove scratch folders of processes that have ended: those that can be locked."""
     for scratch in parent.glob(f"{SCRATCH_PREFIX}*"):
         try:
             lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:  # gone by now, or somebody else's
+        except OSError:  # removed meanwhile, or another user's
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(scratch, ignore_errors=True)
-        except OSError:  # at work, or nobody can tell
+        except OSError:  # still being written, or the file system has no locks
             continue
         finally:
             os.close(lock)
@@ -86,7 +91,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """An ``OSError`` of writing ``path`` as a :class:`DataError` that says what to do."""
+    """Turn an ``OSError`` of writing ``path`` into a :class:`DataError` that says what to do."""
     try:
         yield
     except OSError as error:

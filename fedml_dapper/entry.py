@@ -1,4 +1,4 @@
-"""The installed ``fedml-dapper``."""
+"""Entry point of the installed command ``fedml-dapper``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedml_dapper.interruption import ending_in_order
 def main() -> None:
     """Load the command line and run it."""
     with ending_in_order("fedml-dapper"):
-        from fedml_dapper.cli import main as command  # noqa: PLC0415  # slow: within reach of Ctrl-C
+        from fedml_dapper.cli import main as command  # noqa: PLC0415  # slow, so it is imported where Ctrl-C is handled
 
         command(prog_name="fedml-dapper")
 

@@ -6,17 +6,17 @@ import re
 
 _LONGEST_WORD = 400
 _SHOWN = 100
-"""Longer words are shown up to so many letters: a value that was quoted may be anything."""
+"""Letters that are shown of words above ``_LONGEST_WORD``, as errors may quote values of any length."""
 
 
 def complaint(program: str, text: str) -> str:
-    """The one line by which ``program`` ends."""
+    """Return the error message by which ``program`` ends, on one line."""
     shown = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: f"{word[0][:_SHOWN]}...", text)
     return f"{program}: {on_one_line(shown)}"
 
 
 def on_one_line(text: str) -> str:
-    """A stranger's words, with escapes such as ``\\n`` for what breaks lines or steers a terminal."""
+    """Return ``text`` with escapes such as ``\\n`` for letters that break lines or control a terminal."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )

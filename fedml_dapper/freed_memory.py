@@ -1,7 +1,7 @@
-"""Memory that a training step frees stays with the process while training goes on.
+"""Control of glibc's allocator, to keep memory that a training step frees for the next step.
 
-Each step frees its activations, and the next one asks for as much again. The C library gives large blocks back to the
-system at once, which then hands out zeroed pages, one fault after another: a sixth of a small step's processor time.
+Each step frees its activations, and the next one allocates as much again. By default glibc returns large blocks to the
+system at once, and gets zeroed pages back by page faults: these take a sixth of a small step's processor time.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from functools import cache
 
 LARGEST_KEPT_BYTES = 32 << 20
-"""Of a block; glibc takes no larger threshold. Blocks above it go back to the system as ever."""
+"""Largest block that is kept, which is glibc's limit of the threshold; larger blocks go back to the system."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+"""The two are numbers of ``mallopt``'s parameters, from glibc's ``malloc.h``."""
 _NEVER = 2**31 - 1
 
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep freed memory within the block, for this whole process; give it back at the end. Only glibc knows how."""
+    """Keep freed memory in this process during the block, and give it back at the end; without glibc do nothing."""
     library = _glibc()
     if library is not None:
         library.mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
@@ -32,7 +33,7 @@ def freed_memory_kept() -> Iterator[None]:
 
 
 def give_back_freed_memory() -> None:
-    """To the system, now."""
+    """Give freed memory back to the system now; without glibc do nothing."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

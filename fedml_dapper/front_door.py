@@ -1,4 +1,4 @@
-"""Rooms whose names are loaded when they are asked for, so that whoever reads a ledger does not wait for torch."""
+"""Lazy loading of a package's public names, so that e.g. reading a ledger does not import torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 
 
 def loaded_when_asked(package: str, file: str) -> Callable[[str], object]:
-    """``__getattr__`` of ``package``, whose ``file`` imports under ``if TYPE_CHECKING`` what the package has to give.
+    """Return a ``__getattr__`` for ``package`` that imports public names when they are used.
 
-    So type checkers and this read one list. No name in it may be that of a module of the package, which would hide it.
+    The names are those that ``file``, the package's ``__init__.py``, imports under ``if TYPE_CHECKING``: one list for
+    type checkers and for this function. No name may be that of a module of the package, which would hide it.
     """
 
     @cache

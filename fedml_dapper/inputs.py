@@ -1,4 +1,4 @@
-"""What a network is given: one tensor, or several by name or in order. Each has a row an example."""
+"""Inputs of a network: one tensor, or several by name or in order, with one row per example."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ from torch import Tensor
 from fedml_dapper.errors import DataError
 
 Inputs: TypeAlias = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
-"""A batch's: (B, ...), or several of these. Names are in alphabetical order, so that order says which is which."""
+"""Inputs of a batch: a tensor (B, ...), or several. Names are in alphabetical order, so that tensors can be told apart
+by their order."""
 
 
-def as_inputs(given: object) -> Inputs | None:
-    """``given`` as inputs; None where it is anything but a tensor, or a mapping or sequence of some."""
-    if isinstance(given, Tensor):
-        return given
-    if isinstance(given, Mapping):
-        known = sorted((name, part) for name, part in given.items() if isinstance(name, str))
-        return _if_tensors(dict(known), list(given.values()))
-    if isinstance(given, list | tuple):
-        return _if_tensors(tuple(given), given)
+def as_inputs(value: object) -> Inputs | None:
+    """Return ``value`` as inputs; None where it is neither a tensor nor a mapping or sequence of tensors."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Mapping):
+        known = sorted((name, part) for name, part in value.items() if isinstance(name, str))
+        return _if_tensors(dict(known), list(value.values()))
+    if isinstance(value, list | tuple):
+        return _if_tensors(tuple(value), value)
     return None
 
 
 def tensors_of(inputs: Inputs) -> tuple[Tensor, ...]:
-    """Its tensors, in order."""
+    """Return the tensors of ``inputs``, in order."""
     if isinstance(inputs, Tensor):
         return (inputs,)
     return tuple(inputs.values()) if isinstance(inputs, dict) else inputs
 
 
 def one_tensor(inputs: Inputs) -> Tensor:
-    """Those that are one tensor; raises :class:`DataError` where they are several."""
+    """Return ``inputs`` that are one tensor; raise :class:`DataError` where they are several."""
     if not isinstance(inputs, Tensor):
         raise DataError(f"one tensor is needed as input, and these are {len(inputs)}; choose another network or method")
     return inputs
 
 
 def mapped(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """What ``change`` makes of each of its tensors."""
+    """Return inputs with ``change`` applied to each tensor."""
     if isinstance(inputs, Tensor):
         return change(inputs)
     return like(inputs, [change(part) for part in tensors_of(inputs)])
 
 
 def like(inputs: Inputs, tensors: Sequence[Tensor]) -> Inputs:
-    """``tensors``, in order, under the names or in the places of those of ``inputs``."""
+    """Return ``tensors``, in order, under the names or in the places of those of ``inputs``."""
     if isinstance(inputs, Tensor):
         [tensor] = tensors
         return tensor
@@ -56,32 +57,32 @@ def like(inputs: Inputs, tensors: Sequence[Tensor]) -> Inputs:
 
 
 def count(inputs: Inputs) -> int:
-    """How many examples."""
+    """Return the number of examples."""
     return len(tensors_of(inputs)[0])
 
 
 def moved(inputs: Inputs, device: torch.device | str) -> Inputs:
-    """The same on ``device``."""
+    """Return inputs on ``device``."""
     return mapped(inputs, lambda part: part.to(device))
 
 
 def rows(inputs: Inputs, which: slice | Tensor) -> Inputs:
-    """Those of some examples."""
+    """Return the rows of the examples in ``which``."""
     return mapped(inputs, lambda part: part[which])
 
 
 def repeated(inputs: Inputs, times: int) -> Inputs:
-    """The same examples ``times`` times, copied."""
+    """Return the examples repeated ``times`` times, copied."""
     return mapped(inputs, lambda part: part.repeat(times, *[1] * (part.dim() - 1)))
 
 
 def expanded(example: Inputs, size: int) -> Inputs:
-    """A batch of ``size`` times the one example, without a copy."""
+    """Return a batch of ``size`` times the one ``example``, without a copy."""
     return mapped(example, lambda part: part.expand(size, *part.shape[1:]))
 
 
 def pieces(inputs: Inputs, size: int) -> list[Inputs]:
-    """Consecutive parts of at most ``size`` examples."""
+    """Split inputs into consecutive parts of at most ``size`` examples."""
     if isinstance(inputs, Tensor):
         return list(torch.split(inputs, size))
     split = (torch.split(part, size) for part in tensors_of(inputs))
@@ -89,14 +90,14 @@ def pieces(inputs: Inputs, size: int) -> list[Inputs]:
 
 
 def joined(several: Sequence[Inputs]) -> Inputs:
-    """The examples of all, one after another."""
+    """Concatenate the examples of several inputs."""
     first = several[0]
     columns = zip(*map(tensors_of, several), strict=True)
     return like(first, [torch.cat(column) for column in columns])
 
 
 def described(inputs: Inputs, say: Callable[[Tensor], str]) -> str:
-    """What ``say`` says of each of its tensors, with their names where they have some."""
+    """Return a text with ``say`` applied to each tensor, and with the tensors' names where they have some."""
     if isinstance(inputs, Tensor):
         return say(inputs)
     if isinstance(inputs, dict):
@@ -105,8 +106,10 @@ def described(inputs: Inputs, say: Callable[[Tensor], str]) -> str:
 
 
 def with_numbers(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
-    """The same but for its real numbers, of which there is what ``change`` makes of them; what counts or names, and
-    masks beside other tensors, stay."""
+    """Return inputs with ``change`` applied to floating-point tensors; integers, and masks among several tensors, stay.
+
+    Integers are counts or names, such as tokens.
+    """
 
     def changed(part: Tensor) -> Tensor:
         kept = not part.is_floating_point() or (not isinstance(inputs, Tensor) and is_mask(part))
@@ -116,12 +119,12 @@ def with_numbers(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
 
 
 def is_mask(part: Tensor) -> bool:
-    """Whether it holds but zeros and ones: whatever else such a tensor held, networks would not know what to do."""
+    """Return whether a tensor holds zeros and ones alone, so that other values could make a network fail."""
     return bool(((part == 0) | (part == 1)).all())
 
 
 def _if_tensors(inputs: Inputs, parts: Sequence[object]) -> Inputs | None:
-    """``inputs``, which hold ``parts``, where all of these are tensors with an axis of the batch's."""
-    held = tensors_of(inputs)
-    fit = bool(held) and len(held) == len(parts) and all(isinstance(part, Tensor) and part.dim() for part in held)
+    """Return ``inputs``, made of ``parts``, if all of these are tensors with a batch axis; else None."""
+    tensors = tensors_of(inputs)
+    fit = bool(tensors) and len(tensors) == len(parts) and all(isinstance(one, Tensor) and one.dim() for one in tensors)
     return inputs if fit else None

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: a program ends in order, and where that takes too long, all the same.
+"""Handling of Ctrl-C and SIGTERM: a program ends in order, or at once where that takes too long.
 
-What a run writes is on the disk whole or not at all, so leaving at any moment loses nothing but time.
+Files of a run are on the disk whole or not at all, so ending at any moment loses nothing but time.
 """
 
 from __future__ import annotations
@@ -15,36 +15,37 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C or SIGTERM, as shells have it."""
+"""Exit code after Ctrl-C or SIGTERM, the same as that of shells."""
 PATIENCE_S = 8
-"""How long the end may take. Whoever sends SIGTERM (docker, systemd, ...) often kills after ten seconds."""
+"""How long the end may take: senders of SIGTERM (docker, systemd, ...) often kill after ten seconds."""
 GOING_ON = "interrupted; the same command starts it again, and with --output FOLDER --resume a run goes on where it was"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption(KeyboardInterrupt):
-    """What the signals raise.
+    """Exception that the signals raise.
 
-    A plain KeyboardInterrupt that passes through ``exec``, as imports use it, lets CPython end the process by SIGINT
-    whoever catches it later, instead of with the exit code.
+    A plain KeyboardInterrupt that passes through ``exec``, which imports use, makes CPython end the process by SIGINT
+    instead of with the exit code, even if it is caught later.
     """
 
 
 @contextmanager
 def ending_in_order(program: str) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM in this block raises :class:`Interruption`, later ones nothing.
+    """Raise :class:`Interruption` at the first Ctrl-C or SIGTERM in this block, and ignore later ones.
 
-    One that leaves the block becomes a line on stderr that begins with ``program``, and :data:`INTERRUPTED`. So does
-    one after which the process is still there :data:`PATIENCE_S` later: because a library swallowed it, or a thread
-    hangs. One that comes during an import ends the process on the spot: an import leaves nothing behind to tidy up,
-    and compiled modules make an error of their own, or an abort, of what is raised in them. For the main thread.
+    An interruption that leaves the block ends the process with a line on stderr that begins with ``program``, and with
+    exit code :data:`INTERRUPTED`. So does one after which the process still runs :data:`PATIENCE_S` later, because a
+    library swallowed it or a thread hangs. During an import the process ends at once: an import leaves nothing behind
+    to tidy up, and compiled modules turn the exception into an error of their own, or an abort.
 
-    A process that is forked in the block, as by ``multiprocessing.Pool``, ends by such a signal as the system ends it.
+    It is for the main thread. A process that is forked in the block, e.g. by ``multiprocessing.Pool``, has the system's
+    default handling of both signals.
     """
 
     previous = {number: signal.getsignal(number) for number in (*_SIGNALS, signal.SIGALRM)}
     signal.signal(signal.SIGALRM, _leave_as(program))
-    _answer_with(_interrupt)
+    _handle_by(_interrupt)
     try:
         with undisguised():
             yield
@@ -52,17 +53,17 @@ def ending_in_order(program: str) -> Iterator[None]:
         sys.stderr.write(f"{program}: {GOING_ON}\n")
         sys.exit(INTERRUPTED)
     finally:
-        if not signal.getitimer(signal.ITIMER_REAL)[0]:  # else the process is on its way out
+        if not signal.getitimer(signal.ITIMER_REAL)[0]:  # otherwise the process is ending, and the timer has to stay
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
 
 @contextmanager
 def undisguised() -> Iterator[None]:
-    """An interruption that leaves this block as an error of a library's is one again.
+    """Raise an interruption again that a library turned into an error of its own.
 
-    Compiled code puts an error of its own in its place where it calls Python: one sixth of the time in which
-    safetensors reads a tensor, torch says ``could not determine the shape`` of the file's storage.
+    Compiled code does so where it calls Python: in one sixth of the time in which safetensors reads a tensor, torch
+    raises ``could not determine the shape`` of the file's storage.
     """
     try:
         yield
@@ -73,20 +74,20 @@ def undisguised() -> Iterator[None]:
 
 
 def take_time() -> None:
-    """An interruption has been dealt with, and what follows may take long; the next one counts as the first."""
+    """Allow more time after an interruption that was dealt with; the next one counts as the first."""
     signal.alarm(0)
-    _answer_with(_interrupt)
+    _handle_by(_interrupt)
 
 
 def hurry() -> None:
-    """What :func:`take_time` was for is done: the process ends."""
-    _answer_with(disregard)
+    """Ignore further interruptions, and have the process end within :data:`PATIENCE_S`."""
+    _handle_by(disregard)
     signal.alarm(PATIENCE_S)
 
 
-@atexit.register  # before all that is loaded later, hence called after what that registers
+@atexit.register  # registered before all libraries, so it is called after their functions
 def _leave_at_once() -> None:
-    """Spares an interrupted process the teardown of libraries, in which no handler could end it in time any more."""
+    """End an interrupted process without the teardown of libraries, in which no signal handler would run any more."""
     if _is_pending():
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, or nobody reads it
@@ -95,19 +96,19 @@ def _leave_at_once() -> None:
 
 
 def _is_pending() -> bool:
-    """Whether an interruption came and was not dealt with."""
+    """Return whether an interruption came and was not dealt with."""
     return any(signal.getsignal(number) is disregard for number in _SIGNALS)
 
 
 def _interrupt(_signal: int, frame: FrameType | None) -> None:
     if _importing(frame):
-        signal.raise_signal(signal.SIGALRM)  # what is done when patience ends
+        signal.raise_signal(signal.SIGALRM)  # its handler ends the process at once
     hurry()
     raise Interruption
 
 
 def _importing(frame: FrameType | None) -> bool:
-    """Whether this frame belongs to an import statement, however deep."""
+    """Return whether this frame is called by an import statement, however deep."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True
@@ -124,17 +125,17 @@ def _leave_as(program: str) -> Callable[[int, FrameType | None], None]:
 
 
 def disregard(_signal: int, _frame: FrameType | None) -> None:
-    """Not SIG_IGN, which programs started from here would inherit."""
+    """Ignore a signal. Unlike SIG_IGN, programs that this process starts do not inherit it."""
 
 
-def _answer_with(handler: Callable[[int, FrameType | None], None]) -> None:
+def _handle_by(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # whoever started us in the background wants it so
+        if signal.getsignal(number) is not signal.SIG_IGN:  # shells set it for programs in the background
             signal.signal(number, handler)
 
 
 class _Forking(threading.local):
-    """What of the two signals a thread had blocked before it forks."""
+    """Signals that a thread had blocked before it forks; None where it is not forking."""
 
     blocked: set[int] | None = None
 
@@ -143,7 +144,10 @@ _FORKING = _Forking()
 
 
 def _hold_back() -> None:
-    """A child forgets, in its first moments, a signal that a handler in Python was to answer. It waits till then."""
+    """Block the signals before a fork, until the child has its own handlers.
+
+    In its first moments a child forgets a signal whose handler is a Python function.
+    """
     if any(_is_ours(number) for number in _SIGNALS):
         _FORKING.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 

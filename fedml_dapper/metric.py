@@ -1,4 +1,4 @@
-"""What results go by: a figure, its unit, and which of two values is the better one."""
+"""Metrics by which results are compared: name, unit, and which of two values is better."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """For axes and headings: ``mean IoU (%)``."""
+        """Name with unit for axes and headings, e.g. ``mean IoU (%)``."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def number(self, value: float) -> str:
-        """``value`` as tables show it: percent to a tenth, all else to four significant digits."""
+        """Return ``value`` as tables show it: percent to a tenth, all else to four significant digits."""
         return f"{value:.1f}" if self.unit == "%" else f"{value:.4g}"
 
     def text(self, value: float) -> str:
-        """``value`` with its unit: ``71.2 %``."""
+        """Return ``value`` with its unit, e.g. ``71.2 %``."""
         return f"{self.number(value)} {self.unit}".rstrip()
 
     def can_be(self, value: float) -> bool:
-        """Whether a stranger's ``value`` is possible: a share in percent is from 0 to 100."""
+        """Return whether ``value`` is possible: shares in percent are from 0 to 100."""
         return self.unit != "%" or 0 <= value <= 100
 
     def merit(self, value: float) -> float:
-        """A number that is larger for the better of two values; a value that is not a number is worse than any."""
+        """Return a number that is larger for the better of two values; NaN is worse than any value."""
         return -inf if isnan(value) else value if self.higher_is_better else -value
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of ``values``, of equals the first."""
+        """Return the best of ``values``, of equal ones the first."""
         return max(values, key=self.merit)
 
     def worst(self, values: Iterable[float]) -> float:
-        """The worst of ``values``, of equals the first."""
+        """Return the worst of ``values``, of equal ones the first."""
         return min(values, key=self.merit)
 
 
 TOP_1 = Metric("Top-1 accuracy", "%")
-"""What a run goes by unless its task says otherwise."""
+"""Metric of a run whose task names no other."""

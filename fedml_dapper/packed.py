@@ -1,4 +1,4 @@
-"""Files that results keep compressed: ``NAME.xz`` stands for ``NAME`` where that is not there."""
+"""Reading of files that may be compressed: ``NAME.xz`` stands for ``NAME`` where that does not exist."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from pathlib import Path
 from fedml_dapper.errors import DataError
 
 BIG_BYTES = 1 << 28
+"""Content up to this size is always unpacked."""
 MAX_INFLATION = 100
-"""How many times larger than a packed file its content may be, where that is big."""
+"""How many times larger than its file content above ``BIG_BYTES`` may be; more would be a decompression bomb."""
 
 
 def find(path: Path) -> Path | None:
-    """The file at ``path``, or its compressed copy beside it; None where there is neither."""
+    """Return ``path``, or the compressed file beside it; None where neither exists."""
     return next((found for found in (path, path.with_name(f"{path.name}.xz")) if found.is_file()), None)
 
 
 def content(path: Path) -> bytes:
-    """All bytes of the file that ``path`` stands for, unpacked; none where there is none. Raises :class:`DataError`
-    where it cannot be unpacked."""
+    """Read all bytes of the file at ``path``, unpacked if it is compressed; empty where it does not exist.
+
+    Raises:
+        DataError: The file cannot be unpacked.
+    """
     found = find(path)
     if found is None:
         return b""
@@ -32,12 +36,12 @@ def content(path: Path) -> bytes:
 
 
 def most_unpacked(packed: int) -> int:
-    """Bytes that so many packed ones may unfold into; more would be a trap."""
+    """Return the most bytes that a file of ``packed`` bytes may hold."""
     return max(BIG_BYTES, MAX_INFLATION * packed)
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """The streams in ``packed``, one behind the other. Raises ``ValueError`` where they are too large."""
+    """Unpack all streams in ``packed``. Raises ``ValueError`` where they are too large."""
     pieces = list[bytes]()
     room = most_unpacked(len(packed))
     rest = packed

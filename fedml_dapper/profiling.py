@@ -1,6 +1,6 @@
-"""Where a round's seconds go: parts of the work say when they begin and end, and a profiler, if one runs, adds up.
+"""Profiling of a round by parts: code marks its part by :func:`part`, and a profiler, if one is active, sums seconds.
 
-Time counts once: while a part runs inside another, only the inner one's clock runs.
+Time counts once: while a part runs inside another one, it counts for the inner part alone.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Item = TypeVar("Item")
 
 
 class Profiler:
-    """Seconds per part, of the thread that made it; a GPU is waited for, so that its work counts where it belongs."""
+    """Sums seconds per part, in the thread that made it. It waits for a GPU, so that its work counts for its part."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
         self.elsewhere = 0.0
-        """Seconds that other processes worked for this one, less those that it waited for them."""
+        """Seconds that other processes worked for this one, minus those that it waited for them."""
         self._thread = threading.get_ident()
         self._running: list[Part] = []
         self._since = 0.0
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Add up what happens in here; one profiler at a time."""
-        global _profiler  # noqa: PLW0603  # parts are everywhere, as their clock has to be
+        """Measure the parts that run in the block; one profiler at a time may be active."""
+        global _profiler  # noqa: PLW0603  # parts are marked in all rooms, which know of no profiler
         assert _profiler is None, "another profiler is active"
         _profiler = self
         try:
@@ -42,15 +42,17 @@ class Profiler:
             _profiler = None
 
     def enter(self, name: Part) -> None:
+        """Begin a part."""
         self._charge()
         self._running.append(name)
 
     def leave(self) -> None:
+        """End the part that began last."""
         self._charge()
         self._running.pop()
 
-    def hears(self) -> bool:
-        """Whether this is its thread."""
+    def measures_here(self) -> bool:
+        """Return whether the profiler measures the present thread."""
         return threading.get_ident() == self._thread
 
     def _charge(self) -> None:
@@ -67,9 +69,9 @@ _profiler: Profiler | None = None
 
 @contextmanager
 def part(name: Part) -> Iterator[None]:
-    """Say that what happens in here, or in the function so decorated, belongs to ``name``."""
+    """Mark a block, or a decorated function, as the part ``name``."""
     profiler = _profiler
-    if profiler is None or not profiler.hears():
+    if profiler is None or not profiler.measures_here():
         yield
         return
     profiler.enter(name)
@@ -81,7 +83,7 @@ def part(name: Part) -> Iterator[None]:
 
 @contextmanager
 def apart() -> Iterator[Profiler | None]:
-    """In a process that was forked: a profiler of its own for what happens in here, where the parent has one."""
+    """Provide a profiler for the block in a forked process, where the parent had an active one; else None."""
     global _profiler  # noqa: PLW0603  # as in Profiler.active
     inherited = _profiler
     _profiler = None
@@ -98,25 +100,25 @@ def apart() -> Iterator[Profiler | None]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Wait in here for other processes, whose work counts in place of the time that passes (:func:`worked_apart`)."""
+    """Mark a block that waits for other processes, whose work counts instead of the wait (:func:`worked_apart`)."""
     started = time.perf_counter()
     try:
         yield
     finally:
-        if _profiler is not None and _profiler.hears():
+        if _profiler is not None and _profiler.measures_here():
             _profiler.elsewhere -= time.perf_counter() - started
 
 
 def worked_apart(seconds: float, parts: Mapping[Part, float]) -> None:
-    """Another process worked ``seconds`` for this one, and spent ``parts`` of them as its profiler says."""
-    if _profiler is not None and _profiler.hears():
+    """Count ``seconds`` that another process worked for this one, with those that its profiler measured by part."""
+    if _profiler is not None and _profiler.measures_here():
         _profiler.elsewhere += seconds
         for name, spent in parts.items():
             _profiler.seconds[name] += spent
 
 
 def fetching(name: Part, items: Iterable[Item]) -> Iterator[Item]:
-    """``items``; the time it takes to come by each belongs to ``name``."""
+    """Yield ``items``, and count the time until each comes for the part ``name``."""
     iterator = iter(items)
     while True:
         with part(name):

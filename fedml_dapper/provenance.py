@@ -1,4 +1,4 @@
-"""What made a result: the code's commit, and the machine."""
+"""Provenance of a result: the code's commit, and the machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ROOT = Path(__file__).parents[1]
 
 @cache
 def commit() -> str | None:
-    """The git commit that this package is of, with ``-dirty`` where files differ from it; None outside of a clone."""
-    if not (_ROOT / ".git").exists():  # installed: a repository further up would be somebody else's
+    """Return the git commit of this package, with ``-dirty`` where files differ from it; None outside of a clone."""
+    if not (_ROOT / ".git").exists():  # installed: git would find a user's repository further up
         return None
     command = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -26,7 +26,7 @@ def commit() -> str | None:
 
 
 def machine() -> str:
-    """Processor, threads and torch version in one line."""
+    """Return processor, threads and torch version in one line."""
     info = Path("/proc/cpuinfo")
     names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     processor = names[0] if names else platform.processor()

@@ -1,7 +1,6 @@
-"""What a setting may name: something built in, of an installed package, or of the user's own.
+"""Registries of the objects that settings may name: built-in ones, those of installed packages, and users' own.
 
-Everything that users may bring comes in here, and the built-in ones as well: ``path/to/file.py:Name``,
-``package.module:Name``, the name of an entry point, or a name from the built-in list.
+A name is one from the built-in list, ``path/to/file.py:Name``, ``package.module:Name`` or the name of an entry point.
 """
 
 from __future__ import annotations
@@ -23,17 +22,25 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What the setting ``key`` may name; a mapping of the built-in ones that finds others too.
+    """Objects that a setting may name: a mapping of the built-in ones, whose :meth:`find` finds others too.
 
-    ``noun`` is for error messages. ``fits`` says whether what a user brought can be used: the empty text if so,
-    otherwise what it is instead and what to do, in words that go on from "is". ``elsewhere`` are words that the setting
-    knows besides, without an object behind them; error messages list them.
+    Args:
+        key: The setting.
+        noun: What the objects are called in errors.
+        built_in: Built-in objects by name.
+        fits: Checks an object of a user. It returns an empty text where the object can be used, or else what it is and
+            what to do, as an end of a sentence that begins with "`name` is".
+        elsewhere: Further words that the setting may have, without an object; errors list them.
     """
 
     def __init__(
-        self, key: str, noun: str, built_in: Mapping[str, T], fits: Callable[[object], str],
+        self,
+        key: str,
+        noun: str,
+        built_in: Mapping[str, T],
+        fits: Callable[[object], str],
         elsewhere: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.key = key
         self._noun = noun
         self._built_in = built_in
@@ -50,7 +57,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._built_in)
 
     def find(self, name: str) -> T:
-        """What ``name`` stands for; raises :class:`ConfigError` where that is nothing, or nothing that can be used."""
+        """Return the object that ``name`` stands for; raise :class:`ConfigError` where none is there or fits."""
         if name in self._built_in:
             return self._built_in[name]
         packages = installed(ENTRY_POINTS[self.key])
@@ -69,7 +76,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def load(reference: Reference, key: str) -> object:
-    """The object that ``reference`` names; raises :class:`ConfigError` with ``key`` where it cannot be had."""
+    """Import the object that ``reference`` names; raise :class:`ConfigError` for the setting ``key`` where it fails."""
     module = _module(reference, key)
     if not hasattr(module, reference.name):
         public = [name for name in vars(module) if not name.startswith("_")]
@@ -92,7 +99,7 @@ def _module(reference: Reference, key: str) -> ModuleType:
 
 
 def _from_file(file: Path) -> ModuleType:
-    """The module in ``file``, loaded once for each content; it may import what lies beside it."""
+    """Load the module in ``file``, once for each content; it may import modules beside it."""
     digest = hashlib.sha256(bytes(file.resolve()) + file.read_bytes()).hexdigest()[:12]
     name = f"fedml_dapper_user_{file.stem}_{digest}"
     if name in sys.modules:
@@ -101,7 +108,7 @@ def _from_file(file: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs: dataclasses look themselves up there
+    sys.modules[name] = module  # before it runs, since dataclasses look up their module there
     try:
         with _importable(file.parent):
             spec.loader.exec_module(module)
@@ -121,7 +128,7 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def _where(error: BaseException, file: Path | None) -> str:
-    """The last line of ``file`` that was at work when ``error`` came up."""
+    """Return the last line of ``file`` in the traceback of ``error``, as text; empty where there is none."""
     trace = error.__traceback__
     line = None
     while trace is not None:

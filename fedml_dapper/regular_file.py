@@ -1,4 +1,4 @@
-"""Files that an operator names and a process reads while it runs: what is no plain file is not waited for."""
+"""Reading of files that an operator names, without waiting for pipes and other files that are no plain ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KINDS = {
 
 
 def in_place_of_file(path: Path) -> str:
-    """What ``path`` is where it is no plain file, in words; empty where it is one, or nothing is there."""
+    """Return in words what ``path`` is if it is no plain file; empty if it is one, or nothing is there."""
     try:
         mode = path.stat().st_mode if path.exists() else path.lstat().st_mode
     except OSError:
@@ -27,9 +27,10 @@ def in_place_of_file(path: Path) -> str:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes of the file at ``path``.
+    """Read the first ``most`` bytes of the file at ``path``.
 
-    Raises ``OSError`` where it cannot be read, or is no plain file but a pipe, say, whose reader waits for a writer.
+    Raises:
+        OSError: The file cannot be read, or is no plain file, e.g. a pipe, whose reader would wait for a writer.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as stream:

@@ -1,4 +1,4 @@
-"""Resident memory of this process and its peak, on Linux."""
+"""Measurement of this process's resident memory and its peak, on Linux."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FORGET_PEAK = "5"
 
 
 def peak_extra_bytes(work: Callable[[], object]) -> int:
-    """How far resident memory rises above where it was while ``work`` runs."""
+    """Return by how many bytes resident memory rises while ``work`` runs."""
     gc.collect()
-    give_back_freed_memory()  # or it would hide what is needed again
+    give_back_freed_memory()  # or memory that was freed before, and is used again, would not show
     _CLEAR.write_text(_FORGET_PEAK)
     before = _kib("VmRSS")
     work()
@@ -25,14 +25,14 @@ def peak_extra_bytes(work: Callable[[], object]) -> int:
 
 
 def resident_bytes() -> int:
-    """What is resident now; the most that ever was, where the system is not Linux."""
+    """Return the bytes of resident memory; its peak so far where the system is not Linux."""
     if not _STATUS.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return _kib("VmRSS") * 1024
 
 
 def peak_bytes() -> int:
-    """The most that was ever resident, or since the peak was last forgotten."""
+    """Return the peak of resident memory in bytes, since the start or the last :func:`peak_extra_bytes`."""
     return _kib("VmHWM") * 1024
 
 

@@ -1,4 +1,4 @@
-"""Runs from Python: :func:`run` trains, :class:`Run` is what a run left in its folder."""
+"""Python interface to runs: :func:`run` trains a federation, :class:`Run` reads the results in a run's folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(
     progress: bool = True,
     **settings: Any,
 ) -> Run:
-    """Train the federation of an experiment file in this process, and return what came of it.
+    """Train the federation of an experiment file in this process, and return its results.
 
     ``run("quickstart.yaml", comm_round=5, method="fedavg")`` changes settings by their bare keys, and
     ``run("quickstart.yaml", {"dapper_args.params.dapperfl.gamma": 0.1})`` by dotted ones.
@@ -51,8 +51,8 @@ def run(
         output: Folder of the run; by default a new one below ``dapper_args.output_dir``.
         resume: Go on with the run in ``output``, where there is one.
         progress: Show rounds as they end, in a notebook or on stderr.
-        **settings: Settings by bare key. Which there are, their defaults and what they mean:
-            ``fedml-dapper settings`` in a shell, ``help(fedml_dapper.config.TrainArgs)`` and so on in Python.
+        **settings: Settings by bare key. All settings with their defaults and meaning are shown by
+            ``fedml-dapper settings`` in a shell, and by ``help(fedml_dapper.config.TrainArgs)`` etc. in Python.
 
     Raises:
         ConfigError: A setting is misspelt, wrong, or asks for several processes.
@@ -77,10 +77,10 @@ def run(
 
 
 class Run:
-    """A run's results, read from its folder."""
+    """Results of a run, read from its folder."""
 
     folder: Path
-    """Where its settings, ledger, checkpoints and global model are."""
+    """Folder with the run's settings, ledger, checkpoints and global model."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = path_of(folder)
@@ -88,7 +88,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path | str) -> Run:
-        """The run in ``folder``, whoever ran it, as far as it has come. Raises :class:`DataError` if there is none."""
+        """Read the run in ``folder``, which may be unfinished, and run by any runner.
+
+        Raises:
+            DataError: There is no run in the folder.
+        """
         return cls(folder)
 
     @cached_property
@@ -103,9 +107,9 @@ class Run:
 
     @property
     def ledger(self) -> pd.DataFrame:
-        """A row a round, by its number: ``accuracy/global``, ``accuracy/<domain>``, ``loss/<domain>``, ``bytes/up`` ...
+        """Metrics, one row per round: ``accuracy/global``, ``accuracy/<domain>``, ``loss/<domain>``, ``bytes/up`` ...
 
-        Columns have the names that trackers are given (docs/tracking.md); NaN where a round was not tested.
+        Columns have the names that trackers show (docs/reference/metrics.md); NaN where a round was not tested.
         ``run.ledger.filter(like="accuracy/").plot()`` draws the learning curves.
         """
         index = pd.Index([record.round for record in self._rounds], name="round")
@@ -113,18 +117,21 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row per client and round it took part in: level, ratio, params, macs, bytes each way, loss, seconds ..."""
+        """Client records, a row per client and round: level, ratio, params, macs, bytes each way, loss, seconds ..."""
         rows = [{"round": record.round, **client.model_dump()} for record in self._rounds for client in record.clients]
         return pd.DataFrame(rows)
 
     def model(self, level: int | None = None) -> nn.Module:
-        """The global model on the CPU, in evaluation mode; with ``level`` cut to what a device of that level carries.
+        """Return the global model on the CPU, in evaluation mode, whole or as a device of ``level`` carries it.
 
-        It is cut by the method's own rule: for HeteroFL, FedMP and others that send slim models, what such a device
-        would be sent next; for DapperFL without the channels of least l1 norm. Nobody has trained what comes of
-        DapperFL's cut; a client goes on with some epochs from there. Methods that do not slim give the whole model.
-        Raises :class:`ConfigError` for a level that there is not and for methods without a global model,
-        :class:`DataError` while none is written.
+        For a level it is cut by the method's own rule. HeteroFL, FedMP and others that send slim models give the model
+        that such a device would be sent next; DapperFL removes the channels of least l1 norm. DapperFL's cut model has
+        not been trained since; a client trains it for some epochs from there. Methods that do not slim give the whole
+        model.
+
+        Raises:
+            ConfigError: There is no such level, or the method has no global model.
+            DataError: No model has been written yet.
         """
         levels = len(self.settings.dapper_args.levels.ratios)
         if level is not None and not 1 <= level <= levels:
@@ -149,13 +156,13 @@ class Run:
         return f"<Run {self.folder}: {self._record.method} on {self._record.suite}, {self.summary.rounds} rounds{last}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML table that a notebook shows."""
         table = result_table(self.summary, self._record)
         return str(table._repr_mimebundle_(include=[], exclude=[])["text/html"])
 
 
 def _in_one_process(settings: Settings, config: Path | str | Sequence[Path | str]) -> None:
-    """Raises :class:`ConfigError` where the experiment is one of several processes, or FedML's platform's."""
+    """Raise :class:`ConfigError` where the experiment takes several processes, or FedML's platform."""
     file = config if isinstance(config, Path | str) else config[0]
     backend = settings.comm_args.backend
     commands = {"MPI": f"mpiexec -n 3 fedml-dapper run -c {file}"}

@@ -1,7 +1,7 @@
 """Independent random streams, all derived from one experiment seed.
 
-Each purpose has a stream of its own, so that, say, changing the method leaves partition, levels, initial weights and
-batches untouched and two methods can be compared on identical draws.
+Each purpose has a stream of its own. So with another method, for instance, partition, levels, initial weights and
+batches stay the same, and two methods can be compared on identical draws.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 class Stream(Enum):
-    """What a random stream is for."""
+    """Purpose of a random stream. Its value enters the seed, so changing the value changes the stream's numbers."""
 
     PARTITION = "partition"
     SPLIT = "test pictures of one's own"
@@ -35,25 +35,27 @@ class Stream(Enum):
 
 
 def numpy_generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:
-    """A numpy generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
+    """Return a numpy generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
     return np.random.default_rng(_sequence(seed, stream, keys))
 
 
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
-    """A CPU torch generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
+    """Return a CPU torch generator for ``stream``; ``keys`` (client, round, epoch, ...) select a sub-stream."""
     state = _sequence(seed, stream, keys).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
 
 @contextmanager
 def seeded_layers(seed: int, stream: Stream, *keys: int) -> Iterator[None]:
-    """What draws from torch's global generator inside, such as layers their initial weights, draws from ``stream``;
-    afterwards that generator is as it was."""
+    """Seed torch's global generator from ``stream`` for the block, and restore its state afterwards.
+
+    Layers draw their initial weights from it, for instance.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_generator(seed, stream, *keys).initial_seed())
         yield
 
 
 def _sequence(seed: int, stream: Stream, keys: tuple[int, ...]) -> np.random.SeedSequence:
-    # the number of keys goes in, because numpy takes [s] and [s, 0] for the same entropy
+    # The number of keys goes in, since numpy takes [s] and [s, 0] for the same entropy.
     return np.random.SeedSequence([seed, zlib.crc32(stream.value.encode()), len(keys), *keys])

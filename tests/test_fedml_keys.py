@@ -10,7 +10,7 @@ from fedml_dapper.config import Loaded, load_settings, load_with_notes
 from fedml_dapper.config.fedml_keys import MEANINGS, UNUSED, UNUSED_SECTIONS
 from fedml_dapper.errors import ConfigError
 
-PAGE = Path(__file__).parents[1] / "docs" / "fedml_program.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "fedml.md"
 SIMULATION = """
 common_args:
   training_type: "simulation"

@@ -113,7 +113,7 @@ def test_the_tallest_bar_is_the_peak_that_the_footprint_says(method: str) -> Non
     assert max(map(sum, held.epochs)) == held.peak
 
 
-def test_all_rows_of_the_pages_table_are_read() -> None:
+def test_all_rows_of_the_levels_table_are_read() -> None:
     names, rows = levels.table()
     assert names[0].startswith("level 1")
     assert {len(values) for _, values in rows} == {len(names)} == {5}

@@ -15,7 +15,8 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LISTS = [ROOT / "data" / "README.md", ROOT / "results" / "README.md"]
+BESIDE = sorted(page for folder in ("results", "run") for page in (ROOT / folder).glob("*/*.md"))
+LISTS = [ROOT / "data" / "README.md", *sorted((ROOT / "results").glob("*.md")), *BESIDE]
 """Pages beside what they list, to which pages link."""
 
 README_LINES = 120
@@ -83,6 +84,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+def test_the_page_of_methods_has_all_of_them() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    catalogue = (ROOT / "fedml_dapper" / "methods" / "catalogue").glob("[!_]*.py")
+    assert [file.stem for file in catalogue if f"`{file.stem}`" not in page] == []
 
 
 @pytest.mark.parametrize(

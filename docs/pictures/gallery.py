@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docs.pictures import (
     a_round,
+    attacks,
     dependency_group,
     federation,
     inversion,
@@ -17,7 +18,9 @@ from docs.pictures import (
     phases,
     recording,
     recovery,
+    reproduced,
     rooms,
+    runners,
     secure_sum,
 )
 from docs.pictures.canvas import Picture
@@ -34,9 +37,12 @@ PICTURES: Mapping[str, Callable[[], Picture]] = {
     "memory": memory.picture,
     "levels": levels.picture,
     "over_time": over_time.picture,
+    "reproduced": reproduced.picture,
     "inversion": inversion.picture,
     "secure_sum": secure_sum.picture,
     "phases": phases.picture,
+    "attacks": attacks.picture,
+    "runners": runners.picture,
 }
 """Name of the file without its suffix, and what draws it."""
 

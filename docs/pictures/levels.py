@@ -1,33 +1,22 @@
-"""How good the model of each level is: the table of ``docs/devices.md``, read from that page."""
+"""How good the model of each level is, as ``results/levels_on_digits`` has it."""
 
 from __future__ import annotations
 
-import re
+import csv
 import textwrap
-from pathlib import Path
 
 from docs.pictures.canvas import Picture
+from docs.pictures.summaries import RESULTS
 
-_PAGE = Path(__file__).parents[1] / "devices.md"
 _LEVELS = 5
 _ROW, _TOP, _CELL = 58, 76, 104
 
 
 def table() -> tuple[tuple[str, ...], list[tuple[str, tuple[float, ...]]]]:
-    """The page's first table with a column a level: their names, and each row's name and figures in percent."""
-    rows = [
-        [cell.strip() for cell in line.strip("| ").split("|")]
-        for line in _PAGE.read_text(encoding="utf-8").replace("| |", "| . |").splitlines()
-        if line.startswith("|")
-    ]
-    start = next(number for number, row in enumerate(rows) if len(row) > 1 and row[1].startswith("level 1"))
-    found = []
-    for row in rows[start + 2 :]:
-        cells = [cell.strip("*") for cell in row[1 : _LEVELS + 1]]
-        if not all(re.fullmatch(r"\d+\.\d", cell) for cell in cells):
-            break
-        found.append((row[0].replace("`", ""), tuple(map(float, cells))))
-    return tuple(rows[start][1 : _LEVELS + 1]), found
+    """The names of the levels, and each row's name and figures in percent."""
+    with (RESULTS / "levels_on_digits" / "levels.csv").open(encoding="utf-8", newline="") as file:
+        (_, *names), *rows = csv.reader(file)
+    return tuple(names[:_LEVELS]), [(name, tuple(map(float, values[:_LEVELS]))) for name, *values in rows]
 
 
 def picture() -> Picture:

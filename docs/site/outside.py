@@ -17,12 +17,21 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 
+_RESULTS = sorted((ROOT / "results").glob("*/README.md"))
+
 PAGES = {
     "README.md": "readme.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "data/README.md": "data.md",
     "results/README.md": "results.md",
+    **{f"results/{file.parent.name}/README.md": f"results_{file.parent.name}.md" for file in _RESULTS},
+    "results/attacks/README.md": "attacks.md",
+    "results/benchmarks/silos.md": "silos.md",
+    "results/dependencies.md": "dependencies.md",
+    "run/container/README.md": "containers.md",
+    "run/systemd/README.md": "services.md",
+    "run/launch/README.md": "launch.md",
 }
 """Pages outside of ``docs/`` -> where they are in the site."""
 
@@ -35,7 +44,8 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash"}
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The pages outside of ``docs/``, and a page for each source that a page links to."""
     for origin, uri in PAGES.items():
-        files.append(File.generated(config, uri, abs_src_path=str(ROOT / origin)))
+        listed = InclusionLevel.NOT_IN_NAV if ROOT / origin in _RESULTS else InclusionLevel.INCLUDED
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / origin), inclusion=listed))
     for page in files.documentation_pages():
         for target in _targets(page.content_string, _origin(page.src_uri)):
             place = _place(target)

@@ -1,1 +1,1 @@
-"""Benches: the papers' tables and figures as grids of runs, a resumable queue, and their reports."""
+"""Benches: the papers' tables and figures as grids of runs, with a resumable queue and reports."""

@@ -1,6 +1,6 @@
-"""One cell's run, in a process of its own: ``python -m fedml_dapper.benches.cell FOLDER``.
+"""Runs one cell of a bench in a process of its own: ``python -m fedml_dapper.benches.cell FOLDER``.
 
-The folder holds the cell's ``settings.yaml``. The run goes on where it was cut short. FedML is not needed.
+The folder holds the cell's ``settings.yaml``. An interrupted run is resumed. FedML is not needed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from fedml_dapper.run_lock import try_lock
 
 LOCK_NAME = "lock"
 ALONE = ("workers=1",)
-"""Cells run side by side already."""
+"""Overrides of a cell's settings: cells already run side by side."""
 ORPHANED = 3
 """Exit code of a cell whose queue was killed."""
 _PATIENCE_S = 10.0
 
 
 def run_cell(folder: Path) -> None:
-    """Run or finish the cell in ``folder``: its ledger, then what is measured of the final model.
+    """Run or finish the cell in ``folder``: its ledger, then the diagnosis of its final model.
 
-    Raises :class:`DapperError` where another process is at it.
+    Raises:
+        DapperError: Another process is running it.
     """
     with (folder / LOCK_NAME).open("w") as lock:
         _take(lock.fileno(), folder)
@@ -41,12 +42,12 @@ def run_cell(folder: Path) -> None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether nothing is left to do in ``folder``."""
+    """Whether the cell in ``folder`` is finished."""
     return packed.find(folder / DIAGNOSIS_NAME) is not None
 
 
 def _take(lock: int, folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S  # a killed queue's cell notices only after a moment
+    deadline = time.monotonic() + _PATIENCE_S  # the cell of a killed queue takes a moment to notice and stop
     while not try_lock(lock, folder):
         if time.monotonic() > deadline:
             raise DapperError(f"another process is running {folder}; wait for it, or stop it")
@@ -54,7 +55,7 @@ def _take(lock: int, folder: Path) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Leave at once when ``parent`` is gone: a killed queue cannot stop its cells, and another one may come."""
+    """Exit at once when ``parent`` is gone: a killed queue cannot stop its cells, and another queue may start."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(ORPHANED)

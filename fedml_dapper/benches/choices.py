@@ -1,4 +1,4 @@
-"""What a bench can be asked for. Apart, so that the command line shows it without loading the rest."""
+"""Options of a bench, in a module that the command line can import without loading the rest."""
 
 from __future__ import annotations
 

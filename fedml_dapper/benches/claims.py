@@ -1,4 +1,4 @@
-"""What a bench's numbers say, in sentences that are computed from them; the reference's defeats come first."""
+"""Sentences that are computed from a bench's numbers; the reference's defeats come first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Comparison:
 
 
 def claims(results: BenchResults, tables: Tables) -> tuple[str, ...]:
-    """Sentences about the headline column, honestly read, and the costs, in the order of their weight."""
+    """Return sentences on the headline column, by the honest rule, and on costs, in the order of their importance."""
     comparisons = _comparisons(tables)
     if tables.honest.row(tables.reference) is None:
         return (f"No run of {tables.reference} is finished, so nothing is compared with it yet.",)
@@ -111,13 +111,13 @@ def _gap(results: BenchResults, tables: Tables) -> tuple[str, ...]:
     shares = [(row.label, row.share) for row in tables.gap if row.share]
     if size <= 0:
         return (f"Size does not pay here: {gap.ceiling} is {-size:.1f} points behind {gap.floor}.",)
-    told = "; ".join(
+    recovered = "; ".join(
         f"{label} {share.mean:.2f}{'' if share.n == seeds else f' ({share.n} of {seeds} seeds)'}"
         for label, share in sorted(shares, key=lambda named: -named[1].mean)
     )
     return (
         f"Size is worth {size:.1f} points here ({gap.ceiling} minus {gap.floor})."
-        + (f" Of these the others recover, as a share: {told}." if told else ""),
+        + (f" Of these the others recover, as a share: {recovered}." if recovered else ""),
     )
 
 
@@ -128,11 +128,11 @@ def _published(name: str, tables: Tables) -> tuple[str, ...]:
         other = row.counterpart and tables.best.row(row.counterpart)
         if not other or row.same_runs or key not in row.entries or key not in other.entries:
             continue
-        theirs = row.entries[key].published
+        published = row.entries[key].published
         reference = other.entries[key].published
-        if theirs is not None and reference is not None:
+        if published is not None and reference is not None:
             compared += 1
-            ahead += reference.mean > theirs.mean
+            ahead += reference.mean > published.mean
     if not compared:
         return ()
     if compared == 1:

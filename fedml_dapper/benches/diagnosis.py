@@ -1,4 +1,4 @@
-"""What is measured of a cell's final model besides its accuracy: for figures that say where it errs, and for whom."""
+"""Diagnosis of a cell's final model: where it errs, and for whom."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POINTS_PER_DOMAIN = 100
 
 
 class LevelScore(Record):
-    """A client's own model on its own test samples, before and after one more local round from the final model."""
+    """Score of a client's own model on its own test samples, before and after one more local round."""
 
     client: int
     domain: str
@@ -39,11 +39,11 @@ class LevelScore(Record):
     before: float
     after: float
     everywhere: float | None = None
-    """The mean over all domains' test images of a model that it was sent slim; None where it is sent the whole one."""
+    """Mean over all domains' test images of the slim model that the client was sent; None for a whole one."""
 
 
 class Embedding(Record):
-    """Representations of test images in two dimensions (t-SNE); one entry an image in every list but ``domains``."""
+    """Representations of test images in two dimensions (t-SNE); every list but ``domains`` has one entry per image."""
 
     domains: tuple[str, ...]
     x: tuple[float, ...]
@@ -54,21 +54,25 @@ class Embedding(Record):
 
 
 class Diagnosis(Record):
-    """A finished cell's final model, looked at more closely."""
+    """Closer look at a finished cell's final model."""
 
     confusion: dict[str, Counts]
-    """By domain."""
+    """Domain -> confusion of classes."""
     levels: tuple[LevelScore, ...]
     embedding: Embedding
 
     def save(self, path: Path) -> None:
-        """Write to ``path``; whole or not at all."""
+        """Write the diagnosis to ``path``, whole or not at all."""
         with written_whole(path) as scratch:
             scratch.write_text(self.model_dump_json() + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Diagnosis:
-        """Raises :class:`DataError` where the file is not one of these."""
+        """Read a diagnosis.
+
+        Raises:
+            DataError: The file is none.
+        """
         found = packed.content(path)
         try:
             return cls.model_validate_json(found)
@@ -77,7 +81,7 @@ class Diagnosis(Record):
 
 
 def diagnose(experiment: Experiment, server: Server) -> Diagnosis:
-    """Look at ``server``'s final model; where there is none, at the model of each domain's first client."""
+    """Diagnose the final model of ``server``; where there is none, the model of each domain's first client."""
     models = _models(experiment, server)
     device = experiment.device
     return Diagnosis(
@@ -121,11 +125,15 @@ def _levels(experiment: Experiment, server: Server) -> tuple[LevelScore, ...]:
         assert metrics.accuracy_after is not None
         scores.append(
             LevelScore(
-                client=client_id, domain=profile.domain, level=profile.level, ratio=profile.ratio,
-                before=metrics.accuracy_before, after=metrics.accuracy_after,
+                client=client_id,
+                domain=profile.domain,
+                level=profile.level,
+                ratio=profile.ratio,
+                before=metrics.accuracy_before,
+                after=metrics.accuracy_after,
                 everywhere=_everywhere(experiment, server, client_id) if experiment.method.slim_downlink else None,
             )
-        )  # fmt: skip
+        )
     return tuple(scores)
 
 

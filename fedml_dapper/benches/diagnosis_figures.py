@@ -25,12 +25,15 @@ _SPOKES = 3
 
 
 def diagnosed(variant: VariantResults) -> list[tuple[int, Diagnosis]]:
-    """The variant's diagnoses, each with its seed."""
+    """Return the variant's diagnoses, each with its seed."""
     return [(seed, cell.diagnosis) for seed, cell in variant.cells.items() if cell.diagnosis is not None]
 
 
 def has_level_radar(tables: Tables) -> bool:
-    """Whether some variant has all levels, and these are enough for spokes. Of a fleet each variant may have others."""
+    """Whether some variant has all levels, and these are enough for a radar.
+
+    The variants of a fleet may differ in their levels.
+    """
     levels = {row.level for row in tables.levels}
     labels = {row.label for row in tables.levels}
     return len(levels) >= _SPOKES and any(
@@ -39,7 +42,7 @@ def has_level_radar(tables: Tables) -> bool:
 
 
 def level_radar(results: BenchResults, tables: Tables) -> Figure:
-    """Accuracy of clients' own models after local training, a spoke per capability level, of variants that have all."""
+    """Draw the accuracy of clients' own models, a spoke per capability level, of variants that have all levels."""
     levels = {row.level: row.ratio for row in tables.levels}
     figure, (axes,) = multiples(
         "Own models by capability level", subtitle(results), 1, height=4.6, subplot_kw={"projection": "polar"}
@@ -57,9 +60,16 @@ def level_radar(results: BenchResults, tables: Tables) -> Figure:
         look = appearance[name]
         lowest = min(lowest, *values)
         axes.plot(
-            [*angles, angles[0]], [*values, values[0]], look.style, color=look.colour, marker=look.marker,
-            markersize=4, linewidth=look.width, label=name, zorder=look.above,
-        )  # fmt: skip
+            [*angles, angles[0]],
+            [*values, values[0]],
+            look.style,
+            color=look.colour,
+            marker=look.marker,
+            markersize=4,
+            linewidth=look.width,
+            label=name,
+            zorder=look.above,
+        )
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     axes.set_xticks(angles, [f"level {level}\n(ratio {levels[level]:g})" for level in sorted(levels)])
@@ -72,7 +82,7 @@ def level_radar(results: BenchResults, tables: Tables) -> Figure:
 
 
 def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure:
-    """Which class is taken for which, per domain, summed over seeds."""
+    """Draw which class is taken for which, per domain, summed over seeds."""
     diagnoses = [diagnosis for _, diagnosis in diagnosed(variant)]
     domains = list(diagnoses[0].confusion)
     figure, grid = multiples(f"Confusions of {variant.label}", subtitle(results, [variant]), len(domains), height=2.5)
@@ -95,14 +105,15 @@ def confusion_matrices(results: BenchResults, variant: VariantResults) -> Figure
 
 
 def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Figure:
-    """Representations of test images in two dimensions, one seed of each variant."""
+    """Draw representations of test images in two dimensions, for one seed of each variant."""
     chosen = [(variant, *diagnosed(variant)[0]) for variant in variants]
     shown = [(variant, seed, diagnosis.embedding) for variant, seed, diagnosis in chosen]
     figure, grid = multiples(
         "Representations of test images (t-SNE)",
         f"{results.data_label}, 1 seed, profile {results.profile}",
-        len(shown), height=3.2,
-    )  # fmt: skip
+        len(shown),
+        height=3.2,
+    )
     classes = sorted({label for *_, embedding in shown for label in embedding.label})
     colours = _class_colours(classes)
     for axes, (variant, seed, embedding) in zip(grid, shown, strict=True):
@@ -124,7 +135,7 @@ def embeddings(results: BenchResults, variants: Sequence[VariantResults]) -> Fig
 
 
 def embedded_pair(results: BenchResults, tables: Tables) -> list[VariantResults]:
-    """The reference and, beside it, FedAvg or else the most accurate other variant, as far as they have a diagnosis."""
+    """Return the reference and, beside it, FedAvg or else the most accurate other variant, if they have a diagnosis."""
     reference = results.reference
     others = [v for v in results.finished if v.label != reference.label and v.variant.panel == reference.variant.panel]
     others = [v for v in others if diagnosed(v)]
@@ -142,15 +153,20 @@ def _scatter(axes: Axes, embedding: Embedding, colours: Sequence[str]) -> None:
     for place in range(len(embedding.domains)):
         points = [index for index, domain in enumerate(embedding.domain) if domain == place]
         axes.scatter(
-            [embedding.x[index] for index in points], [embedding.y[index] for index in points], s=12, alpha=0.75,
-            c=[colours[embedding.label[index]] for index in points], marker=_marker(place), linewidths=0,
-        )  # fmt: skip
+            [embedding.x[index] for index in points],
+            [embedding.y[index] for index in points],
+            s=12,
+            alpha=0.75,
+            c=[colours[embedding.label[index]] for index in points],
+            marker=_marker(place),
+            linewidths=0,
+        )
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def _class_colours(labels: Collection[int]) -> list[str]:
-    """By label; they repeat after 20 classes."""
+    """Colours by label, which repeat after 20 classes."""
     name, colours = ("tab10", 10) if max(labels) < 10 else ("tab20", 20)
     return [to_hex(colormaps[name](label % colours)) for label in range(max(labels) + 1)]
 

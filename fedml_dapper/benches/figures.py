@@ -26,13 +26,13 @@ from fedml_dapper.evaluation.style import below_legend, canvas, label_once, labe
 ACCURACY = "Top-1 accuracy (%)"
 _BANDS = "line: mean over seeds; band: lowest to highest seed"
 _DODGE = 0.025
-"""Of the axis, between markers that would lie on each other."""
+"""Distance, as a share of the axis, between markers that would lie on each other."""
 _LOG_FROM = 50
-"""Where a swept setting's largest value is so many times its smallest, its axis is logarithmic."""
+"""Ratio of a swept setting's largest to its smallest value from which on its axis is logarithmic."""
 
 
 def subtitle(results: BenchResults, variants: Sequence[VariantResults] | None = None) -> str:
-    """What a figure was drawn from: data, seeds, profile."""
+    """Return a line on what a figure was drawn from: data, seeds, profile."""
     counts = {len(variant.cells) for variant in (variants or results.finished)}
     fewest = min(counts)
     most = max(counts)
@@ -41,7 +41,7 @@ def subtitle(results: BenchResults, variants: Sequence[VariantResults] | None = 
 
 
 def learning_curves(results: BenchResults, best_so_far: bool = False) -> Figure:
-    """The headline accuracy round by round; ``best_so_far`` draws its running maximum, as the papers do.
+    """Draw the headline accuracy round by round; ``best_so_far`` draws its running maximum, as the papers do.
 
     In a sweep every panel, and in it every series, has axes of its own.
     """
@@ -70,7 +70,7 @@ def learning_curves(results: BenchResults, best_so_far: bool = False) -> Figure:
 
 
 def domain_curves(results: BenchResults) -> Figure:
-    """Every column but the headline round by round, each on axes of its own."""
+    """Draw every column but the headline round by round, each on axes of its own."""
     shown = _other_columns(results)
     figure, grid = multiples("Learning curves in detail", subtitle(results), len(shown))
     appearance = looks(results)
@@ -85,7 +85,7 @@ def domain_curves(results: BenchResults) -> Figure:
 
 
 def accuracy_over_time(results: BenchResults) -> Figure:
-    """The headline accuracy over the fleet's virtual time, which every run keeps until its next test."""
+    """Draw the headline accuracy over the fleet's virtual time; a run keeps each value until its next test."""
     column = headline(results.bench.statistic)
     figure, axes = canvas(f"Over the fleet's time: {column.heading}", subtitle(results))
     appearance = looks(results)
@@ -105,9 +105,15 @@ def accuracy_over_time(results: BenchResults) -> Figure:
                 shown, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, linewidth=0, step="post"
             )
         axes.plot(
-            shown, values.mean(axis=0), look.style, color=look.colour, label=line_name(variant), linewidth=look.width,
-            zorder=look.above, drawstyle="steps-post",
-        )  # fmt: skip
+            shown,
+            values.mean(axis=0),
+            look.style,
+            color=look.colour,
+            label=line_name(variant),
+            linewidth=look.width,
+            zorder=look.above,
+            drawstyle="steps-post",
+        )
     axes.set_xlim(left=0)
     axes.set_xlabel(f"virtual time ({unit})")
     axes.set_ylabel(ACCURACY)
@@ -117,7 +123,7 @@ def accuracy_over_time(results: BenchResults) -> Figure:
 
 
 def accuracy_against_cost(results: BenchResults, tables: Tables) -> Figure:
-    """One marker a variant: the headline accuracy against bytes up, and against the weakest client's MACs."""
+    """Draw one marker per variant: the headline accuracy against bytes up, and against the weakest client's MACs."""
     variants = [variant for variant in _one_panel(results) if _headline(tables.honest, variant, tables) is not None]
     figure, grid = multiples("Accuracy against cost", subtitle(results, variants), 2, height=3.9, sharey=True)
     costs = {row.label: row for row in tables.cost}
@@ -133,7 +139,9 @@ def accuracy_against_cost(results: BenchResults, tables: Tables) -> Figure:
             assert accuracy is not None
             name = line_name(variant)
             _point(axes, place, accuracy, appearance[name], name)
-            if variant.variant.x is not None and name == line_name(results.reference):  # others' would lie on these
+            if variant.variant.x is not None and name == line_name(
+                results.reference
+            ):  # labels of other lines would overlap these
                 text = f"{variant.variant.x:g}"
                 axes.annotate(text, (place, accuracy.mean), (5, 5), textcoords="offset points", fontsize="small")
         axes.set_xlabel(unit)
@@ -145,7 +153,7 @@ def accuracy_against_cost(results: BenchResults, tables: Tables) -> Figure:
 
 
 def sweep_panels(results: BenchResults, tables: Tables) -> Figure:
-    """The headline accuracy over each swept setting, a line per series; published values hollow."""
+    """Draw the headline accuracy over each swept setting, with a line per series and hollow published values."""
     panels = list(dict.fromkeys(variant.variant.panel for variant in results.finished if variant.variant.panel))
     numeric = all(variant.variant.x is not None for variant in results.finished)
     height = 2.9 if len(panels) > 1 else 3.6
@@ -160,7 +168,7 @@ def sweep_panels(results: BenchResults, tables: Tables) -> Figure:
         axes.set_ylabel(ACCURACY)
         _finish(axes)
         if panel is None:
-            axes.set_xticks(range(len(panels)), [_wrapped(name) for name in panels])
+            axes.set_xticks(range(len(panels)), [name.replace(" ", "\n", 1) for name in panels])
         else:
             axes.set_xlabel(panel)
             _scale(
@@ -184,7 +192,7 @@ class _Group:
     axis: str
     lines: tuple[tuple[str, Look, VariantResults], ...]
     has_own_lines: bool
-    """They are not the lines of the other groups."""
+    """Whether its lines are not those of the other groups, so that it needs a legend of its own."""
 
 
 def _curve_groups(results: BenchResults) -> list[_Group]:
@@ -215,19 +223,19 @@ def _other_columns(results: BenchResults) -> tuple[Column, ...]:
 
 
 def has_domain_curves(results: BenchResults) -> bool:
-    """Whether there is more to draw than the headline, without drowning it in a sweep's lines."""
+    """Whether there is more to draw than the headline, without a sweep's many lines."""
     return len(_other_columns(results)) > 1 and all(variant.variant.panel is None for variant in results.variants)
 
 
 def has_cost_choice(results: BenchResults, tables: Tables) -> bool:
-    """Whether variants differ in cost, so that there is something to weigh accuracy against."""
+    """Whether variants differ in cost, so that accuracy can be weighed against it."""
     labels = {variant.label for variant in _one_panel(results)}
     rows = [row for row in tables.cost if row.label in labels]
     return len({(row.bytes_up, row.weakest.macs) for row in rows}) > 1
 
 
 def _one_panel(results: BenchResults) -> list[VariantResults]:
-    """Variants whose accuracies are about the same thing: without places on an axis, those of the reference's panel."""
+    """Variants with comparable accuracies: without values on an axis, those of the reference's panel."""
     reference = results.reference.variant
     return [
         variant for variant in results.finished if reference.x is not None or variant.variant.panel == reference.panel
@@ -255,24 +263,39 @@ def _curve(axes: Axes, name: str, look: Look, variant: VariantResults, key: str,
         axes.fill_between(numbers, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, linewidth=0)
     place = markers(0, len(numbers)) | {"marker": look.marker, "markersize": 3.5}
     axes.plot(
-        numbers, values.mean(axis=0), look.style, color=look.colour, label=name, linewidth=look.width,
-        zorder=look.above, **place,
-    )  # fmt: skip
+        numbers,
+        values.mean(axis=0),
+        look.style,
+        color=look.colour,
+        label=name,
+        linewidth=look.width,
+        zorder=look.above,
+        **place,
+    )
 
 
 def _point(axes: Axes, x: float, accuracy: Estimate, look: Look, name: str) -> Container:
     interval = accuracy.interval
     reach = None if interval is None else [[accuracy.mean - interval.low], [interval.high - accuracy.mean]]
     return axes.errorbar(
-        [x], [accuracy.mean], reach, color=look.colour, marker=look.marker, markersize=7, linestyle="", capsize=2.5,
-        elinewidth=1, label=name, zorder=look.above,
-    )  # fmt: skip
+        [x],
+        [accuracy.mean],
+        reach,
+        color=look.colour,
+        marker=look.marker,
+        markersize=7,
+        linestyle="",
+        capsize=2.5,
+        elinewidth=1,
+        label=name,
+        zorder=look.above,
+    )
 
 
 def _swept(
     axes: Axes, look: Look, name: str, points: Sequence[tuple[float, VariantResults]], tables: Tables, joined: bool
 ) -> None:
-    """One series: measured, and as published; where the papers' statistic is another, that too."""
+    """Plot one series as measured and as published, and by the papers' statistic where that is another."""
     measured = [(x, it) for x, variant in points if (it := _headline(tables.honest, variant, tables))]
     for x, accuracy in measured:
         _point(axes, x, accuracy, look, name)
@@ -288,7 +311,7 @@ def _swept(
 
 
 def _positions(variants: Sequence[Variant], panels: Sequence[str], aside: float) -> list[float]:
-    """On the setting's axis, or by panel; ``aside`` keeps the lines' bars off each other."""
+    """Places on the setting's axis, or by panel; ``aside`` moves them so that the lines' bars do not overlap."""
     values = [variant.x for variant in variants if variant.x is not None]
     if len(values) < len(variants):
         return [panels.index(variant.panel or "") + 0.1 * aside for variant in variants]
@@ -310,24 +333,20 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _finish(axes: Axes) -> None:
-    """A grid, and nothing outside what an accuracy can be: intervals of two seeds may reach far."""
+    """Add a grid, and limit the axis to possible accuracies, as intervals of two seeds may be wide."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, -1), min(high, 101))
     axes.grid(alpha=0.3)
 
 
 def _dodged(values: Sequence[float]) -> list[float]:
-    """``values``, those that agree side by side."""
+    """Move equal ``values`` side by side."""
     step = _DODGE * (max(values) or 1.0)
     placed = []
     for index, value in enumerate(values):
-        alike = [other for other, theirs in enumerate(values) if abs(theirs - value) < step]
+        alike = [other for other, second in enumerate(values) if abs(second - value) < step]
         placed.append(fmean(values[other] for other in alike) + (alike.index(index) - (len(alike) - 1) / 2) * step)
     return placed
-
-
-def _wrapped(text: str) -> str:
-    return text.replace(" ", "\n", 1)
 
 
 def _legend(figure: Figure, axes: Axes, note: str) -> None:

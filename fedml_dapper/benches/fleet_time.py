@@ -1,4 +1,4 @@
-"""What a bench's variants reach on their fleet's virtual clock: in equal time, and how long until so many percent."""
+"""Results of a bench's variants on their fleet's virtual clock: in equal time, and time until so many percent."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ class TimeRow(Record):
 
     label: str
     elapsed_s: Estimate
-    """All rounds."""
+    """Time of all rounds."""
     joules: Estimate | None
-    """Of training in all rounds; None where a device's profile has no watts."""
+    """Energy of training in all rounds; None where a device's profile has no watts."""
     waiting: Estimate
     """Share of a round's time in which a client, on average, had nothing to do."""
     reached: dict[float, Estimate]
-    """Until the global model first had so many percent, over the seeds with which it had; missing where none did."""
+    """Percent -> time until the global model first reached them, over the seeds with which it did; without percent that
+    none reached."""
     at_equal_time: dict[str, Estimate]
-    """By column: the last accuracy that was tested before the shortest run of the bench ended."""
+    """Column -> the last accuracy that was tested before the shortest run of the bench ended."""
 
 
 def shortest_s(variants: Sequence[VariantResults]) -> float | None:
-    """Virtual seconds that the shortest run took; None unless all runs have a clock."""
+    """Return the virtual seconds of the shortest run; None unless all runs have a clock."""
     summaries = [_clock(cell) for variant in variants for cell in variant.cells.values()]
     if not summaries or None in summaries:
         return None
@@ -36,14 +37,13 @@ def shortest_s(variants: Sequence[VariantResults]) -> float | None:
 
 
 def time_rows(variants: Sequence[VariantResults], keys: Sequence[str]) -> tuple[TimeRow, ...]:
-    """A row for every variant of a bench whose runs all have a clock, with the columns ``keys`` in equal time; else
-    none."""
+    """Return a row per variant, with the columns ``keys`` in equal time; none unless all runs have a clock."""
     equal_s = shortest_s(variants)
     return () if equal_s is None else tuple(_row(variant, keys, equal_s) for variant in variants)
 
 
 def over_time(cell: FinishedCell, key: str) -> Mapping[float, float]:
-    """A column's accuracy by virtual seconds, of every tested round."""
+    """Return virtual seconds -> a column's accuracy, for every tested round."""
     found = {}
     for record in cell.rounds:
         value = in_round(record, key)
@@ -60,11 +60,10 @@ def _row(variant: VariantResults, keys: Sequence[str], equal_s: float) -> TimeRo
         target: [seconds for clock in clocks if (seconds := clock.reached.get(target)) is not None]
         for target in sorted({target for clock in clocks for target in clock.reached})
     }
-    in_time = {
-        key: [curve[max(before)] for curve in (over_time(cell, key) for cell in cells)
-              if (before := [at for at in curve if at <= equal_s])]
-        for key in keys
-    }  # fmt: skip
+    in_time = {}
+    for key in keys:
+        tested = [(curve, [at for at in curve if at <= equal_s]) for curve in (over_time(cell, key) for cell in cells)]
+        in_time[key] = [curve[max(before)] for curve, before in tested if before]
     return TimeRow(
         label=variant.label,
         elapsed_s=estimate([clock.elapsed_s for clock in clocks]),

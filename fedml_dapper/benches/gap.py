@@ -1,4 +1,4 @@
-"""Where size pays: which share of the gap between the smallest network for all and the full one a method recovers."""
+"""The value of size: which share of the gap between the smallest network for all and the full one a method recovers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from fedml_dapper.federation.records import Record
 
 
 class GapRow(Record):
-    """One variant against both ends, in the headline column, honestly read, over the seeds of all three."""
+    """One variant against both ends of the gap, in the headline column, over the seeds of all three."""
 
     label: str
     gain: Estimate
     """Points above the smallest network for all."""
     share: Estimate | None
-    """Of the gap: 0 is the smallest for all, 1 full models for all. None where full models are no better."""
+    """Share of the gap: 0 is the smallest network for all, 1 full models for all. None where full models are no better.
+    """
 
 
 def gap_rows(gap: Gap, values: Mapping[str, Mapping[int, float]]) -> tuple[GapRow, ...]:
-    """A row for every variant of ``values``, accuracies by seed, with seeds of both ends; the ceiling first."""
+    """Return a row for each variant of ``values``, accuracies by seed; the ceiling comes first.
+
+    A variant without a seed that both ends have is left out.
+    """
     floor = values.get(gap.floor, {})
     ceiling = values.get(gap.ceiling, {})
     labels: Sequence[str] = [gap.ceiling, *(label for label in values if label not in (gap.floor, gap.ceiling))]

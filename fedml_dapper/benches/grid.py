@@ -1,7 +1,7 @@
-"""What a bench is: a declared grid of variants and seeds over one experiment, each cell a run of its own.
+"""Benches as declared grids of variants and seeds over one experiment, each cell a run of its own.
 
-A bench is a YAML file (``config/benches/table2.yaml`` says all there is to say in one). Every cell has complete
-settings; two cells with the same settings are one run, whatever benches they belong to.
+A bench is a YAML file; ``config/benches/table2.yaml`` shows all of its keys. Every cell has complete settings. Two
+cells with the same settings are one run, whatever benches they belong to.
 """
 
 from __future__ import annotations
@@ -61,31 +61,31 @@ class Variant(Section):
     profiles: dict[ProfileName, dict[str, Any]] = Field(default_factory=dict)
     """Sections for one profile alone, laid over ``settings``."""
     published: dict[str, Published] = Field(default_factory=dict)
-    """By domain, and ``global``; for personalised benches ``overall`` and ``average``."""
+    """Published numbers by domain, and ``global``; for personalised benches ``overall`` and ``average``."""
     panel: str | None = None
-    """In a sweep: what is varied, the name of its axis."""
+    """Varied setting of a sweep, which names the axis."""
     series: str | None = None
-    """In a sweep: the line this point belongs to."""
+    """Line of a sweep that this point belongs to."""
     x: float | None = None
-    """In a sweep: the point's place on the axis."""
+    """Place of the point on a sweep's axis."""
 
 
 class Profile(Section):
-    """How large the cells are: the paper's protocol, or the same protocol with less of everything."""
+    """Size of the cells: the paper's protocol, or the same protocol with less of everything."""
 
     seeds: tuple[int, ...] = Field(min_length=1)
     settings: dict[str, Any] = Field(default_factory=dict)
     note: str
-    """What it is, in words; shown wherever its results are."""
+    """Description of the profile, shown wherever its results are."""
 
 
 class Gap(Section):
-    """What size is worth, by the labels of two variants; methods are asked which share of it they recover."""
+    """Labels of two variants, between which the value of size is measured; methods recover a share of the gap."""
 
     floor: str
-    """The smallest level's network for all."""
+    """Variant with the smallest level's network for all."""
     ceiling: str
-    """Full models for all."""
+    """Variant with full models for all."""
 
 
 class Bench(Section):
@@ -94,7 +94,7 @@ class Bench(Section):
     name: str
     title: str
     source: str
-    """Where the published numbers stand."""
+    """Reference of the published numbers."""
     experiment: Path
     """An experiment file, relative to ``config/``."""
     settings: dict[str, Any] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class Bench(Section):
     """Label of the variant that the others are compared with, seed by seed."""
     statistic: Statistic = "global"
     gap: Gap | None = None
-    """Where size pays: between which variants."""
+    """Variants between which the value of size is measured, if it is."""
 
     @rule
     def _labels(self) -> Iterator[str]:
@@ -131,18 +131,18 @@ class Cell:
     def folder(self) -> str:
         """A name that two cells share if and only if they compute the same.
 
-        Made of what differs from the defaults, so that a setting that is new in the package renames no older cell.
+        It is made of what differs from the defaults, so a new setting of the package renames no older cell.
         """
         return folder_name(self.settings)
 
 
 def folder_name(settings: Settings) -> str:
-    """The name of the folder that holds the run of ``settings``."""
+    """Return the name of the folder that holds the run of ``settings``."""
     named = sources(settings)
     args = settings.dapper_args
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_RESULTS)
     params = args.params if "dapper_args.method" in named else args.params.get(args.method, {})
-    if args.pruning.scope == "auto":  # what it comes to is what was the default before there was a choice
+    if args.pruning.scope == "auto":  # older cells, which had no such choice, keep their names
         values["dapper_args"]["pruning"].pop("scope")
         values["dapper_args"] = {key: value for key, value in values["dapper_args"].items() if value != {}}
     values["dapper_args"] = {**values.get("dapper_args", {}), "method": args.method, "params": params}
@@ -156,9 +156,10 @@ def folder_name(settings: Settings) -> str:
 
 
 def load_bench(name: str) -> Bench:
-    """The bench of that name in ``config/benches``, or the one in the file that ``name`` is the path of.
+    """Return the bench of that name in ``config/benches``, or the one in the file with the path ``name``.
 
-    Raises :class:`ConfigError` where there is none, or where it is malformed.
+    Raises:
+        ConfigError: There is none, or it is malformed.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -169,7 +170,7 @@ def load_bench(name: str) -> Bench:
 
 
 def _extended(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The bench file at ``path`` laid over the one that it ``extends``, and that over what it extends itself."""
+    """The bench file at ``path`` laid over the one that it ``extends``, and so on."""
     if path in above:
         raise ConfigError(f"{above[0]}: extends itself by way of {path.name}; leave one `extends` out")
     values = read_yaml(path)
@@ -178,7 +179,7 @@ def _extended(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def bench_names() -> list[str]:
-    """The shipped benches."""
+    """Return the names of the shipped benches."""
     return sorted(path.stem for path in (SHIPPED / "benches").glob("*.yaml"))
 
 
@@ -192,9 +193,10 @@ def cells(
     threads: int | None = 1,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[Cell]:
-    """All cells, seed by seed, so that a queue that is cut short has every variant with the first seeds.
+    """Return all cells, seed by seed, so that an interrupted queue has every variant with the first seeds.
 
-    Raises :class:`ConfigError` for a profile the bench lacks, and for settings or a task that do not fit.
+    Raises:
+        ConfigError: The bench lacks the profile, or settings or task do not fit.
     """
     if profile not in bench.profiles:
         raise ConfigError(f"bench {bench.name} has no profile `{profile}`{did_you_mean(profile, bench.profiles)}")
@@ -225,12 +227,12 @@ def cells(
 
 
 class PlannedCell(Section):
-    """Where a cell's results are."""
+    """Folder of a cell's results."""
 
     variant: str
     seed: int
     folder: str
-    """Below the store's ``cells/``."""
+    """Name below the store's ``cells/``."""
 
 
 class Manifest(Section):
@@ -239,9 +241,9 @@ class Manifest(Section):
     bench: Bench
     profile: ProfileName
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Settings that were changed in every cell, by section; the profile's note does not speak of them."""
+    """Settings that were changed in every cell, by section; the profile's note does not cover them."""
     precision: Precision = "fp32"
-    """What its cells are trained in, but where a variant says otherwise."""
+    """Precision of its cells, unless a variant says otherwise."""
     rounds: int
     cells: tuple[PlannedCell, ...]
 
@@ -254,9 +256,14 @@ class Manifest(Section):
         overrides: Mapping[str, Any] | None = None,
         precision: Precision = "fp32",
     ) -> Manifest:
+        """Return the manifest of a bench whose cells are ``chosen``."""
         planned = tuple(PlannedCell(variant=c.variant.label, seed=c.seed, folder=c.folder) for c in chosen)
         rounds = max(cell.settings.train_args.comm_round for cell in chosen)
         return cls(
-            bench=bench, profile=profile, overrides=dict(overrides or {}), precision=precision, rounds=rounds,
+            bench=bench,
+            profile=profile,
+            overrides=dict(overrides or {}),
+            precision=precision,
+            rounds=rounds,
             cells=planned,
-        )  # fmt: skip
+        )

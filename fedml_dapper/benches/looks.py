@@ -1,4 +1,4 @@
-"""How the variants of a bench look, the same in every figure."""
+"""Appearance of a bench's variants, the same in every figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = ("-", "--", ":")
 
 @dataclass(frozen=True)
 class Look:
-    """Of a line and its markers."""
+    """Appearance of a line and its markers."""
 
     colour: str
     marker: str
@@ -27,12 +27,12 @@ class Look:
 
 
 def line_name(variant: VariantResults) -> str:
-    """What a variant's line is called: in a sweep its series, else itself."""
+    """Return the name of a variant's line: in a sweep its series, else its label."""
     return variant.variant.series or variant.label
 
 
 def looks(results: BenchResults) -> dict[str, Look]:
-    """By line name. The reference is black and thick; colours repeat after six lines, with another stroke."""
+    """Return the look of each line. The reference is black and thick; colours repeat with another stroke."""
     leading = line_name(results.reference)
     others = [name for name in dict.fromkeys(map(line_name, results.variants)) if name != leading]
     found = {leading: Look("#000000", "o", "-", 2.6, 3)}
@@ -44,7 +44,7 @@ def looks(results: BenchResults) -> dict[str, Look]:
 
 
 def ordered_looks(count: int) -> Sequence[Look]:
-    """For lines with an order of their own, dark to light."""
+    """Return looks for lines with an order of their own, dark to light."""
     viridis = colormaps["viridis"]
     colours = [to_hex(viridis(0.88 * place / max(count - 1, 1))) for place in range(count)]
     return [Look(colour, MARKERS[place % len(MARKERS)], "-", 1.6, 2) for place, colour in enumerate(colours)]

@@ -1,4 +1,4 @@
-"""Which of a run's numbers a bench is about, and in which round they are read."""
+"""Accuracies that a bench is about, and the rules by which a round is chosen to read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedml_dapper.federation.records import DeviceScores
 
 @dataclass(frozen=True)
 class Column:
-    """One accuracy of a run; ``key`` is also what its published value goes by."""
+    """One accuracy of a run; published values have the same ``key``."""
 
     key: str
     heading: str
@@ -28,7 +28,7 @@ _DEVICES = (Column("devices", "devices"), Column("devices, own statistics", "dev
 
 
 def columns(results: BenchResults) -> tuple[Column, ...]:
-    """What the bench's tables show, the headline first."""
+    """Return the columns of the bench's tables, the headline first."""
     if results.bench.statistic == "personal":
         return _PERSONAL
     if results.bench.statistic == "unseen":
@@ -39,22 +39,22 @@ def columns(results: BenchResults) -> tuple[Column, ...]:
 
 
 def headline(statistic: Statistic) -> Column:
-    """The one column that claims and figures are about."""
+    """Return the column that claims and figures are about."""
     return {"global": _GLOBAL, "personal": _PERSONAL[0], "unseen": _UNSEEN}[statistic]
 
 
 Reading = Callable[[FinishedCell, str], "float | None"]
-"""A cell's accuracy in a column, in percent; None where it was not measured."""
+"""Function that returns a cell's accuracy in a column, in percent; None where it was not measured."""
 
 
 def best(cell: FinishedCell, key: str) -> float | None:
-    """Maximum over rounds, every column in a round of its own."""
+    """Return the maximum over rounds, every column in a round of its own."""
     accuracy = _accuracy(cell.summary, key)
     return None if accuracy is None else accuracy.best
 
 
 def by_validation(cell: FinishedCell, key: str) -> float | None:
-    """In the round that was best on validation samples, all columns in the same."""
+    """Return the accuracy in the round that was best on validation samples, the same round for all columns."""
     if key in _fields(_PERSONAL):
         personal = cell.summary.personal
         return None if personal is None or personal.chosen is None else float(getattr(personal.chosen, key))
@@ -69,14 +69,14 @@ def by_validation(cell: FinishedCell, key: str) -> float | None:
 
 
 def last_five(cell: FinishedCell, key: str) -> float | None:
-    """Mean of the last five tested rounds."""
+    """Return the mean of the last five tested rounds."""
     accuracy = _accuracy(cell.summary, key)
     return None if accuracy is None else accuracy.mean_last5
 
 
 @dataclass(frozen=True)
 class HonestReading:
-    """How rounds are chosen without looking at test images."""
+    """A rule that chooses rounds without looking at test images."""
 
     read: Reading
     rule: str
@@ -98,14 +98,14 @@ _LAST_FIVE = HonestReading(
 
 
 def honest(results: BenchResults) -> HonestReading:
-    """The same for all variants: by validation samples if every run that was measured at all has them."""
+    """Return the rule for all variants: by validation samples if every run that was measured at all has them."""
     key = headline(results.bench.statistic).key
     measured = [cell for cell in results.cells if best(cell, key) is not None]
     return _VALIDATION if all(by_validation(cell, key) is not None for cell in measured) else _LAST_FIVE
 
 
 def in_round(record: RoundRecord, key: str) -> float | None:
-    """A column's accuracy in one round; None where it was not measured."""
+    """Return a column's accuracy in one round; None where it was not measured."""
     if key in _fields(_PERSONAL):
         return None if record.personal is None else float(getattr(record.personal, key))
     if key in _fields(_DEVICES):

@@ -1,4 +1,4 @@
-"""How far benches are in a store: which have all of their cells, some or none; and one page that leads to all pages."""
+"""Overview of a store: which benches have all, some or none of their cells, and an index of all pages."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ INDEX_NAME = "index.html"
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a bench is."""
+    """Progress of a bench."""
 
     name: str
     title: str
     finished: int
     planned: int
-    """Cells that the bench has as it is declared today."""
+    """Number of cells that the bench has as it is declared today."""
 
     @property
     def state(self) -> str:
-        """In a word or two."""
+        """State of the bench in a word or two."""
         return "not run" if not self.finished else "complete" if self.finished == self.planned else "partly"
 
 
 def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
-    """How far ``bench`` is in ``store``. A cell counts as it is declared today, or as it was when the bench was
-    started there, in another precision or with other settings."""
+    """Return the progress of ``bench`` in ``store``.
+
+    A cell counts as it is declared today, or as it was when the bench was started there, in another precision or with
+    other settings.
+    """
     chosen = cells(bench, profile)
     folders = {(cell.variant.label, cell.seed): {cell.folder} for cell in chosen}
     manifest = store / bench.name / MANIFEST_NAME
@@ -49,7 +52,7 @@ def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
 
 
 def standings(profile: ProfileName, store: Path) -> list[Standing]:
-    """Of every shipped bench that has ``profile``."""
+    """Return the progress of every shipped bench that has ``profile``."""
     benches = (load_bench(name) for name in bench_names())
     return [standing(bench, profile, store) for bench in benches if profile in bench.profiles]
 
@@ -60,7 +63,7 @@ class _Store:
 
     name: str
     rows: Sequence[tuple[Standing, str | None]]
-    """Benches, and where their pages are."""
+    """Benches, and the paths of their pages."""
 
 
 def holds_results(root: Path) -> bool:
@@ -69,9 +72,9 @@ def holds_results(root: Path) -> bool:
 
 
 def write_reports(root: Path, tell: Callable[[Path], None]) -> Path:
-    """Write the page of every bench and of every single run below ``root``, and an index of them; returns its path.
+    """Write the page of every bench and of every single run below ``root``, and an index of them; return its path.
 
-    A store is a folder with the name of a profile. ``tell`` hears of each page.
+    A store is a folder with the name of a profile. ``tell`` is called with the path of each page.
     """
     benches = _benches(root)
     runs = _runs(root)

@@ -1,4 +1,4 @@
-"""Cells of a bench, several at a time, each in a process of its own; whatever is finished is never run again."""
+"""Queue of a bench's cells: several at a time, each in a process of its own; finished ones are never run again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the queue is. Rounds are of all cells, those of finished ones included."""
+    """Progress of a queue. Rounds are those of all cells, finished ones included."""
 
     cells_done: int
     cells: int
@@ -33,17 +33,17 @@ class Progress:
     rounds: int
     running: tuple[str, ...]
     to_go: timedelta | None
-    """None until a first round is finished."""
+    """Estimated time left; None until a first round is finished."""
 
 
 @dataclass
 class Outcome:
-    """How a queue ended."""
+    """Result of a queue."""
 
     failed: dict[str, Path] = field(default_factory=dict)
-    """Cell's name -> the log that says why."""
+    """Cell's name -> the log with the reason."""
     stopped: bool = False
-    """The time was up before the last cell was finished."""
+    """Whether the time was up before the last cell was finished."""
 
 
 def run_queue(
@@ -54,11 +54,18 @@ def run_queue(
     max_seconds: float | None,
     tell: Callable[[Progress], None],
 ) -> Outcome:
-    """Run what is not finished of ``cells`` in folders below ``store``, ``jobs`` at a time.
+    """Run the unfinished ``cells`` in folders below ``store``, ``jobs`` at a time.
 
-    After ``max_seconds`` running cells are stopped; they go on from their last checkpoint next time. A cell that fails
-    does not stop the others. On KeyboardInterrupt all running cells are stopped before it goes on its way. Raises
-    :class:`ConfigError` where a folder holds a run of other settings than its name says.
+    A cell that fails does not stop the others. On KeyboardInterrupt all running cells are stopped before it is raised.
+
+    Args:
+        store: Folder of all benches' cells.
+        jobs: Most cells that run at the same time.
+        max_seconds: Time after which running cells are stopped; they are resumed from their last checkpoint next time.
+        tell: Called with the progress, about twice a second.
+
+    Raises:
+        ConfigError: A folder holds a run of other settings than its name says.
     """
     started = time.monotonic()
     outcome = Outcome()
@@ -83,7 +90,7 @@ def run_queue(
                 break
     finally:
         for process in running.values():
-            process.kill()  # a checkpoint is whole or not there, so there is nothing to say goodbye to
+            process.kill()  # checkpoints are written whole or not at all, so killing is safe
         for process in running.values():
             process.wait()
     return outcome

@@ -1,4 +1,4 @@
-"""A bench's report: one HTML page, its figures as files, its tables as CSV and JSON."""
+"""Report of a bench: an HTML page, figures as files, tables as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PNG_DPI = 200
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with what is said of it. ``name`` is its file's."""
+    """A figure with its alternative text and caption. ``name`` is that of its file."""
 
     name: str
     figure: Figure
@@ -42,7 +42,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A picture as the page needs it."""
+    """A picture in the form that the page needs."""
 
     chart: Markup
     alt: str
@@ -50,9 +50,12 @@ class _Shown:
 
 
 def write_bench_report(folder: Path) -> Path:
-    """Write ``report.html``, the figures and the tables of the bench in ``folder``; returns the page's path.
+    """Write ``report.html``, the figures and the tables of the bench in ``folder``; return the page's path.
 
-    A file ``analysis.md`` there becomes a section of the page. Raises :class:`DataError` where there is no bench.
+    A file ``analysis.md`` there becomes a section of the page.
+
+    Raises:
+        DataError: There is no bench.
     """
     results = load_results(folder)
     tables = build_tables(results)
@@ -94,7 +97,7 @@ def write_bench_report(folder: Path) -> Path:
 
 
 def _levels(results: BenchResults, tables: Tables) -> dict[int, float]:
-    """Capability levels and their ratios: those of the diagnosed clients, or else those that runs have."""
+    """Capability levels and their ratios: those of the diagnosed clients, or else those of the runs."""
     diagnosed = {row.level: row.ratio for row in tables.levels}
     known = {footprint.level: footprint.ratio for cell in results.cells for footprint in cell.run.footprints}
     return dict(sorted((diagnosed or known).items()))
@@ -104,33 +107,45 @@ def _pictures(results: BenchResults, tables: Tables) -> Iterator[Picture]:
     swept = [variant for variant in results.finished if variant.variant.panel is not None]
     if len(swept) > 1:
         yield Picture(
-            "sweep", figures.sweep_panels(results, tables), "Accuracy over the swept settings",
+            "sweep",
+            figures.sweep_panels(results, tables),
+            "Accuracy over the swept settings",
             "Filled markers: measured. Hollow ones: published; they stand for the paper's protocol.",
-        )  # fmt: skip
+        )
     yield Picture(
-        "learning_curves", figures.learning_curves(results), "Accuracy over the rounds",
+        "learning_curves",
+        figures.learning_curves(results),
+        "Accuracy over the rounds",
         "Test accuracy in every tested round.",
-    )  # fmt: skip
+    )
     if results.bench.statistic == "global":
         yield Picture(
-            "best_so_far", figures.learning_curves(results, best_so_far=True), "Best accuracy so far over the rounds",
+            "best_so_far",
+            figures.learning_curves(results, best_so_far=True),
+            "Best accuracy so far over the rounds",
             "The same as the papers draw it: the best round so far, chosen on test images, so no line ever falls.",
-        )  # fmt: skip
+        )
     if figures.has_domain_curves(results):
         yield Picture(
-            "domain_curves", figures.domain_curves(results), "Accuracy over the rounds, column by column",
+            "domain_curves",
+            figures.domain_curves(results),
+            "Accuracy over the rounds, column by column",
             "The columns of the tables, round by round. Small test sets make jumpy lines.",
-        )  # fmt: skip
+        )
     if tables.times:
         yield Picture(
-            "over_time", figures.accuracy_over_time(results), "Accuracy over the fleet's time",
+            "over_time",
+            figures.accuracy_over_time(results),
+            "Accuracy over the fleet's time",
             "Test accuracy over virtual time. Up and to the left is better.",
-        )  # fmt: skip
+        )
     if figures.has_cost_choice(results, tables):
         yield Picture(
-            "accuracy_and_cost", figures.accuracy_against_cost(results, tables), "Accuracy against cost",
+            "accuracy_and_cost",
+            figures.accuracy_against_cost(results, tables),
+            "Accuracy against cost",
             "Up and to the left is better. Markers of equal cost are drawn side by side.",
-        )  # fmt: skip
+        )
     yield from _pictures_of_models(results, tables)
 
 
@@ -138,23 +153,28 @@ def _pictures_of_models(results: BenchResults, tables: Tables) -> Iterator[Pictu
     is_sweep = any(variant.variant.x is not None for variant in results.variants)
     if not is_sweep and diagnosis_figures.has_level_radar(tables):
         yield Picture(
-            "levels", diagnosis_figures.level_radar(results, tables), "Accuracy by capability level",
+            "levels",
+            diagnosis_figures.level_radar(results, tables),
+            "Accuracy by capability level",
             "Every client's own model, on its domain's test images. Levels differ in the domains that their clients"
             " hold, too: compare lines on one spoke, not spokes.",
-        )  # fmt: skip
+        )
     if diagnosis_figures.diagnosed(results.reference):
         yield Picture(
-            "confusion", diagnosis_figures.confusion_matrices(results, results.reference),
+            "confusion",
+            diagnosis_figures.confusion_matrices(results, results.reference),
             f"Confusion matrices of {results.reference.label}",
             "Final model, after the last round. A row is a true class, its cells say what it is taken for.",
-        )  # fmt: skip
+        )
     pair = diagnosis_figures.embedded_pair(results, tables)
     if pair:
         yield Picture(
-            "representations", diagnosis_figures.embeddings(results, pair), "Representations of test images",
+            "representations",
+            diagnosis_figures.embeddings(results, pair),
+            "Representations of test images",
             "Points are test images. Classes apart and domains mixed is what domain generalisation wants; distances"
             " between far groups mean nothing.",
-        )  # fmt: skip
+        )
 
 
 def _save(folder: Path, pictures: list[Picture]) -> None:
@@ -193,7 +213,7 @@ def _grouped(cells: tuple[OpenCell, ...]) -> dict[str, list[OpenCell]]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What all runs share, as a config file, and what sets each variant apart: its method, and the rest in words."""
+    """Settings that all runs share, as a config file, and each variant's method and other settings."""
 
     shared: str
     own: dict[str, tuple[str, str]]
@@ -202,7 +222,7 @@ class _Settings:
 def _settings(results: BenchResults) -> _Settings:
     runs = {variant.label: next(iter(variant.cells.values())).run for variant in results.finished}
     flat = {
-        label: {path: value for path, value in _flat(run.settings) if _telling(path, run.method)}
+        label: {path: value for path, value in _flat(run.settings) if _is_relevant(path, run.method)}
         for label, run in runs.items()
     }
     names = list(dict.fromkeys(name for values in flat.values() for name in values))
@@ -229,7 +249,7 @@ _PARAMS = ("dapper_args", "params")
 
 
 def _flat(settings: dict[str, Any], inside: _Path = ()) -> Iterator[tuple[_Path, Any]]:
-    """Every setting with its path."""
+    """Path and value of every setting."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from _flat(value, (*inside, key))
@@ -237,7 +257,7 @@ def _flat(settings: dict[str, Any], inside: _Path = ()) -> Iterator[tuple[_Path,
             yield (*inside, key), value
 
 
-def _telling(path: _Path, method: str) -> bool:
+def _is_relevant(path: _Path, method: str) -> bool:
     """Whether a setting says something beside seed and method; those of other methods do not."""
     if path[: len(_PARAMS)] == _PARAMS:
         return path[len(_PARAMS)] == method

@@ -1,4 +1,4 @@
-"""A bench's folder, read: what each variant reached with each seed, and what is missing."""
+"""Results of a bench's folder: what each variant reached with each seed, and what is missing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_le
 
 MANIFEST_NAME = "bench.json"
 CELLS_NAME = "cells"
-"""The cells of all benches of a store, beside the benches' folders."""
+"""Folder with the cells of all benches of a store, beside the benches' folders."""
 
 
 @dataclass(frozen=True)
 class FinishedCell:
-    """A run that did all its rounds."""
+    """A run that finished all its rounds."""
 
     seed: int
     folder: str
@@ -35,7 +35,7 @@ class FinishedCell:
 
 @dataclass(frozen=True)
 class OpenCell:
-    """A run that no table may use yet."""
+    """A cell that no table may use yet, and the reason."""
 
     variant: str
     seed: int
@@ -44,11 +44,11 @@ class OpenCell:
 
 @dataclass(frozen=True)
 class VariantResults:
-    """One variant's finished cells by seed, which may be none."""
+    """One variant's finished cells by seed; there may be none."""
 
     variant: Variant
     planned: tuple[int, ...]
-    """Seeds."""
+    """Planned seeds."""
     cells: Mapping[int, FinishedCell]
 
     @property
@@ -63,10 +63,10 @@ class BenchResults:
     folder: Path
     manifest: Manifest
     variants: tuple[VariantResults, ...]
-    """In the bench's order."""
+    """Variants in the bench's order."""
     open: tuple[OpenCell, ...]
     undiagnosed: tuple[OpenCell, ...]
-    """Finished cells whose final model was not looked at; they are in the tables all the same."""
+    """Finished cells whose final model has no diagnosis; the tables include them."""
 
     @property
     def bench(self) -> Bench:
@@ -74,7 +74,7 @@ class BenchResults:
 
     @property
     def finished(self) -> tuple[VariantResults, ...]:
-        """Variants with a finished cell or more."""
+        """Variants with at least one finished cell."""
         return tuple(results for results in self.variants if results.cells)
 
     @property
@@ -95,12 +95,12 @@ class BenchResults:
 
     @property
     def rounds(self) -> str:
-        """How many each finished run has, e.g. ``20``, or ``20 to 33`` where variants differ."""
+        """Rounds of each finished run, e.g. ``20``, or ``20 to 33`` where variants differ."""
         counts = {len(cell.rounds) for cell in self.cells} or {self.manifest.rounds}
         return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
     def class_name(self, label: int) -> str:
-        """As the ledgers say, or the suite where they are of a version that did not."""
+        """Return a class's name from the ledgers, or from the suite where these are of a version without names."""
         run = self.cells[0].run
         published = PUBLISHED.get(run.settings["data_args"]["dataset"])
         names = run.classes or (published.classes if published is not None else ())
@@ -110,7 +110,7 @@ class BenchResults:
     def is_papers(self) -> bool:
         """Whether this is the paper's protocol on the paper's data, with the settings that the bench declares.
 
-        Precision does not count; it stands beside the profile's name.
+        Precision does not count; it is shown beside the profile's name.
         """
         manifest = self.manifest
         return manifest.profile == "paper" and not manifest.overrides and "(subset)" not in self.data_label
@@ -126,9 +126,9 @@ class BenchResults:
         return self.bench.profiles[self.manifest.profile].note
 
     def counterpart(self, variant: Variant) -> str | None:
-        """Label of the variant that ``variant`` is compared with, seed by seed; None for those that others are.
+        """Return the label of the variant that ``variant`` is compared with, seed by seed; None for a reference itself.
 
-        That is the bench's reference; but where there are several series, the reference's at the same place.
+        It is the bench's reference or, where there are several series, the reference's variant at the same place.
         """
         reference = self.reference.variant
         if len({other.series for other in self.bench.variants}) == 1:
@@ -142,9 +142,10 @@ class BenchResults:
 
 
 def load_results(folder: Path) -> BenchResults:
-    """Read the bench in ``folder`` and its cells' ledgers.
+    """Read the bench in ``folder`` and its cells' ledgers. A cell that cannot be read counts as open, with its reason.
 
-    Raises :class:`DataError` where there is no bench. A cell that cannot be read counts as open, with its reason.
+    Raises:
+        DataError: There is no bench.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -169,15 +170,19 @@ def load_results(folder: Path) -> BenchResults:
                 undiagnosed.append(OpenCell(variant.label, cell.seed, diagnosis))
             run, rounds = found
             cells[cell.seed] = FinishedCell(
-                cell.seed, cell.folder, run, tuple(rounds), summarise(run, rounds),
+                cell.seed,
+                cell.folder,
+                run,
+                tuple(rounds),
+                summarise(run, rounds),
                 diagnosis if isinstance(diagnosis, Diagnosis) else None,
-            )  # fmt: skip
+            )
         variants.append(VariantResults(variant, tuple(cell.seed for cell in planned), cells))
     return BenchResults(folder, manifest, tuple(variants), tuple(open_), tuple(undiagnosed))
 
 
 def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
-    """A finished run, or what keeps it from being one."""
+    """A finished run, or the reason why it is not finished."""
     if packed.find(folder / LEDGER_NAME) is None:
         return "not started"
     try:

@@ -1,4 +1,4 @@
-"""Means over seeds, how sure they are, and differences seed by seed."""
+"""Statistics over seeds: means, their confidence intervals, and differences seed by seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIDENCE = 0.95
 
 
 class Interval(Record):
-    """Where the mean of ever more seeds would lie, with 95 % confidence, if seeds scatter normally."""
+    """Confidence interval of 95 % for the mean, if seeds scatter normally."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Estimate(Record):
     std: float | None
     """Sample standard deviation (n - 1)."""
     interval: Interval | None
-    """Student's t."""
+    """Interval by Student's t."""
 
     @property
     def is_clear(self) -> bool:
@@ -41,7 +41,7 @@ class Estimate(Record):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of one value per seed, at least one."""
+    """Estimate from one value per seed, with at least one seed."""
     mean = fmean(values)
     n = len(values)
     if n == 1:
@@ -52,7 +52,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Estimate | None:
-    """``values - reference``, both by seed, over the seeds that both have; None where they share none.
+    """Estimate ``values - reference``, both by seed, over the seeds that both have; None where they share none.
 
     Equal seeds mean equal partitions, levels, initial weights and batches, so what these add to both cancels.
     """
@@ -61,7 +61,7 @@ def paired_difference(values: Mapping[int, float], reference: Mapping[int, float
 
 
 def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
-    """Mean of ``parts`` / mean of ``wholes``, pair by pair of the same seed, with Fieller's interval (1954).
+    """Estimate mean of ``parts`` / mean of ``wholes``, paired by seed, with Fieller's interval (1954).
 
     The interval holds every ratio r for which ``parts - r * wholes`` may have mean 0. It is None for one seed, and
     where the mean of ``wholes`` may be 0 itself, so that no ratio is excluded. A ratio has no ``std`` over seeds.
@@ -73,6 +73,7 @@ def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(n=1, mean=ratio, std=None, interval=None)
     reach = _quantile(n) ** 2 / n
+    # the interval ends where a r^2 - 2 b r + c = 0
     a = whole**2 - reach * variance(wholes)
     b = part * whole - reach * covariance(parts, wholes)
     c = part**2 - reach * variance(parts)
@@ -83,5 +84,5 @@ def ratio_of_means(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
 
 
 def _quantile(n: int) -> float:
-    """Of Student's t for the mean of ``n`` values."""
+    """Quantile of Student's t for the mean of ``n`` values."""
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))

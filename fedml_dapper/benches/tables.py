@@ -1,4 +1,4 @@
-"""A bench's tables as plain data, from which the report, the terminal's table and the CSV are written."""
+"""Tables of a bench as plain data, from which the report, the terminal's table and the CSV are written."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Entry(Record):
     """One variant in one column. Accuracies are percent Top-1, differences points."""
 
     values: dict[int, float]
-    """By seed."""
+    """Seed -> accuracy."""
     estimate: Estimate
     published: Published | None
     difference: Estimate | None
-    """To the variant's counterpart, over the seeds of both."""
+    """Difference to the variant's counterpart, over the seeds of both."""
 
 
 class AccuracyRow(Record):
@@ -35,7 +35,7 @@ class AccuracyRow(Record):
     panel: str | None
     counterpart: str | None
     same_runs: bool
-    """The counterpart's settings are these, so there is nothing to compare."""
+    """Whether the counterpart's settings are the same, so that there is nothing to compare."""
     planned_seeds: int
     entries: dict[str, Entry]
 
@@ -47,7 +47,7 @@ class AccuracyTable(Record):
     rows: tuple[AccuracyRow, ...]
 
     def highest(self, key: str, panel: str | None) -> float | None:
-        """The highest mean of a column among the panel's rows with the most seeds; None where nothing was measured."""
+        """Return the highest mean of a column among the panel's rows with the most seeds; None without any."""
         estimates = [row.entries[key].estimate for row in self.rows if row.panel == panel and key in row.entries]
         most = max((estimate.n for estimate in estimates), default=0)
         return max((estimate.mean for estimate in estimates if estimate.n == most), default=None)
@@ -57,7 +57,7 @@ class AccuracyTable(Record):
 
 
 class CostRow(Record):
-    """What one variant costs: means over seeds, rounds and clients; the models of the weakest and strongest client."""
+    """Cost of one variant: means over seeds, rounds and clients, and the models of the weakest and strongest client."""
 
     label: str
     bytes_up: float
@@ -65,7 +65,7 @@ class CostRow(Record):
     weakest: LevelFootprint
     strongest: LevelFootprint
     seconds: float
-    """A client's local round, on the machine that ran the bench."""
+    """Time of a client's local round, on the machine that ran the bench."""
     note: str
 
 
@@ -76,8 +76,9 @@ class LevelRow(Record):
     level: int
     ratio: float
     before: Estimate
-    """Over seeds, of the mean over the level's clients: as they come, and after one more local round."""
+    """Mean over the level's clients, over seeds, with the models as they come."""
     after: Estimate
+    """Mean over the level's clients, over seeds, after one more local round."""
 
 
 class DeviceRow(Record):
@@ -85,9 +86,9 @@ class DeviceRow(Record):
 
     label: str
     sent: dict[int, Estimate]
-    """By capability level; over seeds, of the mean over domains. Levels without a model are missing."""
+    """Capability level -> mean over domains, over seeds. Levels without a model are missing."""
     own_statistics: dict[int, Estimate]
-    """With BatchNorm's statistics measured on a device's own images; empty where the model has none."""
+    """Results with BatchNorm's statistics of a device's own images; empty where the model has none."""
 
 
 class SubmodelRow(Record):
@@ -95,14 +96,15 @@ class SubmodelRow(Record):
 
     label: str
     levels: dict[int, Estimate]
-    """By capability level; over seeds, of the mean over the level's clients."""
+    """Capability level -> mean over the level's clients, over seeds."""
     average: Estimate
+    """Mean over levels, over seeds."""
     worst: Estimate
-    """Over seeds, of the mean over levels and of the lowest level."""
+    """Lowest level, over seeds."""
 
 
 class Tables(Record):
-    """All of a bench's numbers."""
+    """All numbers of a bench."""
 
     bench: str
     title: str
@@ -119,17 +121,17 @@ class Tables(Record):
     honest: AccuracyTable
     cost: tuple[CostRow, ...]
     levels: tuple[LevelRow, ...]
-    """By variant, then by level; of the cells that have a diagnosis."""
+    """Rows by variant, then by level, of the cells that have a diagnosis."""
     devices: tuple[DeviceRow, ...] = ()
-    """Of the variants in which it was measured."""
+    """Rows of the variants in which device accuracy was measured."""
     gap: tuple[GapRow, ...] = ()
-    """Of benches that say where size pays."""
+    """Rows of a bench with a :class:`Gap`."""
     times: tuple[TimeRow, ...] = ()
-    """Of benches whose runs have a fleet's virtual clock."""
+    """Rows of a bench whose runs have a fleet's virtual clock."""
     equal_s: float | None = None
     """Virtual seconds of the shortest run, in which all variants are compared."""
     submodels: tuple[SubmodelRow, ...]
-    """Of the variants whose clients are sent slim models."""
+    """Rows of the variants whose clients are sent slim models."""
     missing: tuple[OpenCell, ...]
     versions: tuple[str, ...]
 
@@ -139,12 +141,12 @@ class Tables(Record):
 
     @property
     def has_one_counterpart(self) -> bool:
-        """Whether all are compared with the bench's reference, none with another of its series."""
+        """Whether all are compared with the bench's reference, none with another variant of its series."""
         return {row.counterpart for row in self.best.rows} <= {None, self.reference}
 
 
 def build_tables(results: BenchResults) -> Tables:
-    """The tables of the finished cells."""
+    """Build the tables of the finished cells."""
     shown = columns(results)
     chosen = honest(results)
     bench = results.bench
@@ -177,7 +179,7 @@ def build_tables(results: BenchResults) -> Tables:
 
 
 def cost_base(tables: Tables, results: BenchResults) -> CostRow | None:
-    """FedAvg's costs, which the others' are measured against, where it is one of the variants."""
+    """Return the costs of FedAvg, which the others' are compared with, if it is one of the variants."""
     for row in tables.cost:
         if results[row.label].variant.method == "fedavg":
             return row
@@ -185,7 +187,7 @@ def cost_base(tables: Tables, results: BenchResults) -> CostRow | None:
 
 
 def write_csv(path: Path, tables: Tables) -> None:
-    """One line per table, variant and column: what was measured, what is published, the difference."""
+    """Write a line per table, variant and column: what was measured, what is published, the difference."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
@@ -240,7 +242,7 @@ def _accuracies(results: BenchResults, shown: tuple[Column, ...], read: Reading,
             )
         )
     panels = list(dict.fromkeys(row.panel for row in rows))
-    rows.sort(key=lambda row: panels.index(row.panel))  # what is compared stands together
+    rows.sort(key=lambda row: panels.index(row.panel))  # rows that are compared stand together
     return AccuracyTable(rule=rule, rows=tuple(rows))
 
 

@@ -1,4 +1,4 @@
-"""A bench's result as a table for the terminal."""
+"""Result of a bench as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedml_dapper.evaluation.units import signed
 
 
 def terminal_table(results: BenchResults) -> Table:
-    """The headline accuracy of every variant, honestly read, the papers' way and as published, and the differences."""
+    """Return the headline accuracy of every variant, by both rules and as published, with differences."""
     tables = build_tables(results)
     heading = f"{tables.title} (profile {tables.profile}; {tables.data or 'no data yet'}), Top-1 accuracy (%)"
     table = Table(title=escape(heading))

@@ -17,9 +17,7 @@ _PATH = NamedPath()
 @click.argument("run", type=_PATH)
 @click.argument("folder", type=_PATH)
 @export_options
-def adapt(
-    run: Path, folder: Path, level: int | None, formats: Sequence[str], int8: bool, output: Path
-) -> None:  # fmt: skip
+def adapt(run: Path, folder: Path, level: int | None, formats: Sequence[str], int8: bool, output: Path) -> None:
     """Adapt a model of the finished RUN to the pictures in FOLDER, which need no labels, and export it."""
     from fedml_dapper.export import Exporter, pictures_for
     from fedml_dapper.export import adapt as adapt_model

@@ -1,4 +1,4 @@
-"""``fedml-dapper audit``: is an audit log whole, and what does it say?"""
+"""``fedml-dapper audit``: check and show an audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedml-dapper bench``: one of the papers' tables or figures, from nothing to its report."""
+"""``fedml-dapper bench``: run one of the papers' tables or figures, and write its report."""
 
 from __future__ import annotations
 
@@ -38,9 +38,18 @@ _LINE_EVERY_S = 30.0
 @click.option("--report", "report_only", is_flag=True, help="Run nothing; report the cells that are there.")
 @click.option("--list", "listing", is_flag=True, help="Say which benches there are, and how far.")
 def bench(
-    name: str | None, profile: ProfileName, output: Path | None, max_minutes: float | None, jobs: int | None,
-    device: Device, precision: Precision, seeds: str | None, overrides: Sequence[str], report_only: bool, listing: bool,
-) -> None:  # fmt: skip
+    name: str | None,
+    profile: ProfileName,
+    output: Path | None,
+    max_minutes: float | None,
+    jobs: int | None,
+    device: Device,
+    precision: Precision,
+    seeds: str | None,
+    overrides: Sequence[str],
+    report_only: bool,
+    listing: bool,
+) -> None:
     """Run every cell of bench NAME (a shipped one, or a YAML file) that is not finished, and write its report.
 
     A bench is a grid of methods and seeds on one experiment. Its cells run side by side, each on one thread. Killed or
@@ -78,7 +87,7 @@ def bench(
             console.print(f"note: {slow}", soft_wrap=True)
         seconds = None if max_minutes is None else max_minutes * 60
         with _Display(console) as display:
-            outcome = run_queue(chosen, store / CELLS_NAME, jobs=jobs, max_seconds=seconds, tell=display.tell)
+            outcome = run_queue(chosen, store / CELLS_NAME, jobs=jobs, max_seconds=seconds, tell=display.update)
     Console().print(terminal_table(load_results(folder)))
     click.echo(f"Report: {write_bench_report(folder).absolute()}")
     if outcome.stopped:
@@ -90,16 +99,19 @@ def bench(
 
 
 class _Display:
-    """A live line on a terminal, else a line now and then."""
+    """Shows a live line on a terminal, else prints a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Bar(
-            BarColumn(), TextColumn("{task.description}"), console=console, transient=True,
+            BarColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
             disable=not console.is_terminal,
-        )  # fmt: skip
+        )
         self._task = self._bar.add_task("starting")
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
 
     def __enter__(self) -> _Display:
         self._bar.start()
@@ -108,15 +120,17 @@ class _Display:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def tell(self, progress: Progress) -> None:
+    def update(self, progress: Progress) -> None:
         eta = "" if progress.to_go is None else f"  ETA {progress.to_go}"
         text = f"cells {progress.cells_done}/{progress.cells}  rounds {progress.rounds_done}/{progress.rounds}{eta}"
         self._bar.update(
-            self._task, total=progress.rounds, completed=progress.rounds_done,
+            self._task,
+            total=progress.rounds,
+            completed=progress.rounds_done,
             description=f"{text}  {'; '.join(progress.running)}",
-        )  # fmt: skip
-        if not self._console.is_terminal and time.monotonic() - self._said >= _LINE_EVERY_S:
-            self._said = time.monotonic()
+        )
+        if not self._console.is_terminal and time.monotonic() - self._printed >= _LINE_EVERY_S:
+            self._printed = time.monotonic()
             self._console.print(text, highlight=False, soft_wrap=True)
 
 

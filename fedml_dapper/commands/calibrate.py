@@ -1,4 +1,4 @@
-"""``fedml-dapper calibrate``: this machine, measured, as a device's profile."""
+"""``fedml-dapper calibrate``: measure this machine, and write a device's profile."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from fedml_dapper.errors import ConfigError
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=NamedPath(), multiple=True, default=["quickstart.yaml"],
-    show_default=True, callback=shipped_where_missing, help="The experiment whose levels are timed.",
-)  # fmt: skip
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
+    default=["quickstart.yaml"],
+    show_default=True,
+    callback=shipped_where_missing,
+    help="The experiment whose levels are timed.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option(
-    "--rank", type=click.IntRange(min=1),
+    "--rank",
+    type=click.IntRange(min=1),
     help="Time the line to the server too, as the silo of this rank. The server has to be up, over DAPPER_GRPC.",
-)  # fmt: skip
+)
 @click.option("-o", "--output", type=NamedPath(), required=True, help="A new file, ending in .yaml.")
 def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | None, output: Path) -> None:
     """Measure how fast this machine trains each level, and its memory, and write that down as a device's profile.
@@ -65,7 +73,11 @@ def calibrate(configs: Sequence[Path], overrides: Sequence[str], rank: int | Non
 
 
 def _line(settings: Settings, rank: int) -> tuple[float, float, str]:
-    """Mbit/s down and up, and the server that they are from and to."""
+    """Measure the line to the server as the silo of this rank: Mbit/s down and up, and the server's address.
+
+    Raises:
+        ConfigError: The experiment does not use the backend DAPPER_GRPC.
+    """
     grpc = settings.comm_args.dapper_grpc
     if settings.comm_args.backend != "DAPPER_GRPC" or grpc is None:
         raise ConfigError(
@@ -73,7 +85,7 @@ def _line(settings: Settings, rank: int) -> tuple[float, float, str]:
             f" {settings.comm_args.backend}; leave --rank out, and add downlink_mbps and uplink_mbps to the file"
         )
     credentials = read_credentials(grpc, rank)
-    from fedml_dapper.platform.secure_grpc import measure_line  # slow: after the checks
+    from fedml_dapper.platform.secure_grpc import measure_line  # loads slowly, so only after the checks
 
     config = grpc.dialled_by(rank)
     speed = measure_line(config, credentials)

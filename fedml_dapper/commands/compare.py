@@ -1,4 +1,4 @@
-"""``fedml-dapper compare``: finished runs side by side."""
+"""``fedml-dapper compare``: compare finished runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from fedml_dapper.commands.options import NamedPath
 @click.command()
 @click.argument("folders", metavar="RUN RUN...", nargs=-1, required=True, type=NamedPath())
 @click.option(
-    "-o", "--output", type=NamedPath(dir_okay=False), default=Path("comparison.html"),
-    show_default=True, help="Where the page goes.",
-)  # fmt: skip
+    "-o",
+    "--output",
+    type=NamedPath(dir_okay=False),
+    default=Path("comparison.html"),
+    show_default=True,
+    help="Where the page goes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, and write no page.")
 def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Lay runs side by side: what each reached over rounds, bytes and virtual time, and which settings differ."""

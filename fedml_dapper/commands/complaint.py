@@ -1,4 +1,4 @@
-"""What users hear of their mistakes: one line on stderr, and exit code 2."""
+"""Users' mistakes on the command line: one line on stderr, and exit code 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedml_dapper.errors import DapperError, complaint
 
 @contextmanager
 def complaining(program: str) -> Iterator[None]:
-    """Ends ``program`` by one of our own errors in the block, or by a name that no file can have."""
+    """Exit ``program`` with code 2 and one line for a :class:`DapperError`, or a name that is too long for a file."""
     try:
         yield
     except DapperError as error:

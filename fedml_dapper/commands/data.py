@@ -1,4 +1,4 @@
-"""``fedml-dapper data``: what data is there, and how to pack it."""
+"""``fedml-dapper data``: find data on this machine, and pack it."""
 
 from __future__ import annotations
 

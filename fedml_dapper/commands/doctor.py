@@ -1,7 +1,7 @@
-"""``fedml-dapper doctor``: will the shipped commands work on this machine, and if not, what to do.
+"""``fedml-dapper doctor``: check that the shipped commands will work on this machine, and say what to do if not.
 
-Imports nothing that may be what is broken: torch, mpi4py and the rest are tried in processes of their own. So
-``python -m fedml_dapper.doctor`` answers also where ``fedml-dapper`` itself cannot start. Asks nothing of the network.
+Nothing that may be broken is imported: torch, mpi4py and the rest are tried in processes of their own. So ``python -m
+fedml_dapper.doctor`` works also where ``fedml-dapper`` itself cannot start. No check uses the network.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Status = Literal["ok", "info", "warning", "failed"]
 GRPC_BASE_PORT = 8890
 """FedML's ``CommunicationConstants.GRPC_BASE_PORT``: the process of rank r listens on this port plus r."""
 GRPC_RANKS = 11
-"""The server and ten silos."""
+"""Processes of a usual run: the server and ten silos."""
 MPI_TIMEOUT_S = 30.0
 
 _COLOURS: dict[Status, str] = {"ok": "green", "info": "default", "warning": "yellow", "failed": "red"}
 
 
 class Row(BaseModel):
-    """What one check found."""
+    """Result of one check."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,11 +53,11 @@ class Row(BaseModel):
 
 
 def diagnose() -> Iterator[Row]:
-    """All checks, each row as soon as it is known."""
+    """Run all checks, and yield each row as soon as it is known."""
     yield check_python(sys.version_info[:2])
     for distribution in ("fedml", "fedml-dapper"):
         yield from check_requirements(distribution)
-    with ThreadPoolExecutor(1) as aside:  # one after another, while torchvision is loaded, which takes as long
+    with ThreadPoolExecutor(1) as aside:  # these run one after another while check_torch runs, which takes as long
         data = aside.submit(check_data)
         packages = aside.submit(check_pkg_resources)
         masks = aside.submit(check_masks)
@@ -65,7 +65,7 @@ def diagnose() -> Iterator[Row]:
         torch = check_torch()
     yield packages.result()
     yield torch
-    if torch.status != "failed":  # without it no data set can be loaded either
+    if torch.status != "failed":  # data sets are loaded by torch
         yield from data.result()
     yield masks.result()
     yield mpi.result()
@@ -86,7 +86,7 @@ def check_python(version: tuple[int, int]) -> Row:
 
 
 def check_requirements(distribution: str) -> Iterator[Row]:
-    """One row for each of ``distribution``'s own requirements that is not met, or one that says all are."""
+    """Yield a row for each of ``distribution``'s own requirements that is not met, or one that says all are."""
     check = f"requirements of {distribution}"
     try:
         installed = importlib.metadata.distribution(distribution)
@@ -118,7 +118,7 @@ def _violation(check: str, wanted: Requirement) -> Row | None:
 
 
 def check_pkg_resources() -> Row:
-    """``import fedml`` and its wandb 0.13.2 need it; setuptools 81 dropped it."""
+    """Check ``pkg_resources``, which ``import fedml`` and its wandb 0.13.2 need, and setuptools 81 dropped."""
     tried = _python("import pkg_resources")
     if tried.returncode == 0:
         return Row(check="pkg_resources", status="ok", found="importable")
@@ -142,13 +142,13 @@ print(json.dumps({"root": str(data_root(None)), "missing": missing, "absent": ab
 class _FoundData(BaseModel):
     root: Path
     missing: dict[str, list[str]]
-    """Domains by suite."""
+    """Missing domains by suite."""
     absent: list[str]
-    """Suites of which there is nothing."""
+    """Suites without any domain."""
 
 
 def check_torch() -> Row:
-    """torchvision holds compiled operators that only load beside the torch they were built with."""
+    """Check that torchvision loads, whose compiled operators need the torch they were built with."""
     tried = _python(_TRY_TORCH)
     todo = "install both from the same index: pip install --force-reinstall -c constraints.txt torch torchvision"
     if tried.returncode != 0:
@@ -161,7 +161,7 @@ def check_torch() -> Row:
 
 
 def check_data() -> list[Row]:
-    """Which suites have all their domains below the root of the data; the images themselves are not read."""
+    """Check which suites have all their domains below the root of the data; no image is read."""
     looked = _python(_LOOK_FOR_DATA)
     if looked.returncode != 0:
         return [Row(check="data", status="failed", found=_reason(looked), todo="bash run/setup.sh")]
@@ -206,7 +206,7 @@ print(f"{words.nbytes / 1e9 / (time.perf_counter() - begun):.2g}")
 
 
 def check_masks() -> Row:
-    """Secure aggregation's algorithms, which a `cryptography` that is built for FIPS lacks."""
+    """Check secure aggregation's algorithms, which a `cryptography` built for FIPS lacks, and time them."""
     tried = _python(_TRY_MASKS)
     if tried.returncode != 0:
         todo = "only secure aggregation needs it: pip install -c constraints.txt cryptography"
@@ -223,7 +223,7 @@ sys.exit(None if size == 2 else f"each rank sees {size} of 2 ranks")
 
 
 def check_mpi(timeout_s: float = MPI_TIMEOUT_S) -> Row:
-    """Two ranks that see each other; a launcher and a library of different MPIs give two times one rank."""
+    """Check that two MPI ranks see each other; a launcher and a library of different MPIs give one rank twice."""
     check = "MPI"
     if importlib.util.find_spec("mpi4py") is None:
         todo = "only run/mpi.sh needs it: pip install 'fedml-dapper[mpi]'"
@@ -245,13 +245,13 @@ def check_mpi(timeout_s: float = MPI_TIMEOUT_S) -> Row:
 
 
 def find_mpiexec() -> str | None:
-    """The one beside the interpreter, where pip puts it, before those on PATH."""
+    """Find mpiexec, beside the interpreter, where pip puts it, or else on PATH."""
     places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     return shutil.which("mpiexec", path=places)
 
 
 def check_ports(base: int, ranks: int) -> Row:
-    """Can the processes of a cross-silo run over gRPC listen on this machine?"""
+    """Check that the processes of a cross-silo run over gRPC can listen on this machine."""
     check = "gRPC ports"
     ports = range(base, base + ranks)
     taken = {port: reason for port in ports if (reason := _cannot_listen(port)) is not None}
@@ -263,7 +263,7 @@ def check_ports(base: int, ranks: int) -> Row:
 
 
 def about_fedml_grpc() -> Row:
-    """What is publicly known of the backend ``GRPC``."""
+    """Warn of what is publicly known of the backend ``GRPC``."""
     return Row(
         check="FedML's gRPC",
         status="warning",
@@ -274,7 +274,7 @@ def about_fedml_grpc() -> Row:
 
 def _cannot_listen(port: int) -> str | None:
     with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a run that just ended is no obstacle
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ports of a run that just ended are free
         try:
             listener.bind(("127.0.0.1", port))
             listener.listen(1)
@@ -284,7 +284,7 @@ def _cannot_listen(port: int) -> str | None:
 
 
 def look_for_mqtt_tools() -> Iterator[Row]:
-    """What ``run/silo_mqtt.sh`` starts for a local trial."""
+    """Look for what ``run/silo_mqtt.sh`` starts for a local trial."""
     broker = shutil.which("mosquitto", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
     yield _optional("mosquitto", broker, "apt-get install mosquitto")
     moto = importlib.util.find_spec("moto")
@@ -334,7 +334,7 @@ def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProces
 
 
 def _reason(failed: subprocess.CompletedProcess[str]) -> str:
-    """The last line of stderr: Python's own error, mostly."""
+    """The last line of stderr, which mostly is Python's own error."""
     lines = failed.stderr.strip().splitlines() or failed.stdout.strip().splitlines()
     return lines[-1].strip() if lines else f"exit code {failed.returncode}"
 

@@ -1,4 +1,4 @@
-"""One experiment from first check to report: behind ``run`` and ``python -m fedml_dapper``."""
+"""One experiment from first check to report: the body of ``run`` and ``python -m fedml_dapper``."""
 
 from __future__ import annotations
 
@@ -63,8 +63,19 @@ def run_experiment(
 ) -> None:
     """Run an experiment from first check to report, or this process's part of it where there are several.
 
-    The body of ``run`` and of ``python -m fedml_dapper``; ``rank`` counts for silos and edges, MPI knows its own.
-    Without ``by_fedml``, FedML's runner starts only what needs it: several processes, or FedML's platform.
+    Args:
+        configs: Experiment files, merged left to right.
+        overrides: ``key=value`` texts, applied last.
+        as_json: Whether to print one JSON document on stdout, and everything else on stderr.
+        output: Folder of the run.
+        rank: Rank of this process, for silos and edges; MPI knows its own.
+        as_edge: Whether this process has to be an edge.
+        restart: Whether to delete the run in ``output`` first.
+        by_fedml: Whether FedML's runner starts every run. Without it, it starts only what needs it: several processes,
+            or FedML's platform.
+
+    Raises:
+        ConfigError: The settings, the rank or the run's folder do not fit.
     """
     if resume and restart:
         raise ConfigError("--resume goes on with a run, --restart begins it anew; give one of the two")
@@ -81,7 +92,7 @@ def run_experiment(
         _run_client(configs, loaded, rank, output, log_format)
         return
     console = Console(stderr=as_json)
-    with redirect_stdout(sys.stderr):  # FedML prints as it likes
+    with redirect_stdout(sys.stderr):  # FedML prints to stdout
         experiment = build_experiment(settings)
     if verbose:
         console.print(Syntax(settings.as_yaml(), "yaml", background_color="default"))
@@ -90,7 +101,9 @@ def run_experiment(
         say(console, f"note: {note}")
     run_dir = open_run_dir(experiment, output, resume, restart)
     say_place(console, "All settings", run_dir / SETTINGS_NAME)
-    if is_finished(run_dir, experiment) and settings.comm_args.backend == "sp":  # under MPI the others wait to be told
+    if (
+        is_finished(run_dir, experiment) and settings.comm_args.backend == "sp"
+    ):  # under MPI the other ranks wait for messages
         say(console, f"The run in {run_dir} is finished already.")
         _finish(run_dir, console, as_json)
         return
@@ -104,7 +117,7 @@ def run_experiment(
             observers = [rounds_shown, *([watcher] if profile else [])]
             with profiler.active() if profile else nullcontext():
                 if by_fedml or settings.comm_args.backend != "sp" or settings.tracking_args.using_mlops:
-                    from fedml_dapper.platform.launch import run_federation  # slow: after the checks
+                    from fedml_dapper.platform.launch import run_federation  # loads slowly, so only after the checks
 
                     run_federation(configs, loaded.sections, experiment, rank, run_dir, observers, resume)
                 else:
@@ -122,14 +135,18 @@ def run_experiment(
 def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, output: Path | None, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
         experiment = build_experiment(loaded.settings, rank=rank)
-        from fedml_dapper.platform.launch import run_federation  # slow: after the checks
+        from fedml_dapper.platform.launch import run_federation  # loads slowly, so only after the checks
 
         show_log(f"rank {rank}", log_format)
         run_federation(configs, loaded.sections, experiment, rank, output)
 
 
 def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
-    """Raises :class:`ConfigError` where the experiment has no such process."""
+    """Check that the experiment has such a process.
+
+    Raises:
+        ConfigError: It has not.
+    """
     count = settings.train_args.client_num_in_total
     edges = [edge.rank for edge in settings.comm_args.edges]
     if as_edge and rank not in edges:
@@ -139,7 +156,7 @@ def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
 
 
 def _check_who_is_who(config: SecureGrpcConfig, rank: int) -> None:
-    """Raises :class:`ConfigError` now rather than after the data is loaded."""
+    """Read certificates and the list of members now, so that a mistake shows before the data are loaded."""
     read_credentials(config, rank)
     if config.members_file is not None and (rank == 0 or config.edge(rank) is not None):
         read_membership(config.members_file)
@@ -158,7 +175,7 @@ def _mpi_rank() -> int:
 def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = False) -> None:
     ledger = run_dir / LEDGER_NAME
     begun = read_unfinished(ledger)
-    if begun is None or not begun[1]:  # interrupted, or ended by its operator
+    if begun is None or not begun[1]:  # no round was finished: interrupted, or ended by the operator
         say(console, f"Stopped before the first round was finished. Saved: {run_dir / SETTINGS_NAME}")
         _leave(run_dir, console)
     record, rounds = read_ledger(ledger)

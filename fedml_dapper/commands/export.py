@@ -1,4 +1,4 @@
-"""``fedml-dapper export``: the model that a device runs, in a file that its runtime reads."""
+"""``fedml-dapper export``: write the model that a device runs to a file for its runtime."""
 
 from __future__ import annotations
 
@@ -17,22 +17,27 @@ if TYPE_CHECKING:
     from fedml_dapper.export import Card
 
 FORMATS = ("onnx", "safetensors", "torch-export", "torchscript")
-"""As the room ``export`` has them, which takes seconds to load."""
+"""Names of ``fedml_dapper.export.FORMATS``, which takes seconds to import."""
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 _PATH = NamedPath()
 
 
 def export_options(command: CommandT) -> CommandT:
-    """The options of all commands that export."""
+    """Add the options of all commands that export."""
     options = (
         click.option("--level", type=click.IntRange(min=1), help="Capability level; without it the whole model."),
         click.option(
-            "--format", "formats", type=click.Choice(FORMATS), multiple=True, default=["onnx"], show_default=True,
+            "--format",
+            "formats",
+            type=click.Choice(FORMATS),
+            multiple=True,
+            default=["onnx"],
+            show_default=True,
             help="File format; may be given several times.",
         ),
         click.option("--int8", is_flag=True, help="Besides, the ONNX file quantised to 8 bits after training."),
         click.option("-o", "--output", type=_PATH, required=True, help="A new folder."),
-    )  # fmt: skip
+    )
     for option in reversed(options):
         command = option(command)
     return command
@@ -44,9 +49,14 @@ def export_options(command: CommandT) -> CommandT:
 @click.option("--calibrate", type=_PATH, help="Measure BatchNorm's statistics on the pictures in this folder.")
 @export_options
 def export(
-    run: Path, level: int | None, client: int | None, calibrate: Path | None, formats: Sequence[str], int8: bool,
+    run: Path,
+    level: int | None,
+    client: int | None,
+    calibrate: Path | None,
+    formats: Sequence[str],
+    int8: bool,
     output: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Write the model of the finished RUN that a device runs, check it, and say what it costs and what it can do."""
     from fedml_dapper.export import Exporter, calibrated, choose, pictures_for
     from fedml_dapper.federation.finished import open_finished
@@ -62,13 +72,13 @@ def export(
 
 
 def show(card: Card, folder: Path) -> None:
-    """What was written, and what was measured of it."""
+    """Print what was written, and what was measured of it."""
     from fedml_dapper.evaluation.units import quantity
     from fedml_dapper.export import CARD_NAME
 
     console = Console()
-    words = "; then ".join((card.about.whose, *card.about.changes))
-    console.print(escape(f"{card.about.network}: {words}"), soft_wrap=True)
+    description = "; then ".join((card.about.whose, *card.about.changes))
+    console.print(escape(f"{card.about.network}: {description}"), soft_wrap=True)
     table = Table(title="Measured through the files, one sample at a time")
     table.add_column("file", no_wrap=True)
     for heading in ("size", "difference", "ms", "ms, dense"):

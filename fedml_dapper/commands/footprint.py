@@ -1,4 +1,4 @@
-"""``fedml-dapper footprint``: what devices of each capability level have to carry."""
+"""``fedml-dapper footprint``: show what devices of each capability level have to carry."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=NamedPath(), multiple=True, callback=shipped_where_missing,
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
+    callback=shipped_where_missing,
     help="Network, input, method and levels of this experiment file; several are merged.",
-)  # fmt: skip
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="With --config: change one setting.")
 @click.option("--model", help="As model_args.model has it, e.g. resnet18 or my_net.py:Net; for images.")
 @click.option("--input", "input_size", type=click.IntRange(min=8), default=32, show_default=True, help="Image side.")
@@ -48,11 +53,24 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def footprint(
-    context: click.Context, configs: Sequence[Path], overrides: Sequence[str], model: str | None, input_size: int,
-    width: int | None, norm: str | None, classes: int, method: str, batch: int, epochs: int, scope: str | None,
-    ratio_of: str, round_to: int, ratios: str, as_json: bool,
-) -> None:  # fmt: skip
-    """What each capability level trains and sends: parameters, MACs, bytes each way, memory, a whole round's MACs.
+    context: click.Context,
+    configs: Sequence[Path],
+    overrides: Sequence[str],
+    model: str | None,
+    input_size: int,
+    width: int | None,
+    norm: str | None,
+    classes: int,
+    method: str,
+    batch: int,
+    epochs: int,
+    scope: str | None,
+    ratio_of: str,
+    round_to: int,
+    ratios: str,
+    as_json: bool,
+) -> None:
+    """Show what each capability level trains and sends: parameters, MACs, bytes, peak memory, a whole round's MACs.
 
     Peak memory is counted: the received message, weights, gradients, optimizer (SGD with momentum) and what autograd
     saves for a batch.
@@ -69,14 +87,16 @@ def footprint(
         )
     else:
         levels = check(LevelArgs, {"ratios": ratios.split(",")}, where="--ratios")
-        scope = scope or ("internal" if model in BACKBONES else "auto")  # as settings have it
+        scope = scope or ("internal" if model in BACKBONES else "auto")  # the default of the settings
         built = _of_images(
             check(ModelArgs, {"model": model, "width": width, "norm": norm}, where="options"),
-            classes, input_size, method,
+            classes,
+            input_size,
+            method,
             check(TrainArgs, {"batch_size": batch, "epochs": epochs}, where="options"),
             check(PruningArgs, {"scope": scope, "ratio_of": ratio_of, "round_to": round_to}, where="options"),
             levels,
-        )  # fmt: skip
+        )
         title = _title(built, model, width, f"{input_size}x{input_size} images")
     rows = level_needs(built, levels)
     if as_json:
@@ -86,7 +106,11 @@ def footprint(
 
 
 def _check_alone(context: click.Context) -> None:
-    """Raises :class:`ConfigError` where an option says what the experiment file says."""
+    """Check that no option repeats what the experiment file says.
+
+    Raises:
+        ConfigError: One does.
+    """
     beside = ("configs", "overrides", "as_json")
     given = [
         parameter.opts[-1]
@@ -100,7 +124,7 @@ def _check_alone(context: click.Context) -> None:
 
 
 def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
-    """The method of an experiment on its network and data, its levels, and what the table is called."""
+    """Return the method of an experiment on its network and data, its levels, and the table's title."""
     from fedml_dapper.federation import build_untrained, device_of, load_data
     from fedml_dapper.inputs import described
 
@@ -113,9 +137,14 @@ def _of_experiment(settings: Settings) -> tuple[Method[Any], LevelArgs, str]:
 
 
 def _of_images(
-    network: ModelArgs, classes: int, side: int, method: str, training: TrainArgs, pruning: PruningArgs,
+    network: ModelArgs,
+    classes: int,
+    side: int,
+    method: str,
+    training: TrainArgs,
+    pruning: PruningArgs,
     levels: LevelArgs,
-) -> Method[Any]:  # fmt: skip
+) -> Method[Any]:
     from fedml_dapper.methods import METHODS, Problem
     from fedml_dapper.models import build_backbone, example_image
 
@@ -138,7 +167,7 @@ def _title(built: Method[Any], model: str, width: int | None, inputs: str) -> st
 
 
 def _scope_in_words(built: Method[Any]) -> str:
-    """The scope that was asked for or, where the network's channels decided, the one they are cut in, and why."""
+    """The scope that was asked for or, where the network's channels decided, the one chosen, and why."""
     scoped = built.problem.scoped
     if scoped is None:
         return built.problem.pruning.scope

@@ -1,4 +1,4 @@
-"""``fedml-dapper init``: an experiment file to start from."""
+"""``fedml-dapper init``: write an experiment file to start from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTIONS = {
     "rounds": "How many rounds?",
 }
 NUMBERS = {"clients": click.IntRange(min=1), "weakest": click.IntRange(1, 100), "rounds": click.IntRange(min=1)}
-"""Answers that are no text, and what they may be."""
+"""Answers that are numbers, and their types."""
 
 
 @click.command()
@@ -41,7 +41,7 @@ def init(file: Path, yes: bool, **given: Any) -> None:
         raise ConfigError(f"no folder {file.parent}; make it, or name another file")
     answers = {key: _answer(key, value, yes) for key, value in given.items()}
     text = experiment_text(Beginning(**answers), file.parent)
-    check(Settings, parse_yaml(text, str(file)), where=str(file))  # what is wrong is said before anything is there
+    check(Settings, parse_yaml(text, str(file)), where=str(file))  # reports mistakes before the file is written
     with written_whole(file) as scratch:
         scratch.write_text(text, encoding="utf-8")
     click.echo(f"{file} is written. Next:")

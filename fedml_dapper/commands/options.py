@@ -13,25 +13,33 @@ from fedml_dapper.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
 resume_option = click.option(
-    "--resume", is_flag=True,
+    "--resume",
+    is_flag=True,
     help="Go on with the run in the --output folder after its last checkpoint, also with a higher comm_round; start one"
     " where there is none.",
-)  # fmt: skip
+)
 restart_option = click.option(
-    "--restart", is_flag=True,
+    "--restart",
+    is_flag=True,
     help="Delete what an earlier run left in the --output folder, and begin with round 1. A silo forgets what it has"
     " signed.",
-)  # fmt: skip
+)
 log_format_option = click.option(
-    "--log-format", type=click.Choice(get_args(LogFormat)), default="text", envvar="DAPPER_LOG_FORMAT",
-    show_default=True, help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
-)  # fmt: skip
+    "--log-format",
+    type=click.Choice(get_args(LogFormat)),
+    default="text",
+    envvar="DAPPER_LOG_FORMAT",
+    show_default=True,
+    help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
 
 
 class NamedPath(click.Path):
-    """A file or folder as a :class:`Path`. An empty name, as an unset variable of a shell leaves, would be the working
-    directory, and raises :class:`ConfigError`."""
+    """A file or folder as a :class:`Path`; an empty name raises :class:`ConfigError`.
+
+    An unset variable of a shell leaves an empty name, which would otherwise be the working directory.
+    """
 
     def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
         super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
@@ -44,7 +52,7 @@ class NamedPath(click.Path):
 
 
 def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, files: Sequence[Path]) -> list[Path]:
-    """Callback of options that name experiment files: a shipped one stands in for a path that is none, and is said."""
+    """Callback of options for experiment files: a shipped file replaces a path that does not exist, with a message."""
     found = [experiment_file(file) for file in files]
     for file, place in zip(files, found, strict=True):
         if place != file:

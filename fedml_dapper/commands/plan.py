@@ -1,4 +1,4 @@
-"""``fedml-dapper plan``: which devices of a fleet can run what, before anything is trained."""
+"""``fedml-dapper plan``: show what the devices of a fleet can run, before anything is trained."""
 
 from __future__ import annotations
 
@@ -22,14 +22,20 @@ if TYPE_CHECKING:
     from fedml_dapper.fleet import FleetPlan
 
 COMPARED = ("fedavg", "heterofl", "dapperfl", "dapperfl_slim")
-"""What the experiment's own method is shown beside."""
+"""Methods that the experiment's own method is compared with."""
 
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=NamedPath(), multiple=True, required=True,
-    callback=shipped_where_missing, help="Experiment file, or the name of a shipped one; several are merged.",
-)  # fmt: skip
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
+    required=True,
+    callback=shipped_where_missing,
+    help="Experiment file, or the name of a shipped one; several are merged.",
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
 @click.option("--method", "methods", multiple=True, help="Methods to plan for, besides the experiment's own.")
 @json_option
@@ -68,7 +74,7 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
 
 
 def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | PlannedMethod]:
-    """One for each of ``methods``; for one that is not to be had here, why."""
+    """Plan each of ``methods``; where one is not possible here, return the reason."""
     from fedml_dapper.evaluation.fleet_tables import PlannedMethod
     from fedml_dapper.federation import build_untrained, device_of, load_data
     from fedml_dapper.fleet import plan_fleet, with_fitted_levels

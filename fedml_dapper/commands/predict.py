@@ -1,4 +1,4 @@
-"""``fedml-dapper predict``: which classes pictures are of, by an exported model."""
+"""``fedml-dapper predict``: predict the classes of pictures by an exported model."""
 
 from __future__ import annotations
 

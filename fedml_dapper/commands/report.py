@@ -1,4 +1,4 @@
-"""``fedml-dapper report``: the HTML page of what a folder holds, written anew."""
+"""``fedml-dapper report``: write the HTML report of a folder again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report(folder: Path) -> None:
 
 
 def _write_others(folder: Path) -> Path:
-    """The report of a folder that is no run's, or no longer: of a bench, or of all that is further below."""
+    """Write the report of a bench's folder, or those of all runs and benches further below."""
     from fedml_dapper.benches.overview import holds_results, write_reports
     from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import MANIFEST_NAME

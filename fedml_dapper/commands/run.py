@@ -1,4 +1,4 @@
-"""``fedml-dapper run``."""
+"""``fedml-dapper run``: train the federation of an experiment file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ from fedml_dapper.commands.options import (
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=NamedPath(), multiple=True, required=True,
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
+    required=True,
     callback=shipped_where_missing,
     help="Experiment file, or the name of a shipped one; give several to lay later ones over earlier ones.",
-)  # fmt: skip
+)
 @click.option(
     "--set",
     "overrides",
@@ -43,13 +48,28 @@ from fedml_dapper.commands.options import (
 @click.option("--verbose", is_flag=True, help="Print all effective settings first.")
 @log_format_option
 def run(
-    configs: Sequence[Path], overrides: Sequence[str], as_json: bool, output: Path | None, resume: bool, restart: bool,
-    profile: bool, verbose: bool, log_format: LogFormat,
-) -> None:  # fmt: skip
+    configs: Sequence[Path],
+    overrides: Sequence[str],
+    as_json: bool,
+    output: Path | None,
+    resume: bool,
+    restart: bool,
+    profile: bool,
+    verbose: bool,
+    log_format: LogFormat,
+) -> None:
     """Train the federation of an experiment file."""
     from fedml_dapper.commands.experiment import run_experiment
 
     run_experiment(
-        configs, overrides, as_json, output, resume=resume, restart=restart, profile=profile, verbose=verbose,
-        log_format=log_format, by_fedml=False,
-    )  # fmt: skip
+        configs,
+        overrides,
+        as_json,
+        output,
+        resume=resume,
+        restart=restart,
+        profile=profile,
+        verbose=verbose,
+        log_format=log_format,
+        by_fedml=False,
+    )

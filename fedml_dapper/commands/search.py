@@ -1,4 +1,4 @@
-"""``fedml-dapper search``: hyper-parameters by Bayesian search on validation samples."""
+"""``fedml-dapper search``: search hyper-parameters by Bayesian optimisation on validation samples."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ from fedml_dapper.search.choices import SamplerName
 
 @click.command()
 @click.option(
-    "-c", "--config", "configs", type=NamedPath(), multiple=True,
+    "-c",
+    "--config",
+    "configs",
+    type=NamedPath(),
+    multiple=True,
     callback=shipped_where_missing,
     help="Experiment file; several are laid over each other. Without any, DIR's results are shown and drawn again.",
-)  # fmt: skip
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting of the experiment.")
 @click.option("--params", "names", default="", help="Settings to search, comma-separated, in their default ranges.")
 @click.option(
-    "--range", "ranges", multiple=True, metavar="NAME=LOW:HIGH[:log]",
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME=LOW:HIGH[:log]",
     help="Search this setting in this range, e.g. gamma=1e-5:0.1:log.",
-)  # fmt: skip
+)
 @click.option("--trials", type=click.IntRange(min=1), default=40, show_default=True, help="How many, earlier included.")
 @click.option(
     "--seeds", default="", help="Comma-separated: a trial's score is the mean over them; default: the file's."
@@ -37,9 +44,16 @@ from fedml_dapper.search.choices import SamplerName
 @click.option("--prune", is_flag=True, help="Stop trials that stay below the median of the others.")
 @click.option("--output", "folder", type=NamedPath(), metavar="DIR", required=True)
 def search(
-    configs: Sequence[Path], overrides: Sequence[str], names: str, ranges: Sequence[str], trials: int, seeds: str,
-    sampler: SamplerName, prune: bool, folder: Path,
-) -> None:  # fmt: skip
+    configs: Sequence[Path],
+    overrides: Sequence[str],
+    names: str,
+    ranges: Sequence[str],
+    trials: int,
+    seeds: str,
+    sampler: SamplerName,
+    prune: bool,
+    folder: Path,
+) -> None:
     """Search a method's settings for the best validation accuracy.
 
     A trial trains the experiment with other settings, once a seed; test images play no part in what is tried or chosen.

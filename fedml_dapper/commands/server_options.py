@@ -1,4 +1,4 @@
-"""Options by which an operator's commands find a running server, and show who asks."""
+"""Options of an operator's commands: where the running server is, and who asks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ PORT = 8890
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """HOST, --certificates, --token-file."""
+    """Add HOST, --certificates and --token-file to a command."""
     for decorate in (
+        click.option("--token-file", type=NamedPath(dir_okay=False), help="Where the federation has a token."),
         click.option(
-            "--token-file", type=NamedPath(dir_okay=False), help="Where the federation has a token."
-        ),
-        click.option(
-            "--certificates", type=NamedPath(file_okay=False), default="certs", show_default=True,
+            "--certificates",
+            type=NamedPath(file_okay=False),
+            default="certs",
+            show_default=True,
             help="Folder with ca.pem, admin.pem and admin.key.",
         ),
         click.argument("host"),
-    ):  # fmt: skip
+    ):
         command = decorate(command)
     return command
 
 
 def ask_server(host: str, certificates: Path, token_file: Path | None, order: Order) -> Answer:
-    """Give ``order`` to the server at ``host``, HOST or HOST:PORT. Raises :class:`DapperError`."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what is wrong is said in one line, our own
+    """Send ``order`` to the server at ``host``, HOST or HOST:PORT, and return its answer.
+
+    Raises:
+        DapperError: The server does not answer, or refuses.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are reported by our own one-line messages
     address = host if ":" in host else f"{host}:{PORT}"
     values = {"server_address": address, "certificates": certificates, "token_file": token_file}
     config = check(SecureGrpcConfig, values, where=f"the server {host}")

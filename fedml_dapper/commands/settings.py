@@ -1,4 +1,4 @@
-"""``fedml-dapper settings``: every key of an experiment file, its type, default and meaning."""
+"""``fedml-dapper settings``: show every key of an experiment file, with type, default and meaning."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settings(word: str | None) -> None:
 
 
 def _places() -> Iterator[tuple[str, list[Key]]]:
-    """Every section and every method's settings: where they stand, and their keys."""
+    """Sections and methods, each with its place and its keys."""
     for section, field in Settings.model_fields.items():
         assert is_section(field.annotation)
         yield section, list(keys_of(field.annotation))
@@ -70,7 +70,7 @@ def _heading(place: str) -> str:
 
 
 def _is_meant(word: str | None, place: str, key: Key) -> bool:
-    """Whether ``word`` is the place, a key of it, or a section that the key stands in."""
+    """Whether ``word`` is the place, a key of it, or a section that holds the key."""
     if word is None or word in (place, place.rpartition(".")[2]):
         return True
     if place.startswith(_PARAMS):

@@ -1,4 +1,4 @@
-"""``fedml-dapper silos``: the list of certificates that may call a server."""
+"""``fedml-dapper silos``: manage the list of certificates that may call a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fedml-dapper status``: how a running server is."""
+"""``fedml-dapper status``: show the state of a running server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(host: str, certificates: Path, token_file: Path | None, as_json: bool
 
 
 def show(status: ServerStatus) -> None:
-    """As tables on the terminal."""
+    """Print the status as a table and lines on the terminal."""
     console = Console()
     table = Table(title=f"round {status.round} of {status.rounds}: {status.state} for {_span(status.seconds)}")
     for column in ("caller", "connected", "heard", "at", "MB from it", "MB to it", "refused calls"):

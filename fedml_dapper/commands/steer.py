@@ -1,4 +1,4 @@
-"""``fedml-dapper steer``: what an operator may ask of a running server."""
+"""``fedml-dapper steer``: give an operator's orders to a running server."""
 
 from __future__ import annotations
 

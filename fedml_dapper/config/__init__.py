@@ -1,11 +1,11 @@
-"""The experiment file: FedML's YAML sections as FedML users know them, plus our own ``dapper_args``.
+"""The experiment file: FedML's YAML sections, and the package's own section ``dapper_args``.
 
-FedML accepts any key and any type without a word; here every section is closed, typed and checked before anything
+FedML accepts any key and any type without a message; here every section is closed, typed and checked before anything
 starts. The settings of a method (``dapper_args.params``) are checked against that method's own class later, by
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """
 
-from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, MqttConfig, S3Config, SecureGrpcConfig
+from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
     AtHome,
     DapperArgs,
@@ -56,7 +56,7 @@ from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section, check, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
-from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs, SiloFile
+from fedml_dapper.config.silo_args import SiloArgs
 from fedml_dapper.config.yaml_text import parse_yaml
 
 __all__ = [
@@ -67,7 +67,6 @@ __all__ = [
     "SHIPPED",
     "AtHome",
     "ClientArgs",
-    "ClientSpecificArgs",
     "ClockArgs",
     "CommArgs",
     "CommonArgs",
@@ -82,19 +81,16 @@ __all__ = [
     "LevelArgs",
     "Loaded",
     "ModelArgs",
-    "MqttConfig",
     "Norm",
     "Normalisation",
     "Precision",
     "PrivacyArgs",
     "PruningArgs",
     "Reference",
-    "S3Config",
     "Section",
     "SecureGrpcConfig",
     "Settings",
     "SiloArgs",
-    "SiloFile",
     "TrackingArgs",
     "TrainArgs",
     "Uplink",

@@ -1,4 +1,4 @@
-"""The experiment file that somebody starts from, for data and a network of their own."""
+"""The first experiment file of a user with their own data and network."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedml_dapper.config.references import Reference
 
 _LEVELS = 5
 _CUTTABLE = ("resnet10", "resnet18")
-"""Networks that do without BatchNorm where the experiment says so, and are best cut then (docs/devices.md)."""
+"""Networks that can do without BatchNorm, and are best cut without it (docs/devices.md)."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What differs from one experiment to the next. Paths are as the user sees them, from the working directory."""
+    """Answers that differ from one first experiment to the next. Paths are relative to the working directory."""
 
     data: str = "digits_offline"
     """A folder of pictures, ``FILE.py:FUNCTION``, or a suite."""
@@ -36,7 +36,7 @@ class Beginning:
 
 
 def experiment_text(beginning: Beginning, folder: Path) -> str:
-    """The experiment as YAML, to be written into a file in ``folder``."""
+    """Return the experiment as YAML, with paths relative to ``folder``, where its file will be."""
     cuttable = beginning.model in _CUTTABLE
     levels = ", ".join(str(ratio) for ratio in beginning.ratios)
     more = "" if cuttable else "\n    # what your network cannot lose is refused, and the run says how much it can"
@@ -93,7 +93,7 @@ def _network(cuttable: bool) -> str:
 
 
 def _from(folder: Path, named: str) -> str:
-    """``named`` as a file in ``folder`` has to say it."""
+    """Write ``named`` as a file in ``folder`` has to name it."""
     reference = Reference.parse(named)
     if reference is not None and reference.file is not None:
         return _scalar(f"{_relative(folder, reference.file)}:{reference.name}")
@@ -105,5 +105,5 @@ def _relative(folder: Path, path: Path) -> str:
 
 
 def _scalar(text: str) -> str:
-    """As YAML has a string: bare where nothing in it could be taken for something else."""
+    """Write a string in YAML: bare where nothing in it could be taken for something else."""
     return text if re.fullmatch(r"[A-Za-z./][\w./:-]*", text) else json.dumps(text)

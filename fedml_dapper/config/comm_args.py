@@ -17,30 +17,30 @@ class MqttConfig(Section):
     """``comm_args.customized_training_mqtt_config``: your own broker, in FedML's words."""
 
     BROKER_HOST: str
-    """Name or address."""
+    """Name or address of the broker."""
     BROKER_PORT: int = 1883
-    """Where it listens."""
+    """Port that it listens on."""
     MQTT_USER: str = ""
     """User name, if it asks for one."""
     MQTT_PWD: str = ""
-    """The password that goes with it."""
+    """Password of that user."""
     MQTT_KEEPALIVE: int = 60
-    """Seconds."""
+    """Seconds between two signs of life."""
 
 
 class S3Config(Section):
     """``comm_args.customized_training_s3_config``: your own object store, in FedML's words; the bucket must exist."""
 
     BUCKET_NAME: str
-    """A bucket that is there."""
+    """Name of the bucket."""
     CN_S3_AKI: str
     """Access key id."""
     CN_S3_SAK: str
     """Secret access key."""
     CN_REGION_NAME: str = "us-east-1"
-    """Region."""
+    """Region of the bucket."""
     CN_S3_ENDPOINT: str
-    """URL."""
+    """URL of the store."""
 
 
 def _host_and_port(address: str) -> str:
@@ -51,7 +51,7 @@ def _host_and_port(address: str) -> str:
 
 
 FEDML_GRPC_HOLE = "CVE-2026-5536, GHSA-2fpx-xrc2-7qf3"
-"""That FedML's gRPC unpickles messages, as it is publicly known."""
+"""Public reports that FedML's gRPC unpickles messages."""
 Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
@@ -59,7 +59,7 @@ class EdgeArgs(Section):
     """One of ``comm_args.dapper_grpc.edges``: a server near some of the silos, which sums up their uploads."""
 
     rank: int = Field(ge=2)
-    """Of its process, above those of all silos; its certificate is ``edge-RANK``."""
+    """Rank of its process, above those of all silos; its certificate is ``edge-RANK``."""
     silos: tuple[int, ...] = Field(min_length=1)
     """Ranks of the silos that dial it in place of the server."""
     server_address: Address
@@ -67,7 +67,7 @@ class EdgeArgs(Section):
     listen_address: Address | None = None
     """ADDRESS:PORT the edge listens on, ``server_address`` when absent."""
     monitor_port: int | None = Field(default=None, ge=1, lt=2**16)
-    """As the server's, of this edge; ``monitor_host`` is everybody's."""
+    """Port of /health and /metrics of this edge, as the server's; ``monitor_host`` is the same for all."""
 
 
 class SecureGrpcConfig(Section):
@@ -84,7 +84,7 @@ class SecureGrpcConfig(Section):
     """File that holds a secret shared by all, asked for besides the certificate; its end of line does not count. A
     server takes each of several lines, a silo shows the first."""
     token_variable: str | None = None
-    """The same from this environment variable."""
+    """Environment variable that holds the secret instead."""
     members_file: Path | None = None
     """For servers and edges: list of the certificates that may call, which ``fedml-dapper silos`` writes; without it
     each that ca.pem vouches for may."""
@@ -96,7 +96,8 @@ class SecureGrpcConfig(Section):
     monitor_host: str = Field(default="127.0.0.1", max_length=255)
     """Address that it listens on; this machine alone by default."""
     max_message_mb: int = Field(default=2048, ge=1, le=MAX_MESSAGE_MB)
-    """MiB; a larger message is refused before anything of it is kept. A few times the model's size is enough."""
+    """Largest message in MiB; a larger one is refused before anything of it is kept. A few times the model's size is
+    enough."""
     edges: tuple[EdgeArgs, ...] = ()
     """Servers between this one and some of the silos (docs/runners.md); everybody else dials ``server_address``."""
 
@@ -111,39 +112,42 @@ class SecureGrpcConfig(Section):
         return self.server_address.rpartition(":")[0].strip("[]")
 
     def name_of(self, rank: int) -> str:
-        """The common name (CN) that the certificate of the process of this rank bears."""
+        """Return the common name (CN) in the certificate of the process of this rank."""
         kind = "silo" if self.edge(rank) is None else "edge"
         return "server" if rank == 0 else f"{kind}-{rank}"
 
     def edge(self, rank: int) -> EdgeArgs | None:
-        """The edge of this rank; None where the process is none."""
+        """Return the edge of this rank; None where the process is none."""
         return next((edge for edge in self.edges if edge.rank == rank), None)
 
     def dialled_by(self, silo: int) -> SecureGrpcConfig:
-        """As the silo of this rank has it: with its edge in the server's place, where it has one."""
+        """Return the configuration of the silo of this rank, with its edge in the server's place if it has one."""
         return next((self.around(edge) for edge in self.edges if silo in edge.silos), self)
 
     def around(self, edge: EdgeArgs) -> SecureGrpcConfig:
-        """With ``edge`` in the server's place."""
+        """Return the configuration with ``edge`` in the server's place."""
         place = {"server_address": edge.server_address, "listen_address": edge.listen_address}
         return self.model_copy(update={**place, "monitor_port": edge.monitor_port})
 
     def served_by(self, rank: int) -> SecureGrpcConfig:
-        """As the server has it, or the edge of this rank: with itself in the server's place."""
+        """Return the configuration of the server, or of the edge of this rank, with itself in the server's place."""
         edge = self.edge(rank)
         return self if edge is None else self.around(edge)
 
 
 class CommArgs(Section):
-    """``comm_args``: FedML's communication backend. ``sp`` is the single process, ``MPI`` the simulation on several;
-    ``DAPPER_GRPC``, ``GRPC`` and ``MQTT_S3`` connect silos, the first also across networks that are not trusted."""
+    """``comm_args``: FedML's communication backend.
+
+    ``sp`` is the single process, ``MPI`` the simulation on several; ``DAPPER_GRPC``, ``GRPC`` and ``MQTT_S3`` connect
+    silos, the first also across networks that are not trusted.
+    """
 
     backend: Literal["sp", "MPI", "DAPPER_GRPC", "GRPC", "MQTT_S3"] = "sp"
-    """What carries messages (docs/runners.md says which is for what)."""
+    """Transport of messages (docs/runners.md says which is for what)."""
     dapper_grpc: SecureGrpcConfig | None = None
     """For DAPPER_GRPC: the server's address, and who is who."""
     allow_pickle: bool = False
-    """For GRPC: yes, whoever reaches a process's port may run code there."""
+    """For GRPC: accept that whoever reaches a process's port may run code there."""
     grpc_ipconfig_path: Path | None = None
     """For GRPC: a CSV table of FedML's columns eid,rank,grpc_server_ip,grpc_server_port; rank 0 is the server."""
     customized_training_mqtt_config: MqttConfig | None = None
@@ -157,13 +161,13 @@ class CommArgs(Section):
         return self.dapper_grpc.edges if self.backend == "DAPPER_GRPC" and self.dapper_grpc is not None else ()
 
     def callers_of_server(self, num_processes: int) -> tuple[int, ...]:
-        """Ranks of the processes that call the server itself: edges, and those that have none."""
+        """Return the ranks of the processes that call the server itself: edges, and silos without one."""
         served = {silo for edge in self.edges for silo in edge.silos}
         own = [rank for rank in range(1, num_processes + 1) if rank not in served]
         return (*own, *(edge.rank for edge in self.edges))
 
     def edge(self, rank: int) -> EdgeArgs | None:
-        """The edge of this rank; None where the process is none."""
+        """Return the edge of this rank; None where the process is none."""
         return next((edge for edge in self.edges if edge.rank == rank), None)
 
     @rule

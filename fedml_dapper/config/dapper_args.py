@@ -19,14 +19,14 @@ AtHome = Literal["none", "statistics", "norms"]
 
 
 class LevelArgs(Section):
-    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios; who has which."""
+    """``dapper_args.levels``: capability levels, strongest first, as pruning ratios, and who has which."""
 
     ratios: tuple[PruningRatio, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
     """Pruning ratio of each level: the share that its model lacks."""
     assignment: tuple[Annotated[int, Field(ge=1)], ...] | str = "balanced"
     """``balanced``: round-robin over a seeded shuffle of the clients; ``index_mod``: client index modulo levels; a
     list: everyone's level, in client order; or a rule of your own, ``my_rule.py:rule``, which is asked before every
-    round (docs/levels.md)."""
+    round (docs/fleet.md)."""
     strict: bool = False
     """Refuse methods that train the full model on every client. Comparisons in the papers ignore limits there."""
 
@@ -39,17 +39,17 @@ class LevelArgs(Section):
 
 
 class PruningArgs(Section):
-    """``dapper_args.pruning``: which channels may go, and what a pruning ratio is a ratio of."""
+    """``dapper_args.pruning``: which channels may be cut, and what a pruning ratio counts."""
 
     scope: Literal["auto", "internal", "grouped", "official_mask"] = "internal"
     """``internal``: channels inside residual blocks; ``grouped``: those of the residual streams too; ``auto``: internal
     where that meets all ratios, else grouped, which is the default of networks that are not built in;
     ``official_mask``: the public code's masks, which set weights to zero and remove nothing."""
     ratio_of: Literal["parameters", "flops", "channels"] = "parameters"
-    """What a level's ratio is a share of; ``flops`` are multiply-accumulates."""
+    """Cost that a level's ratio is a share of; ``flops`` are multiply-accumulates."""
     importance: Importance = "filters"
-    """By what channels of ``norm: standardised`` are compared: the l1 norm of their filters, the size of their gains,
-    or both multiplied. Filters of other networks have no gain, and are compared by l1 norm."""
+    """Importance of channels with ``norm: standardised``: the l1 norm of their filters, the size of their gains, or the
+    product of both. Filters of other networks have no gain, and are ranked by l1 norm."""
     round_to: int = Field(default=1, ge=1, le=MAX_WIDTH)
     """Kept widths are multiples of this; 8 or 16 suit tensor cores, at the price of the 1 % budget tolerance."""
 
@@ -73,39 +73,39 @@ class EvaluationArgs(Section):
     @classmethod
     def _one_or_the_other(cls, value: Any) -> Any:
         if value == "aggregated":
-            return True  # its older name, by which runs are found again
+            return True  # the older name of true, under which earlier runs are found again
         if isinstance(value, bool) or value == "trained":
             return value
         raise ValueError(f"is {value!r}; choose aggregated, trained or false")
 
 
 class DefenceArgs(Section):
-    """``dapper_args.defence``: what the server does about clients that send what they should not
-    (docs/reliability.md).
+    """``dapper_args.defence``: what the server does about harmful uploads (docs/reliability.md).
 
     The relative change of an upload is ||w - W|| / ||W|| over all it holds, W being what the client was sent.
     """
 
     max_change: float | None = Field(default=None, gt=0)
-    """An upload of larger relative change is refused; none is when absent."""
+    """Largest relative change of an upload; larger ones are refused. No limit when absent."""
     max_times_median: float | None = Field(default=30, gt=1)
-    """Across silos, an upload is refused whose relative change is more than so many times the median of the round
-    before, and more than 1; so is one whose extras are. In the first round, which has none before, the round's own
-    median counts, and the global model stays as it is where an upload exceeds it. None is refused when null."""
+    """Across silos: largest ratio of an upload's relative change to the median of the round before. Uploads beyond it
+    are refused, if their change is also more than 1; so are uploads whose extras exceed it. In the first round, which
+    has none before, the round's own median counts, and the global model stays as it is if an upload exceeds it. No
+    limit when null."""
     strikes: int | None = Field(default=None, ge=1)
-    """After so many refused uploads a client is put in quarantine; never when absent."""
+    """Refused uploads after which a client is put in quarantine; never when absent."""
     quarantine_rounds: int = Field(default=10, ge=1, le=MAX_ROUNDS)
-    """For how many rounds it is not sent anything then; afterwards it starts with a clean slate."""
+    """Rounds of a quarantine, in which a client is sent nothing; afterwards it starts with a clean slate."""
     aggregation: Literal["mean", "screened_mean", "trimmed_mean", "median", "norm_clipping"] = "mean"
-    """What is taken over the clients that hold a coordinate: the mean, or something that a few bad ones cannot move
-    far. All but ``mean`` go with methods that recover and average only."""
+    """Statistic over the clients that hold a coordinate: the mean, or one that a few bad clients cannot move far. All
+    but ``mean`` go with methods that recover and average only."""
     least_agreement: float = Field(default=-0.2, le=1)
     """For ``screened_mean``: an upload's agreement is the mean cosine of its change and those of the others, over the
     coordinates that both hold, without the quarter of smallest and of largest. One whose agreement is less than so many
     times the median of all is left out."""
     most_length: float = Field(default=3.0, ge=1)
-    """For ``screened_mean``: a change is shortened that is more than so many times as long as those of most others,
-    over the coordinates that both hold."""
+    """For ``screened_mean``: largest length of a change relative to those of most others, over the coordinates that
+    both hold; longer ones are shortened."""
     trimmed_share: float = Field(default=0.2, gt=0, lt=0.5)
     """For ``trimmed_mean``: share of a coordinate's holders that is left out at either end, rounded up."""
     min_holders: int = Field(default=3, ge=1)
@@ -135,22 +135,23 @@ class DapperArgs(Section):
     """What clients keep to themselves: nothing; BatchNorm's running statistics; or all norms, with gains and biases of
     standardised filters (docs/devices.md). Where something stays, there is no global model."""
     aggregation_weights: Literal["samples", "uniform"] = "samples"
-    """What a client counts for in the server's mean: its samples, or as much as any other."""
+    """Weight of a client in the server's mean: its number of samples, or the same for all."""
     uplink: Uplink = "fp32"
-    """In what filters and matrices travel to the server; see ``pruning.uplink`` for what that costs in accuracy."""
+    """Number format in which filters and matrices travel to the server; bf16 is off by at most 2^-8 of a weight, fp16
+    by 2^-11, int8 by 1/127 of a filter's largest weight."""
     output_dir: Path = Path("runs")
-    """Each run makes a folder of its own below this one."""
+    """Folder below which each run makes a folder of its own."""
     checkpoint_every: int = Field(default=5, ge=1, le=MAX_ROUNDS)
     """Rounds between two checkpoints; the last round always makes one, and so does Ctrl-C."""
     checkpoints_kept: int = Field(default=2, ge=1, le=MAX_ROUNDS)
-    """How many of the latest checkpoints stay, besides that of the best round."""
+    """Number of the latest checkpoints that are kept, besides that of the best round."""
     round_timeout_s: float = Field(default=3600, gt=0, le=MAX_SECONDS)
     """Seconds after which a round of separate processes closes with those who answered."""
     join_timeout_s: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     """Seconds that the server waits for all clients to come online before it begins with those that are there;
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
-    """With fewer uploads than this at the timeout, the run ends with an error."""
+    """Fewest uploads of a round; with fewer at the timeout, the run ends with an error."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Across silos, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022). Silos that are not done
     go on, and count in the round in which their upload arrives: what training changed is added to that round's global

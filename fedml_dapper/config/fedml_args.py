@@ -37,7 +37,7 @@ class CommonArgs(Section):
     """``simulation``: all clients are this experiment's own, in one process or under MPI; ``cross_silo``: each is a
     process of its own, which may be anywhere."""
     random_seed: int = Field(default=1, ge=0, le=MAX_SEED)
-    """Of partition, levels, initial weights and batches, none of which depends on the method."""
+    """Seed of partition, levels, initial weights and batches, none of which depends on the method."""
 
     @field_validator("training_type", mode="before")
     @classmethod
@@ -51,7 +51,7 @@ class CommonArgs(Section):
 
     @property
     def is_simulation(self) -> bool:
-        """Whether all clients are this experiment's own, so that it holds all that they hold."""
+        """Whether all clients are this experiment's own, so that it holds all their data."""
         return self.training_type == "simulation"
 
 
@@ -59,9 +59,9 @@ class ClientArgs(Section):
     """One entry of ``data_args.clients``: what a client holds, and how strong its device is."""
 
     domain: str
-    """Whose images it holds."""
+    """Domain of the images it holds."""
     share: Share | None = None
-    """Of its domain's training set; ``data_args.client_share`` when absent."""
+    """Share of its domain's training set that it holds; ``data_args.client_share`` when absent."""
     level: int | None = Field(default=None, ge=1)
     """Capability level, 1 the strongest; ``dapper_args.levels.assignment`` decides when no entry has one."""
 
@@ -76,7 +76,7 @@ class DataArgs(Section):
     """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
     arguments: dict[str, Any] = Field(default={})
-    """What a function of one's own is called with, by name."""
+    """Arguments that a function of one's own is called with, by name."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | tuple[str, ...] | None = None
     """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
     the data say when absent."""
@@ -94,10 +94,10 @@ class DataArgs(Section):
     """Height and width to which images are brought; the suite's own when absent."""
     partition: str | None = None
     """Who holds what; the suite's own when absent. ``domain_shares``: each client a share of one domain's training set
-    (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a
-    tenth for testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's
-    samples for testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md). Or
-    a function of one's own, ``my_split.py:deal`` (docs/own_data.md)."""
+    (DapperFL); ``one_per_domain``: each client a whole domain, of which it keeps a tenth for validation and a tenth for
+    testing (FDSE); ``dirichlet``: classes unevenly over the clients of one data set, half of everyone's samples for
+    testing (FedCMD); ``own``: across silos, each has its own images and no others (docs/own_silos.md). Or a function of
+    one's own, ``my_split.py:deal`` (docs/own_data.md)."""
     client_share: Share | None = None
     """For ``domain_shares`` the share of its domain's training set that one client holds, the suite's own when absent
     (data of one's own: an even one); otherwise the share of its training samples that a client uses, all of them when
@@ -109,9 +109,10 @@ class DataArgs(Section):
     """For ``domain_shares``, where domains are not to be drawn: the clients in order, each a domain's name or
     ``{domain, share, level}``."""
     client_order: Literal["shuffled", "official"] = "shuffled"
-    """Of drawn domains; ``official``: one guaranteed client per domain comes last, in domain order."""
+    """Order of clients with drawn domains; ``official``: one guaranteed client per domain comes last, in domain order.
+    """
     max_clients_per_domain: int | None = Field(default=None, ge=1, le=MAX_CLIENTS)
-    """For ``domain_shares``, of drawn domains; no limit when absent."""
+    """For ``domain_shares``: most clients of a drawn domain; no limit when absent."""
     dirichlet_alpha: float | None = Field(default=None, gt=0)
     """For ``dirichlet``: how evenly classes spread; 0.1 is very uneven, 1 mild."""
     horizontal_flip: bool | None = None
@@ -151,14 +152,14 @@ class ModelArgs(Section):
     """Channels of the first layer of a built-in backbone, by which all other layers scale; as published when absent
     (ResNets and AlexNet 64, U-Net 16, LeNet5 6)."""
     norm: Norm | None = None
-    """Of ResNets and AlexNet: ``batch`` as published, which is the default, ``group``, or ``standardised``: no norm,
-    but convolutions that standardise their own weights, whose slim networks need no statistics."""
+    """Norm of ResNets and AlexNet: ``batch`` as published, which is the default, ``group``, or ``standardised``: no
+    norm, but convolutions that standardise their own weights, whose slim networks need no statistics."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What any other network is made with; ``num_classes`` is added where it is a parameter."""
+    """Arguments that any other network is made with; ``num_classes`` is added where it is a parameter."""
     weights: Path | None = None
     """Weights to start from: a state dict as safetensors or in torch's format; drawn from the seed when absent."""
     predictor: str | None = None
-    """The last linear layer, by its name in the network, where it is not to be looked for."""
+    """Name of the last linear layer in the network, where it is not to be looked for."""
 
 
 class TrainArgs(Section):
@@ -168,35 +169,35 @@ class TrainArgs(Section):
     """FedML wants this key. In a file it chooses the method of that name (FedProx, SCAFFOLD, ...) where
     ``dapper_args.method`` names none, which is the key that counts."""
     client_num_in_total: int = Field(default=10, ge=1, le=MAX_CLIENTS)
-    """How many clients there are."""
+    """Number of clients."""
     client_num_per_round: int = Field(default=10, ge=1, le=MAX_CLIENTS)
-    """How many of them train in a round; drawn anew for each."""
+    """Number of clients that train in a round; drawn anew for each."""
     comm_round: int = Field(default=100, ge=1, le=MAX_ROUNDS)
-    """Rounds."""
+    """Number of rounds."""
     epochs: int = Field(default=5, ge=1, le=MAX_EPOCHS)
     """Local epochs of a client in a round (E)."""
     batch_size: int = Field(default=64, ge=2, le=MAX_BATCH)
     """Samples in a step of a client."""
     micro_batch_size: int | None = Field(default=None, ge=1, le=MAX_BATCH)
-    """A step runs forward and backward on so many of its samples at a time, which takes less memory; on all at once
-    when absent. For networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
+    """Samples of a step that run forward and backward at a time, which takes less memory; all at once when absent. For
+    networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
     """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
     task_arguments: dict[str, Any] = Field(default_factory=dict)
-    """What the task's class is made with."""
+    """Arguments that the task's class is made with."""
     client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Of local training; Adam and AdamW with torch's betas and eps."""
+    """Optimizer of local training; Adam and AdamW with torch's betas and eps."""
     learning_rate: float = Field(default=0.01, gt=0)
-    """In round 1."""
+    """Learning rate in round 1."""
     momentum: float = Field(default=_MOMENTUM, ge=0, lt=1)
-    """Of ``sgd``; a client starts every round without."""
+    """Momentum of ``sgd``; a client starts every round without."""
     weight_decay: float = Field(default=1e-5, ge=0)
-    """Added to gradients, but in ``adamw``, which shrinks weights apart from them."""
+    """Weight decay: added to gradients, but in ``adamw``, which shrinks weights apart from them."""
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor on the learning rate from one round to the next; 1 in DapperFL; in FDSE 0.998 by the paper,
     and 0.9998 in its authors' files."""
     max_grad_norm: float | None = Field(default=None, gt=0)
-    """Gradients are clipped to this norm in every step; not at all when absent."""
+    """Largest norm of gradients, to which they are clipped in every step; not at all when absent."""
     adaptive_clipping: float | None = Field(default=None, gt=0)
     """Each filter's gradient, but not the predictor's, is clipped to this share of the filter's norm, e.g. 0.02; not at
     all when absent."""
@@ -218,7 +219,7 @@ class TrainArgs(Section):
 
     @property
     def samples_at_a_time(self) -> int:
-        """That are in a network together: those of a batch, or of a piece of it."""
+        """Samples that are in a network together: those of a batch, or of a piece of it."""
         return self.micro_batch_size or self.batch_size
 
     @rule
@@ -251,17 +252,17 @@ class DeviceArgs(Section):
     using_gpu: bool = False
     """Train and test on a GPU."""
     gpu_id: int = Field(default=0, ge=0, lt=1024)
-    """Which one, as torch counts them."""
+    """Number of the GPU, as torch counts them."""
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WORKERS)] = "auto"
-    """For simulations in one command (``backend: sp``) on a CPU: how many clients train at a time, each in a process of
-    its own. ``auto``: as many as there are cores for their ``threads``; results do not depend on the number."""
+    """Clients that train at a time, each in a process of its own, in simulations in one command (``backend: sp``) on a
+    CPU. ``auto``: as many as there are cores for their ``threads``; results do not depend on the number."""
     threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     """CPU threads for torch in each process. When absent one where several workers train (or what ``OMP_NUM_THREADS``
     says), otherwise all cores, but for an MPI rank that trains: its share of them. Results depend on it in their last
     bits."""
     precision: Precision = "fp32"
-    """Of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and tests stay
-    fp32. ``fp16`` scales the loss, and needs a GPU."""
+    """Precision of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and
+    tests stay fp32. ``fp16`` scales the loss, and needs a GPU."""
 
     @rule
     def _half_on_gpu(self) -> Iterator[str]:
@@ -282,9 +283,9 @@ class TrackingArgs(Section):
     enable_wandb: bool = False
     """Weights & Biases: recorded in the run's folder, uploaded at the end where there is a key."""
     wandb_project: str = "fedml_dapper"
-    """The project there."""
+    """Project at wandb."""
     wandb_entity: str | None = None
-    """The team there; the key's owner when absent."""
+    """Team at wandb; the key's owner when absent."""
     run_name: str | None = None
     """The run's name at wandb; the name of its folder when absent."""
     enable_tensorboard: bool = False

@@ -1,9 +1,9 @@
-"""FedML's own keys in an experiment file: what they mean here, and which have no part in a run.
+"""FedML's own keys in an experiment file: what they mean here, and which have no effect.
 
-FedML copies all sections of a file into one namespace and takes any key. Files that were written for it hold keys that
-stand under another name here, or in another section, and keys for what this package does not do. The first are put
-where they belong, the second are named once. What is neither stays a mistake, and so does what would make a run
-another one than its file says. :data:`MEANINGS` is the list (docs/fedml_program.md shows it).
+FedML copies all sections of a file into one namespace and accepts any key. Files written for it hold keys that have
+another name or section here, and keys for what this package does not do. The former are moved to their place, the
+latter are named once. Any other unknown key stays a mistake, and so does one that would make a run differ from what its
+file says. :data:`MEANINGS` is the list (docs/reference/fedml.md shows it).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ FEDML_PROTECTIONS = {
 
 
 def why_refused(key: str) -> str:
-    """The line for whoever switches one of :data:`FEDML_PROTECTIONS` on."""
+    """Return the error for whoever switches one of :data:`FEDML_PROTECTIONS` on."""
     return f"leave `{key}` out: {FEDML_PROTECTIONS[key]} (docs/privacy.md)"
 
 
 UNUSED = {
     "config_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
     "env_version": "which of FedML's platforms is asked; none is, but with `using_mlops`",
-    "mlops_api_key": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_project_name": "for FedML's platform, which starts runs itself (launch.md)",
-    "mlops_run_name": "for FedML's platform, which starts runs itself (launch.md)",
+    "mlops_api_key": "for FedML's platform, which starts runs itself",
+    "mlops_project_name": "for FedML's platform, which starts runs itself",
+    "mlops_run_name": "for FedML's platform, which starts runs itself",
     "enable_tracking": "`tracking_args.using_mlops` switches FedML's dashboard on",
     "model_file_cache_folder": "a run's model lies in its folder, below `dapper_args.output_dir`",
     "global_model_file_path": "a run's model lies in its folder, below `dapper_args.output_dir`",
@@ -66,7 +66,7 @@ UNUSED = {
     "partition_file_path": "for a program's own loader",
     "data_file_path": "for a program's own loader",
 }
-"""Keys that FedML reads, in whatever section, and that have no part in a run: why, or what has it."""
+"""Keys that FedML reads, in any section, and that have no effect here, with the reason or the key that has it."""
 
 UNUSED_SECTIONS = {
     "environment_args": "what FedML's agents do before a run",
@@ -99,7 +99,7 @@ MEANINGS = {
     "train_args.ml_engine": "`torch`; others are refused",
     "device_args.worker_num": "across silos `client_num_in_total`, as each client is a process; under MPI `mpiexec -n`",
 }
-"""What else FedML's keys mean here, by their place in FedML's files."""
+"""Meanings of FedML's other keys here, by their place in FedML's files."""
 
 _WITHOUT_A_METHOD = {
     "SA": FEDML_PROTECTIONS["enable_secagg"],
@@ -117,54 +117,56 @@ _WITHOUT_A_METHOD = {
         "no method here does the same",
     ),
 }  # fmt: skip
-"""FedML's optimizers that no method stands for, and what there is."""
+"""FedML's optimizers that no method here matches, and what there is instead."""
 _METHODS = {"FedAvg_seq": "fedavg"}
-"""Those whose method has another name than their own in small letters."""
+"""Optimizers whose method does not have their own name in small letters."""
 _NOTHING: tuple[Any, ...] = (None, "", "None", "[]", [], ())
-"""How FedML's files write a list that the platform fills."""
+"""Values by which FedML's files write a list that the platform fills."""
 
 
 @dataclass
-class InOurWords:
-    """The values of an experiment file without FedML's own keys, and what there is to say of these."""
+class Translation:
+    """The values of an experiment file without FedML's own keys, and messages about these."""
 
     values: dict[str, Any]
     mistakes: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """For whoever runs the experiment, a line each."""
+    """Messages for whoever runs the experiment, a line each."""
 
 
-def in_our_words(values: Mapping[str, Any]) -> InOurWords:
-    """``values``, which stay as they are, with FedML's own keys put where they belong."""
-    words = InOurWords(copy.deepcopy(dict(values)))
-    _refuse_protections(words)
-    _give_methods_their_settings(words)
-    unused = [*_leave_unused_sections_out(words), *_leave_unused_keys_out(words)]
+def translated(values: Mapping[str, Any]) -> Translation:
+    """Return ``values``, which are not changed, with FedML's own keys put where they belong."""
+    translation = Translation(copy.deepcopy(dict(values)))
+    _refuse_protections(translation)
+    _give_methods_their_settings(translation)
+    unused = [*_leave_unused_sections_out(translation), *_leave_unused_keys_out(translation)]
     for translate in (_kind_of_run, _data, _training, _processes):
-        translate(words)
+        translate(translation)
     if unused:
-        words.notes.append(f"keys of FedML's that have no part here (docs/fedml_program.md): {', '.join(unused)}")
-    return words
+        translation.notes.append(
+            f"keys of FedML's that have no part here (docs/reference/fedml.md): {', '.join(unused)}"
+        )
+    return translation
 
 
-def _refuse_protections(words: InOurWords) -> None:
-    for section in words.values.values():
+def _refuse_protections(translation: Translation) -> None:
+    for section in translation.values.values():
         for key in FEDML_PROTECTIONS:
             if isinstance(section, dict) and section.pop(key, None):
-                words.mistakes.append(why_refused(key))
+                translation.mistakes.append(why_refused(key))
 
 
-def _give_methods_their_settings(words: InOurWords) -> None:
+def _give_methods_their_settings(translation: Translation) -> None:
     for key, method, name in (("fedprox_mu", "fedprox", "mu"), ("feddyn_alpha", "feddyn", "alpha")):
         for section in ("train_args", f"{method}_args"):
-            if key in _section(words, section):
-                value = _section(words, section).pop(key)
-                place = _made(words.values, "dapper_args", "params", method)
+            if key in _section(translation, section):
+                value = _section(translation, section).pop(key)
+                place = _made(translation.values, "dapper_args", "params", method)
                 place.setdefault(name, value)
 
 
 def _made(values: dict[str, Any], *path: str) -> dict[str, Any]:
-    """The section at ``path``, made where there is none; where something else stands there, one of nobody's."""
+    """The section at ``path``, created if missing; one that belongs to nothing where something else stands there."""
     for key in path:
         if values.get(key) is None:
             values[key] = {}
@@ -174,16 +176,16 @@ def _made(values: dict[str, Any], *path: str) -> dict[str, Any]:
     return values
 
 
-def _leave_unused_sections_out(words: InOurWords) -> list[str]:
-    names = [name for name in words.values if name in UNUSED_SECTIONS]
+def _leave_unused_sections_out(translation: Translation) -> list[str]:
+    names = [name for name in translation.values if name in UNUSED_SECTIONS]
     for name in names:
-        del words.values[name]
+        del translation.values[name]
     return names
 
 
-def _leave_unused_keys_out(words: InOurWords) -> list[str]:
+def _leave_unused_keys_out(translation: Translation) -> list[str]:
     unused = []
-    for name, section in words.values.items():
+    for name, section in translation.values.items():
         if isinstance(section, dict) and name != "dapper_args":
             for key in [key for key in section if key in UNUSED]:
                 del section[key]
@@ -191,32 +193,32 @@ def _leave_unused_keys_out(words: InOurWords) -> list[str]:
     return unused
 
 
-def _kind_of_run(words: InOurWords) -> None:
-    common = _section(words, "common_args")
+def _kind_of_run(translation: Translation) -> None:
+    common = _section(translation, "common_args")
     scenario = common.pop("scenario", "horizontal")
     if scenario != "horizontal":
-        words.mistakes.append(
+        translation.mistakes.append(
             f"common_args.scenario: is {shown(scenario)}, and a silo is one process here; leave it out, or write"
             " horizontal"
         )
     if "using_mlops" in common:
         value = common.pop("using_mlops")
-        asked = _made(words.values, "tracking_args").setdefault("using_mlops", value)
+        asked = _made(translation.values, "tracking_args").setdefault("using_mlops", value)
         if asked != value:
-            words.mistakes.append(
+            translation.mistakes.append(
                 f"common_args.using_mlops is {shown(value)}, and tracking_args.using_mlops {shown(asked)}; leave the"
                 " former out"
             )
 
 
-def _data(words: InOurWords) -> None:
-    data = _section(words, "data_args")
+def _data(translation: Translation) -> None:
+    data = _section(translation, "data_args")
     method = data.pop("partition_method", None)
     alpha = data.pop("partition_alpha", None)
     if method == "hetero" and data.get("partition") is None:
         data["partition"] = "dirichlet"
     elif method is not None and data.get("partition") is None:
-        words.notes.append(
+        translation.notes.append(
             f"data_args.partition_method {shown(method)} is for a program's own loader; data_args.partition says who"
             " holds what of data that this package loads"
         )
@@ -224,69 +226,73 @@ def _data(words: InOurWords) -> None:
         data.setdefault("dirichlet_alpha", alpha)
 
 
-def _training(words: InOurWords) -> None:
-    training = _section(words, "train_args")
+def _training(translation: Translation) -> None:
+    training = _section(translation, "train_args")
     optimizer = training.get("client_optimizer")
     if isinstance(optimizer, str):
         training["client_optimizer"] = optimizer.lower()
-    _choose_method(words, training)
+    _choose_method(translation, training)
     for short, long in (("lr", "learning_rate"), ("wd", "weight_decay")):
         if short in training and long in training:
             del training[short]
         elif short in training:
             del training[short]
-            words.mistakes.append(f"train_args.{short}: FedML's trainers read {long}; write that")
+            translation.mistakes.append(f"train_args.{short}: FedML's trainers read {long}; write that")
     engine = training.pop("ml_engine", "torch")
     if engine != "torch":
-        words.mistakes.append(f"train_args.ml_engine: is {shown(engine)}, and networks are torch's here; leave it out")
+        translation.mistakes.append(
+            f"train_args.ml_engine: is {shown(engine)}, and networks are torch's here; leave it out"
+        )
 
 
-def _choose_method(words: InOurWords, training: dict[str, Any]) -> None:
+def _choose_method(translation: Translation, training: dict[str, Any]) -> None:
     asked = training.get("federated_optimizer")
     if not isinstance(asked, str):
         return
     training["federated_optimizer"] = "FedAvg"
-    dapper = _made(words.values, "dapper_args")
+    dapper = _made(translation.values, "dapper_args")
     named = dapper.get("method")
     if asked in ("SA", "LSA"):
-        words.mistakes.append(f"train_args.federated_optimizer: `{asked}` is refused: {_WITHOUT_A_METHOD[asked]}")
+        translation.mistakes.append(f"train_args.federated_optimizer: `{asked}` is refused: {_WITHOUT_A_METHOD[asked]}")
     elif named is not None:
         if asked not in ("FedAvg", "FedAvg_seq", named):
-            words.notes.append(
+            translation.notes.append(
                 f"train_args.federated_optimizer is {asked:.60}; the method is dapper_args.method, {shown(named)}"
             )
     elif asked in _WITHOUT_A_METHOD:
-        words.mistakes.append(
+        translation.mistakes.append(
             f"train_args.federated_optimizer: `{asked}` is none of the methods here: {_WITHOUT_A_METHOD[asked]}; name"
             " one as dapper_args.method (docs/methods.md)"
         )
     else:
         dapper["method"] = _METHODS.get(asked, asked if ":" in asked else asked.lower().replace("-", "_"))
-        words.notes.append(f"train_args.federated_optimizer {asked:.60} chooses the method {dapper['method']:.60}")
+        translation.notes.append(
+            f"train_args.federated_optimizer {asked:.60} chooses the method {dapper['method']:.60}"
+        )
         if training.get("client_optimizer", "sgd") == "sgd" and "momentum" not in training:
-            words.notes.append("train_args.momentum has its default here, 0.9, and FedML's own trainers use none")
+            translation.notes.append("train_args.momentum has its default here, 0.9, and FedML's own trainers use none")
 
 
-def _processes(words: InOurWords) -> None:
-    training = _section(words, "train_args")
-    devices = _section(words, "device_args")
+def _processes(translation: Translation) -> None:
+    training = _section(translation, "train_args")
+    devices = _section(translation, "device_args")
     count = training.get("client_num_in_total")
     listed = training.pop("client_id_list", None)
     if listed not in _NOTHING and not _counts_up(_read_list(listed)):
-        words.notes.append(
+        translation.notes.append(
             f"train_args.client_id_list {shown(listed)} is not used: clients are ranks 1 to client_num_in_total"
         )
     workers = devices.pop("worker_num", None)
-    across_silos = _section(words, "common_args").get("training_type") == "cross_silo"
+    across_silos = _section(translation, "common_args").get("training_type") == "cross_silo"
     if across_silos and workers is not None and workers != count:
-        words.mistakes.append(
+        translation.mistakes.append(
             f"device_args.worker_num is {shown(workers)}, and train_args.client_num_in_total {shown(count)}: across"
             " silos each client is a process; make the two agree"
         )
 
 
 def _read_list(written: Any) -> Any:
-    """A list, which FedML's files may write as a text."""
+    """Read a list, which FedML's files may write as a text."""
     if not isinstance(written, str):
         return written
     try:
@@ -300,7 +306,7 @@ def _counts_up(ids: Any) -> bool:
     return isinstance(ids, list) and ids == [*range(1, 1 + len(ids))]
 
 
-def _section(words: InOurWords, name: str) -> dict[str, Any]:
-    """A section to read and change; an empty one that belongs to nobody where there is none."""
-    section = words.values.get(name)
+def _section(translation: Translation, name: str) -> dict[str, Any]:
+    """A section to read and change; where there is none, an empty one that belongs to nothing."""
+    section = translation.values.get(name)
     return section if isinstance(section, dict) else {}

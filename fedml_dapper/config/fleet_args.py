@@ -12,17 +12,19 @@ from fedml_dapper.config.section import Section
 
 
 class ClockArgs(Section):
-    """``dapper_args.fleet.clock``: a simulation reckons how long its rounds would take on the fleet's devices. Without
-    more it waits for every client."""
+    """``dapper_args.fleet.clock``: virtual time of a simulation's rounds on the fleet's devices.
+
+    By default a round waits for every client.
+    """
 
     jitter: float = Field(default=0.0, ge=0)
-    """By how much a client's times vary from round to round: the standard deviation of the logarithm of the factors,
-    one for training and one for the network, whose median is 1."""
+    """Variation of a client's times from round to round: the standard deviation of the logarithm of the factors, one
+    for training and one for the network, whose median is 1."""
     deadline_s: float | None = Field(default=None, gt=0)
-    """What arrives later after the round's beginning does not count in it."""
+    """Seconds after a round's beginning; uploads that arrive later do not count in it."""
     over_selection: float = Field(default=1.0, ge=1)
-    """So many times ``client_num_per_round`` clients are at work; a round closes with the ``client_num_per_round``-th
-    upload (Bonawitz et al., 2019, who choose 1.3 times as many)."""
+    """Factor on ``client_num_per_round`` for the clients that train; a round closes with the
+    ``client_num_per_round``-th upload (Bonawitz et al., 2019, who choose 1.3)."""
     late: Literal["dropped", "kept"] = "dropped"
     """What becomes of uploads that do not count in their round. Kept, they count in the round in which they arrive, and
     their clients begin nothing else until then. What training changed is then added to the global model of that round,

@@ -1,4 +1,4 @@
-"""What there is to say of every setting: where it stands, what it may be, its default and its meaning."""
+"""Description of every setting: its place, its type, its default and its meaning."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NULL = " | null"
 
 @dataclass(frozen=True)
 class Key:
-    """A setting."""
+    """A setting, as ``fedml-dapper settings`` shows it."""
 
     path: str
-    """Dotted, from the section on."""
+    """Dotted path, from the section on."""
     kind: str
-    """What it may be, e.g. ``int >= 1`` or ``sp | MPI``."""
+    """Type and limits, e.g. ``int >= 1`` or ``sp | MPI``."""
     default: str | None
-    """As YAML has it; None where it has to be given."""
+    """Default as YAML writes it; None for a setting that is required."""
     meaning: str
 
     @property
@@ -35,7 +35,7 @@ class Key:
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
-    """Every setting below ``model``, in order; of an optional section also the section itself."""
+    """Yield every setting below ``model``, in order; for an optional section also the section itself."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         if not is_section(field.annotation):
@@ -46,22 +46,23 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
 
 
 def with_keys(model: type[BaseModel]) -> str:
-    """The docstring of ``model``, and behind it its keys, for ``help()``."""
+    """Return the docstring of ``model`` followed by its keys, for ``help()``."""
     keys = "\n".join(f"{key.headline}\n    {key.meaning}" for key in keys_of(model))
     return f"{inspect.cleandoc(model.__doc__ or '')}{_KEYS}{keys}"
 
 
 def heading_of(model: type[BaseModel]) -> str:
-    """What a class of settings says of itself, without its keys."""
+    """Return the docstring of a class of settings, without its keys."""
     return " ".join((model.__doc__ or "").partition(_KEYS)[0].replace("``", "").split())
 
 
 def is_section(kind: Any) -> TypeGuard[type[BaseModel]]:
+    """Whether an annotation is a class of settings."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _parts(annotation: Any) -> Iterator[Any]:
-    """An annotation, and everything it is made of."""
+    """Yield an annotation, and everything it is made of."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)
@@ -96,7 +97,7 @@ def _default(field: FieldInfo) -> str | None:
     if field.is_required():
         return None
     value = field.get_default(call_default_factory=True)
-    words = {None: "null", True: "true", False: "false", "": "''"}
-    if isinstance(value, str | bool | None) and value in words:
-        return words[value]
+    names = {None: "null", True: "true", False: "false", "": "''"}
+    if isinstance(value, str | bool | None) and value in names:
+        return names[value]
     return str(list(value) if isinstance(value, tuple) else value)

@@ -1,4 +1,4 @@
-"""Experiment files and ``key=value`` texts to settings."""
+"""Loading of experiment files and ``key=value`` texts into settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from fedml_dapper.config.comm_args import SecureGrpcConfig
-from fedml_dapper.config.fedml_keys import in_our_words
+from fedml_dapper.config.fedml_keys import translated
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.config.paths import expanded
@@ -27,13 +27,13 @@ from fedml_dapper.regular_file import in_place_of_file
 
 @dataclass(frozen=True)
 class Loaded:
-    """An experiment, as its files have it."""
+    """An experiment, as read from its files."""
 
     settings: Settings
     notes: tuple[str, ...]
-    """What became of FedML's own keys, for whoever runs it."""
+    """Messages on what became of FedML's own keys, for whoever runs it."""
     sections: Mapping[str, Any]
-    """The values as they stand in the files, unchecked, with all of FedML's own keys."""
+    """The values in the files, unchecked, with all of FedML's own keys."""
 
 
 def load_settings(
@@ -41,11 +41,14 @@ def load_settings(
 ) -> Settings:
     """Read, merge and check experiment files.
 
-    ``files`` are merged left to right, so a later one may hold only what differs; a name that is no path is that of a
-    shipped file (``quickstart.yaml``, ``methods/fpl.yaml``). ``overrides`` are applied last: ``key=value`` texts, or
-    values by key. A key is whole (``dapper_args.levels.ratios``) or, where only one key ends so, its end
-    (``levels.ratios``, ``ratios``). Raises :class:`ConfigError` with one line that names files, and of every mistake
-    key and remedy.
+    Args:
+        files: Files, merged left to right, so a later one may hold only what differs. A name that is no path is that of
+            a shipped file (``quickstart.yaml``, ``methods/fpl.yaml``).
+        overrides: ``key=value`` texts, or values by key, applied last. A key is whole (``dapper_args.levels.ratios``)
+            or, where only one key ends so, its end (``levels.ratios``, ``ratios``).
+
+    Raises:
+        ConfigError: Something is wrong; its one line names the files, and each mistake with key and remedy.
     """
     return load_with_notes(files, overrides).settings
 
@@ -53,26 +56,26 @@ def load_settings(
 def load_with_notes(
     files: Path | str | Sequence[Path | str], overrides: Iterable[str] | Mapping[str, Any] = ()
 ) -> Loaded:
-    """As :func:`load_settings`, with what there is to say of FedML's own keys."""
+    """Read, merge and check experiment files as :func:`load_settings`, with messages on FedML's own keys."""
     merged: dict[str, Any] = {}
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
     for file in found:
         merged = merge(merged, read_yaml(file))
-    misplaced = _laid_over(merged, overrides)
-    words = in_our_words(merged)
+    misplaced = _apply_overrides(merged, overrides)
+    translation = translated(merged)
     search = _Search([file.parent for file in found])
-    judged = Judged(Settings, _with_found_sources(words.values, search))
+    judged = Judged(Settings, _with_found_sources(translation.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
-    mistakes = [*misplaced, *words.mistakes, *judged.mistakes, *search.mistakes]
+    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes]
     if len(mistakes) == len(misplaced) == 1:
         raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
         raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found)))
-    return Loaded(settings, tuple(words.notes), merged)
+    return Loaded(settings, tuple(translation.notes), merged)
 
 
-def _laid_over(merged: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
-    """Put ``overrides`` into ``merged``; those that find no place there, a line each."""
+def _apply_overrides(merged: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
+    """Put ``overrides`` into ``merged``, and return a line for each that has no place there."""
     mistakes = []
     for override in overrides:
         try:
@@ -86,9 +89,10 @@ def _laid_over(merged: dict[str, Any], overrides: Iterable[str] | Mapping[str, A
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:
-    """Capability level of every client from ``client_specific_args.data_silo_config``; None where there is none.
+    """Read every client's capability level from ``client_specific_args.data_silo_config``; None where there is none.
 
-    Raises :class:`ConfigError` for a missing or malformed file and for a level that ``dapper_args.levels`` lacks.
+    Raises:
+        ConfigError: A file is missing or malformed, or ``dapper_args.levels`` lacks a level.
     """
     files = settings.client_specific_args.data_silo_config
     if files is None:
@@ -102,7 +106,11 @@ def read_silo_levels(settings: Settings) -> list[int] | None:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The sections of an experiment file, unchecked; raises :class:`ConfigError` where there is no such file."""
+    """Return the sections of an experiment file, unchecked.
+
+    Raises:
+        ConfigError: There is no such file, or it cannot be read.
+    """
     if found := in_place_of_file(file):
         raise ConfigError(
             f"no config file at {file.absolute()}: that is {found}; write the settings to a plain file, and give that"
@@ -113,7 +121,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         )
     try:
         with file.open(encoding="utf-8") as stream:
-            text = stream.read(MAX_LETTERS + 1)  # enough to be refused for its length
+            text = stream.read(MAX_LETTERS + 1)  # one letter more than is allowed, so that longer files are refused
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
     content = parse_yaml(text, where=str(file))
@@ -123,7 +131,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``above`` laid over it, section by section; lists are replaced whole."""
+    """Return ``base`` with ``above`` laid over it, section by section; lists are replaced whole."""
     merged = dict(base)
     for key, value in above.items():
         below = merged.get(key)
@@ -132,7 +140,11 @@ def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_override(values: dict[str, Any], override: str) -> None:
-    """Put ``override``, a ``key=value`` text as :func:`load_settings` has them, into ``values``."""
+    """Put ``override``, a ``key=value`` text as in :func:`load_settings`, into ``values``.
+
+    Raises:
+        ConfigError: It is no such text, or the key is unknown or ambiguous.
+    """
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"--set {override}: expected key=value, e.g. --set train_args.comm_round=20")
@@ -156,14 +168,14 @@ def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
 
 
 class _Search:
-    """Looks for files in the working directory and in ``folders``, and notes what is not there."""
+    """Looks for files in the working directory and in ``folders``, and collects a mistake for each that is missing."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
         self.mistakes: list[str] = []
 
     def find(self, path: Path, key: str, kind: Literal["file", "folder"] = "file", hint: str = "") -> Path:
-        """``path`` as an absolute one; as it stands where nothing is there."""
+        """Return ``path`` as an absolute one; unchanged where nothing is there."""
         try:
             path = expanded(path)
         except ValueError as error:
@@ -182,7 +194,7 @@ class _Search:
         return None
 
     def _instead(self, path: Path, kind: Literal["file", "folder"]) -> str:
-        """What is there in place of a file, in brackets."""
+        """Return what is there in place of a file, in brackets; empty where nothing is."""
         found = filter(None, map(in_place_of_file, self._candidates(path) if kind == "file" else ()))
         return next((f" (there is {each} of that name)" for each in found), "")
 
@@ -206,12 +218,12 @@ def _with_found_sources(values: dict[str, Any], search: _Search) -> dict[str, An
 
 
 def _with_found_files(settings: Settings, search: _Search) -> Settings:
-    """Files and folders named in the settings as absolute paths."""
+    """Settings with absolute paths of files and folders."""
     comm = settings.comm_args
     silos = settings.client_specific_args
     data = settings.data_args
     model = settings.model_args
-    if data.data_cache_dir is not None:  # what is not there is for whoever reads the data to say
+    if data.data_cache_dir is not None:  # a missing folder is reported when the data are read
         found = search.find_if_there(data.data_cache_dir, "folder") or data.data_cache_dir
         data = data.model_copy(update={"data_cache_dir": found})
     if model.weights is not None:
@@ -245,13 +257,13 @@ def _with_found_credentials(grpc: SecureGrpcConfig, search: _Search) -> SecureGr
     places = {"certificates": search.find(grpc.certificates, "dapper_grpc.certificates", "folder", hint)}
     if grpc.token_file is not None:
         places["token_file"] = search.find(grpc.token_file, "dapper_grpc.token_file")
-    if grpc.members_file is not None:  # silos have none, and servers say so
+    if grpc.members_file is not None:  # silos have none; servers report a missing one
         places["members_file"] = search.find_if_there(grpc.members_file) or grpc.members_file
     return grpc.model_copy(update=places)
 
 
 def _with_found_profiles(fleet: FleetArgs, search: _Search) -> FleetArgs:
-    """Profiles that are files as absolute paths; names of shipped ones as they are."""
+    """The fleet with absolute paths of profiles that are files; names of shipped ones are kept."""
 
     def find(name: str, key: str) -> str:
         return str(search.find(Path(name), f"dapper_args.fleet.{key}")) if name.endswith(".yaml") else name
@@ -268,11 +280,13 @@ def _with_found_profiles(fleet: FleetArgs, search: _Search) -> FleetArgs:
 def _place_of(end: list[str], shown: str) -> list[str]:
     """The whole path of the one key that ends so."""
     keys = leaves(Settings)
-    places = [path for path in keys if path[-len(end) :] == end and path[0] != "silo_args"]  # which its owner writes
+    places = [
+        path for path in keys if path[-len(end) :] == end and path[0] != "silo_args"
+    ]  # silo_args are written by the silo itself
     if len(places) == 1:
         return places[0]
     if not places and len(end) > 1:
-        return end  # whose first section is then said to be unknown
+        return end  # the caller then reports its first section as unknown
     if not places:
         raise ConfigError(f"{shown}: unknown key{did_you_mean(end[-1], (path[-1] for path in keys))}")
     options = " or ".join(".".join(path) for path in places)
@@ -280,6 +294,7 @@ def _place_of(end: list[str], shown: str) -> list[str]:
 
 
 def leaves(model: type[BaseModel]) -> list[list[str]]:
+    """Return the path of every key below ``model`` that is no section."""
     paths = []
     for name, field in model.model_fields.items():
         if is_section(field.annotation):

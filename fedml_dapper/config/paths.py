@@ -1,4 +1,4 @@
-"""Paths as people write them: ``~/data``, ``$DATA/pictures``."""
+"""Paths with ``~`` and environment variables, as people write them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from pathlib import Path
 from fedml_dapper.errors import ConfigError
 
 _LONGEST = 255
-"""Bytes of a file's name, on all file systems in use."""
+"""Most bytes of a file's name, on all file systems in use."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def expanded(path: Path | str) -> Path:
-    """``path`` with the home folder for ``~`` and the environment's values for ``$NAME`` and ``${NAME}``.
+    """Return ``path`` with the home folder for ``~`` and the environment's values for ``$NAME`` and ``${NAME}``.
 
-    Raises :class:`ValueError` for a variable that is not set, and for what is too long to name a file; a path that is
-    there as it stands remains so.
+    A path that exists as it stands is returned unchanged.
+
+    Raises:
+        ValueError: A variable is not set, or a part is too long to name a file.
     """
     text = str(path)
     if any(len(os.fsencode(part)) > _LONGEST for part in Path(text).parts):
         raise ValueError(f"{text:.60}...: a name that is too long for a file")
     if (not text.startswith("~") and "$" not in text) or os.path.lexists(text):
         return Path(path)
-    written = os.path.expandvars(os.path.expanduser(text))  # `a:~/b` is no home of anybody
+    written = os.path.expandvars(os.path.expanduser(text))  # a `~` inside stays, as in `a:~/b`
     missing = next((found for found in _VARIABLE.finditer(written) if (found[1] or found[2]) not in os.environ), None)
     if missing is not None:
         name = missing[1] or missing[2]
@@ -33,7 +35,11 @@ def expanded(path: Path | str) -> Path:
 
 
 def path_of(text: Path | str) -> Path:
-    """What somebody calls a file or folder, as :func:`expanded`; raises :class:`ConfigError` where that would not."""
+    """Return a path as :func:`expanded` does.
+
+    Raises:
+        ConfigError: A variable is not set, or a part is too long to name a file.
+    """
     try:
         return expanded(text)
     except ValueError as error:

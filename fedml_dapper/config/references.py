@@ -1,7 +1,7 @@
-"""Settings that may name something of the user's own: ``path/to/file.py:Name`` or ``package.module:Name``.
+"""Settings that may name a user's own object: ``path/to/file.py:Name`` or ``package.module:Name``.
 
-Names come from local settings alone, never from a message: what a peer runs, it says as a name and a digest of its
-source, which is compared and not loaded.
+Names come from local settings alone, never from a message: a peer describes its code by a name and a digest of its
+source, which are compared and not loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENTRY_POINTS: Mapping[str, str] = {
 """Settings that may be references, by dotted key, and the entry points in which packages offer the same."""
 
 LIBRARIES = ("torchvision", "timm")
-"""Before the colon these stand for a library's own list of networks, ``torchvision:resnet50``, not for a module."""
+"""Prefixes of networks from a library's own list, as in ``torchvision:resnet50``, which are no modules."""
 
 _FILES = ("model_args.weights",)
 """Settings that name a file whose content counts, by dotted key."""
@@ -48,18 +48,18 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference | None:
-        """The reference that ``text`` is; None for a plain name."""
+        """Read ``text`` as a reference; None for a plain name."""
         place, colon, name = text.rpartition(":")
         return cls(place, name) if colon and place and place not in LIBRARIES and name.isidentifier() else None
 
     @property
     def file(self) -> Path | None:
-        """The file, where a file is named rather than a module."""
+        """The file, if a file is named rather than a module."""
         return Path(self.place) if self.place.endswith(".py") else None
 
     @property
     def source(self) -> Path | None:
-        """The file that holds the code; None where there is none to be found."""
+        """The file that holds the code; None where it cannot be found."""
         if self.file is not None:
             return self.file if self.file.is_file() else None
         try:
@@ -73,7 +73,7 @@ class Reference:
 
     @property
     def with_digest(self) -> str:
-        """The reference as it is on any machine: without folders, with a digest of its source."""
+        """The reference as on any machine: without folders, with a digest of its source."""
         source = self.source
         digest = "not found" if source is None else digest_of(source.read_bytes())
         place = self.place if self.file is None else self.file.name
@@ -81,14 +81,14 @@ class Reference:
 
 
 def digest_of(content: bytes) -> str:
-    """A few letters that tell contents apart."""
+    """Return a short digest that tells contents apart."""
     return hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def short_name(value: str | None) -> str:
-    """What a setting names, fit for the name of a folder, ``program`` for what a program passes instead.
+    """Return a short name for what a setting names, fit for a folder; ``program`` for what a program passes instead.
 
-    A reference goes without its place, but for the bare verb: ``my_data.py:load`` is ``my_data``.
+    A reference goes without its place, unless its name is just ``load``: ``my_data.py:load`` is ``my_data``.
     """
     if value is None:
         return "program"
@@ -101,7 +101,7 @@ def short_name(value: str | None) -> str:
 
 
 def installed(group: str) -> Mapping[str, Reference]:
-    """What installed packages offer as entry points of ``group``, by name."""
+    """Return what installed packages offer as entry points of ``group``, by name."""
     return _installed(group, tuple(sys.path))
 
 
@@ -112,14 +112,14 @@ def _installed(group: str, path: tuple[str, ...]) -> dict[str, Reference]:
 
 
 @cache
-def _offered(path: tuple[str, ...]) -> Any:  # before Python 3.12 not EntryPoints, but something like them
+def _offered(path: tuple[str, ...]) -> Any:  # before Python 3.12 it is of another class
     """All entry points of all installed packages, whose files are read once for all groups."""
-    del path  # which packages there are follows from it
+    del path  # only a key of the cache: the packages depend on it
     return entry_points()
 
 
 def references(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Dotted key and value of every setting that may be a reference and has a value."""
+    """Yield dotted key and value of every setting that may be a reference and has a value."""
     for key in ENTRY_POINTS:
         value = _value(settings, key)
         if isinstance(value, str):
@@ -134,7 +134,7 @@ def _value(settings: Settings, key: str) -> Any:
 
 
 def sources(settings: Settings) -> dict[str, str]:
-    """For every setting that names something outside of this package: which object, and a digest of its source.
+    """Return, for every setting that names something outside of this package, the object and a digest of its source.
 
     Two processes run the same code if these are equal; the name alone does not say so.
     """
@@ -157,17 +157,17 @@ def sources(settings: Settings) -> dict[str, str]:
 
 
 def _profile(name: str) -> str:
-    """A fleet's profile as it is on any machine."""
+    """Describe a fleet's profile as on any machine."""
     return _with_content(Path(name)) if name.endswith(_PROFILE) else name
 
 
 def _with_content(file: Path) -> str:
-    """A file without folders, with a digest of its content."""
+    """Describe a file without folders, with a digest of its content."""
     return f"{file.name} (content {digest_of(file.read_bytes()) if file.is_file() else 'not found'})"
 
 
 def named_by_source(values: dict[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    """Dumped settings with what :func:`sources` says in place of references, whose paths are of one machine."""
+    """Return dumped settings in which references, whose paths are of one machine, are replaced by ``named``."""
     replaced = copy.deepcopy(values)
     for key, source in named.items():
         *sections, last = key.split(".")

@@ -1,8 +1,8 @@
-"""What the values of a section may not say against each other, and which of it still holds where some are wrong.
+"""Rules of a section on combinations of its values, and how they are checked where some values are wrong.
 
-A rule is a method of a section that yields a line for everything it finds. Each is asked by itself, so that a file's
-mistakes are all told at once. Where a value is wrong, the rules that read it are left out: what they would say depends
-on what was meant.
+A rule is a method of a section that yields a line for every mistake it finds. Each rule is checked separately, so that
+all mistakes in a file are reported at once. Rules that read a wrong value are skipped, as their result would depend on
+what was meant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MARK = "_is_rule_of_a_section"
 
 
 class BrokenRulesError(ValueError):
-    """What a section's rules found, a line each."""
+    """Raised with the lines that a section's rules have found."""
 
     def __init__(self, lines: Collection[str]) -> None:
         super().__init__("; ".join(lines))
@@ -30,7 +30,7 @@ class BrokenRulesError(ValueError):
 
 
 def rule(method: RuleT) -> RuleT:
-    """Makes a method of a section one of its rules."""
+    """Make a method of a section one of its rules."""
     setattr(method, _MARK, True)
     return method
 

@@ -1,4 +1,4 @@
-"""Base of every group of settings, and how mistakes in one are explained."""
+"""Base class of all groups of settings, and messages on their mistakes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from fedml_dapper.errors import ConfigError
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 MAX_MISTAKES = 30
-"""Mistakes that one message tells in words; of more it says how many there are."""
+"""Most mistakes that one message describes; of more it gives the number."""
 _RULES_ASIDE = "rules aside"
 
 
 class Section(BaseModel):
-    """Base of every group of settings: frozen, and closed to unknown keys. A field's docstring is its meaning."""
+    """Base of all groups of settings: frozen, and closed to unknown keys. A field's docstring is its meaning."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Let ``help()`` tell the fields' meanings."""
+        """Add the fields' meanings to the docstring, for ``help()``."""
         super().__pydantic_init_subclass__(**kwargs)
         cls.__doc__ = with_keys(cls)
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_empty_paths(cls, value: Any, info: ValidationInfo) -> Any:
-        """An empty name would be the working directory."""
+        """Refuse an empty name, which would be the working directory."""
         annotation = cls.model_fields[str(info.field_name)].annotation
         if value == "" and Path in (annotation, *get_args(annotation)):
             raise ValueError("the name of a file or folder is empty; for the working directory, give .")
@@ -68,23 +68,23 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 class Judged(Generic[SectionT]):
-    """Values that were looked at as a ``model``: what is right of them, and what is not."""
+    """Values checked as a ``model``: the valid part of them, and the mistakes."""
 
     def __init__(self, model: type[SectionT], values: Mapping[str, Any], prefix: str = "") -> None:
         self.mistakes: list[str] = []
-        """A line each; ``prefix`` is the dotted place of ``values``."""
+        """A line per mistake; ``prefix`` is the dotted place of ``values``."""
         self.sound: SectionT | None = None
-        """The section, with defaults in place of what is wrong; None where that leaves something out that it needs."""
+        """The section, with defaults in place of wrong values; None if something required is then missing."""
         try:
             self.sound = model.model_validate(dict(values))
         except ValidationError as error:
             found = error.errors(include_url=False)
             single = [mistake for mistake in found if not _is_of_rules(mistake)]
-            told = single[:MAX_MISTAKES]  # of the others, their number
+            explained = single[:MAX_MISTAKES]  # of the others, their number
             listed: set[str] = set()
-            self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in told]
+            self.mistakes += [_explain(model, mistake, prefix, listed) for mistake in explained]
             self.mistakes += [mistake["msg"] for mistake in single[MAX_MISTAKES:]]
-            wrong = {place for mistake in told for place in _places_spoilt(model, values, mistake)}
+            wrong = {place for mistake in explained for place in _places_spoilt(model, values, mistake)}
             self.sound = _without(model, values, {_place_of(model, mistake) for mistake in single})
             if self.sound is not None:
                 self.mistakes += _broken_below(self.sound, wrong, prefix)
@@ -94,8 +94,11 @@ class Judged(Generic[SectionT]):
 
 
 def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: str = "") -> SectionT:
-    """``values`` as a ``model``, or a :class:`ConfigError` for all mistakes in them; ``prefix`` is their dotted
-    place."""
+    """Return ``values`` as a ``model``; ``prefix`` is their dotted place.
+
+    Raises:
+        ConfigError: There are mistakes; the message has all of them, and begins with ``where``.
+    """
     judged = Judged(model, values, prefix)
     if judged.mistakes or judged.sound is None:
         raise ConfigError(counted(judged.mistakes, where))
@@ -103,7 +106,7 @@ def check(model: type[SectionT], values: Mapping[str, Any], where: str, prefix: 
 
 
 def counted(mistakes: Sequence[str], where: str) -> str:
-    """One line for all ``mistakes``, with their number where there are several."""
+    """Join all ``mistakes`` into one line, with their number where there are several."""
     if len(mistakes) == 1:
         return f"{where}: {mistakes[0]}"
     shown = "; ".join(f"({number}) {text}" for number, text in enumerate(mistakes[:MAX_MISTAKES], start=1))
@@ -112,7 +115,7 @@ def counted(mistakes: Sequence[str], where: str) -> str:
 
 
 def with_empty_sections(model: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` in which a section that nothing stands below, which YAML reads as null, is an empty one."""
+    """Return ``values`` in which an empty section, which YAML reads as null, is an empty mapping."""
     filled = dict(values)
     fields = model.model_fields
     for key, field in fields.items():
@@ -132,7 +135,7 @@ def _with_empty_ones(kind: Any, value: Any) -> Any:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean `x`?`` when something close is known, else the list of what is known."""
+    """Return ``; did you mean `x`?`` when something close is known, else the list of all that is known."""
     options = sorted(known)
     if not options:
         return "; none is known here"
@@ -145,7 +148,7 @@ def _closest(word: str, options: Sequence[str]) -> str | None:
 
 
 def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: set[str]) -> str:
-    """One line; what is known at a place is listed once, and the place then among ``listed``."""
+    """Explain a mistake in one line; ``listed`` are places whose known keys were already listed in a message."""
     *parents, last = [str(step) for step in mistake["loc"]] or [""]
     place = ".".join(step for step in (prefix, *parents) if step)
     inside = f" in {place}" if place else ""
@@ -165,10 +168,10 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: s
 
 
 def shown(value: object) -> str:
-    """A value as an error quotes it, never long."""
+    """Quote a value in an error, shortened."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # Python writes out no number of more than 4300 digits
+    except ValueError:  # Python refuses to print numbers of more than 4300 digits
         return "a very large number"
 
 
@@ -195,8 +198,7 @@ def _lines_of(mistake: ErrorDetails, prefix: str) -> list[str]:
 
 
 def _place_of(model: type[BaseModel], mistake: ErrorDetails) -> Place:
-    """What is to be taken out of the values because of ``mistake``: a key or, where one is missing or the section may
-    be absent, the section. An unknown key goes alone."""
+    """The place to remove from the values because of ``mistake``."""
     place: list[str] = []
     steps = mistake["loc"][:-1] if mistake["type"] == "missing" else mistake["loc"]
     for step in steps:
@@ -212,7 +214,7 @@ def _place_of(model: type[BaseModel], mistake: ErrorDetails) -> Place:
 
 
 def _places_spoilt(model: type[BaseModel], values: Mapping[str, Any], mistake: ErrorDetails) -> Iterator[Place]:
-    """What rules must not read because of ``mistake``; of an unknown key, what it may be meant for."""
+    """Places that rules must not read because of ``mistake``; for an unknown key, the key it may be meant for."""
     place = _place_of(model, mistake)
     if mistake["type"] != "extra_forbidden" or len(place) < len(mistake["loc"]):
         yield place
@@ -226,7 +228,7 @@ def _places_spoilt(model: type[BaseModel], values: Mapping[str, Any], mistake: E
 
 
 def _without(model: type[SectionT], values: Mapping[str, Any], places: Collection[Place]) -> SectionT | None:
-    """``values`` without those at ``places`` as a ``model``, whatever its rules say."""
+    """Validate ``values`` without those at ``places``, and without asking its rules; None if that fails."""
     if () in places:
         return None
     try:
@@ -248,7 +250,7 @@ def _taken_out(values: Mapping[str, Any], places: Collection[Place]) -> dict[str
 
 
 def _broken_below(section: BaseModel, wrong: Collection[Place], prefix: str) -> list[str]:
-    """What the rules of ``section`` and of all sections in it find, each with its place; see :func:`broken_rules`."""
+    """Messages of the rules of ``section`` and of all sections in it, each with its place; see :func:`broken_rules`."""
     found = []
     for name in type(section).model_fields:
         inside = [place[1:] for place in wrong if place and place[0] == name]

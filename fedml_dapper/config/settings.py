@@ -1,4 +1,4 @@
-"""All of an experiment."""
+"""The settings of an experiment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUMS = "dapper_args.privacy.secure_aggregation"
 
 
 class Settings(Section):
-    """All of an experiment; one attribute per YAML section."""
+    """All settings of an experiment; one attribute per YAML section."""
 
     common_args: CommonArgs = CommonArgs()
     data_args: DataArgs = DataArgs()
@@ -43,12 +43,12 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _scope_of_own_networks(self) -> Settings:
-        """Where nobody says in which scope a network is cut that is not built in, its own channels decide."""
+        """Leave the scope to ``auto`` for networks that are not built in, if the settings do not name one."""
         pruning = self.dapper_args.pruning
         if self.model_args.model not in BUILT_IN and "scope" not in pruning.model_fields_set:
             chosen = pruning.model_copy(update={"scope": "auto"})
             args = self.dapper_args.model_copy(update={"pruning": chosen})
-            self.__dict__["dapper_args"] = args  # past pydantic, as settings are frozen
+            self.__dict__["dapper_args"] = args  # not setattr, as settings are frozen
         return self
 
     @rule
@@ -278,5 +278,5 @@ class Settings(Section):
             yield f"{place} sum up whole rounds; leave dapper_args.buffer_size out"
 
     def as_yaml(self) -> str:
-        """The effective settings, every default spelt out; loading this text gives equal settings back."""
+        """Return the effective settings as YAML, every default written out; loading the text gives equal settings."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

@@ -14,9 +14,9 @@ SHIPPED = _IN_THE_PACKAGE if _IN_THE_PACKAGE.is_dir() else _IN_A_CLONE
 
 
 def experiment_file(file: Path | str) -> Path:
-    """``file``, or where there is none the shipped one of that name: ``quickstart.yaml``, ``config/methods/fpl.yaml``.
+    """Return ``file`` or, if it does not exist, the shipped one of that name, e.g. ``quickstart.yaml``.
 
-    A path that is neither comes back as it is.
+    A path that is neither is returned unchanged.
     """
     path = path_of(file)
     if path.exists() or path.is_absolute():

@@ -1,4 +1,4 @@
-"""What a silo says of itself: its data, and what its device is able to."""
+"""Settings of a silo: its data, and what its device can do."""
 
 from __future__ import annotations
 
@@ -14,36 +14,38 @@ class ClientSpecificArgs(Section):
     """``client_specific_args``: one file per silo, in rank order, as FedML has it."""
 
     data_silo_config: tuple[Path, ...] | None = None
-    """Each holds ``silo_args: {capability_level: N}``; replaces ``dapper_args.levels.assignment``."""
+    """Files with ``silo_args: {capability_level: N}`` each; they replace ``dapper_args.levels.assignment``."""
 
 
 class SiloArgs(Section):
-    """``silo_args``: with ``data_args.partition: own``, what this silo holds, and whom it knows; every silo has a file
-    of its own, laid over the one that all share."""
+    """``silo_args``: with ``data_args.partition: own``, what this silo holds, and whom it knows.
+
+    Every silo has a file of its own, laid over the one that all share.
+    """
 
     domain: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     """The domain that its images are of: the suite's, or any name for a folder with one; its only one when absent."""
     data_cache_dir: Path | None = None
-    """Where its images are; ``data_args.data_cache_dir`` when absent."""
+    """Folder of its images; ``data_args.data_cache_dir`` when absent."""
     level: int | None = Field(default=None, ge=1)
-    """Its capability level; ``device``, or else ``dapper_args.levels.assignment``, decides when absent."""
+    """Capability level; ``device``, or else ``dapper_args.levels.assignment``, decides when absent."""
     device: str | None = Field(default=None, min_length=1)
-    """Its device's profile, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
+    """Profile of its device, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
     largest level that this can run."""
     known: Path | None = None
-    """With ``privacy.secure_aggregation``: list of the certificates with which this silo sums, which ``fedml-dapper
-    silos`` writes; without it, with each that ca.pem vouches for (docs/privacy.md)."""
+    """List of the certificates with which this silo sums under ``privacy.secure_aggregation``, written by
+    ``fedml-dapper silos``; without it, it sums with each that ca.pem vouches for (docs/privacy.md)."""
 
 
 class SiloLevel(Section):
     """``silo_args`` of a file that ``data_silo_config`` lists."""
 
     capability_level: int = Field(ge=1)
-    """Of its device, 1 the strongest."""
+    """Capability level of its device, 1 the strongest."""
 
 
 class SiloFile(Section):
     """A file that ``data_silo_config`` lists."""
 
     silo_args: SiloLevel
-    """What the silo's device is able to."""
+    """Capability level of the silo's device."""

@@ -1,4 +1,4 @@
-"""YAML as people write it, and nothing that only an attack or a slip of the hand would hold.
+"""YAML as people write it, without what only an attack or a typing mistake would contain.
 
 A section that stands twice would silently replace the first. Aliases can make a few lines mean billions of values, or a
 value that contains itself.
@@ -13,16 +13,19 @@ import yaml
 from fedml_dapper.errors import ConfigError
 
 MAX_LETTERS = 1 << 20
-"""Of a file."""
+"""Most letters of a file."""
 MAX_DEPTH = 40
-"""Of lists and sections within each other."""
+"""Most lists and sections within each other."""
 MAX_VALUES = 100_000
-"""Aliases written out, which together have no more letters than a file."""
+"""Most values, with aliases written out, which together may have no more letters than a file."""
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The value that ``text`` means. Raises :class:`ConfigError`, which begins with ``where``, for what is no YAML or
-    breaks a rule of this module."""
+    """Return the value that ``text`` means.
+
+    Raises:
+        ConfigError: It is no YAML, or breaks a rule of this module; the message begins with ``where``.
+    """
     if len(text) > MAX_LETTERS:
         raise ConfigError(f"{where}: no settings are longer than {MAX_LETTERS} letters")
     try:
@@ -37,18 +40,18 @@ def parse_yaml(text: str, where: str) -> Any:
             loader.dispose()
     except RecursionError as error:
         raise ConfigError(f"{where}: lists and sections lie deeper in each other than {MAX_DEPTH}") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of numbers and dates that are none
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two come from malformed numbers and dates
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())[:300]}") from error
 
 
 class _Check:
-    """Walks a document before values are made of it."""
+    """Checks a document before values are made of it."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._measures: dict[yaml.Node, tuple[int, int, int] | None] = {}
-        """By node: how many values it means, how deep they lie, and how many letters they have; None while its own are
-        counted."""
+        """Node -> how many values it means, how deep they lie, and how many letters they have; None while these are
+        computed."""
 
     def measure(self, node: yaml.Node) -> tuple[int, int, int]:
         if node not in self._measures:

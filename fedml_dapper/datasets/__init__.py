@@ -1,4 +1,4 @@
-"""Domains and their samples, their partition over clients, seeded batch streams with batched augmentation."""
+"""Data sets of an experiment: domains and their samples, their partition over clients, and batch streams."""
 
 from fedml_dapper.datasets.availability import DomainStatus, find_domains, missing_domains
 from fedml_dapper.datasets.batches import ClientData, ClientSamples, ClientTests, TestData, TestSamples
@@ -11,7 +11,7 @@ from fedml_dapper.datasets.loaded import loaded_division
 from fedml_dapper.datasets.packing import pack
 from fedml_dapper.datasets.partition import Partition, assign_domains, client_data, partition
 from fedml_dapper.datasets.preprocessing import Preprocessing
-from fedml_dapper.datasets.recipe import DomainRecipe, SuiteRecipe
+from fedml_dapper.datasets.recipe import SuiteRecipe
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.datasets.silo import load_server, load_silo, server_division, silo_division
 from fedml_dapper.datasets.suites import FOLDER, PUBLISHED, SUITES, data_root, load_suite
@@ -30,7 +30,6 @@ __all__ = [
     "ContactSheet",
     "Division",
     "Domain",
-    "DomainRecipe",
     "DomainStatus",
     "ImageSet",
     "Partition",

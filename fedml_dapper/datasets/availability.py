@@ -1,4 +1,4 @@
-"""Which domains can be had on this machine; what ``fedml-dapper data check`` prints."""
+"""Availability of domains on this machine, as ``fedml-dapper data check`` prints it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedml_dapper.errors import DataError
 
 @dataclass(frozen=True)
 class DomainStatus:
-    """One domain of a suite as found; without a ``source`` it is missing or, when there is a ``problem``, damaged."""
+    """One domain of a suite as found. Without a ``source`` it is missing or, with a ``problem``, damaged."""
 
     suite: str
     domain: str
-    """The domain that would be used: a stand-in's name where one serves."""
+    """Name of the domain that would be used: the stand-in's where one serves."""
     source: str | None
     num_train: int
     num_test: int
@@ -26,28 +26,34 @@ class DomainStatus:
     """Places below the root of the data, in order of preference."""
     problem: str | None = None
     classes: tuple[str, ...] = ()
-    """Of the suite; for data of one's own, which says them itself."""
+    """Classes of the suite, for a user's own data; empty for published suites."""
 
 
 def find_domains(args: DataArgs) -> list[DomainStatus]:
-    """The state of every domain of a suite; its files are read and checked in full, and nothing is downloaded."""
+    """Read and check every domain of a suite in full; nothing is downloaded."""
     recipe = find_recipe(args)
     if recipe is None:
         suite = load_suite(args)
         return [
             DomainStatus(
-                suite.name, domain.name, domain.source, len(domain.train), len(domain.test), False, (),
+                suite=suite.name,
+                domain=domain.name,
+                source=domain.source,
+                num_train=len(domain.train),
+                num_test=len(domain.test),
+                is_subset=False,
+                looked_in=(),
                 classes=suite.classes,
             )
             for domain in suite.domains
-        ]  # fmt: skip
+        ]
     root = data_root(args.data_cache_dir)
     classes = () if args.dataset in PUBLISHED else recipe.classes
     return [_status(recipe, domain, root, args, classes) for domain in recipe.domains]
 
 
 def missing_domains(suite_name: str, root: Path) -> list[str]:
-    """The domains of a published suite for which nothing is there; a quick look that reads no file."""
+    """Return the domains of a published suite of which no file exists; no file is read."""
     return [domain.name for domain in PUBLISHED[suite_name].domains if not domain.exists(root)]
 
 
@@ -61,6 +67,12 @@ def _status(
     if found is None:
         return DomainStatus(suite.name, recipe.name, None, 0, 0, False, recipe.places)
     return DomainStatus(
-        suite.name, found.name, found.source, len(found.train), len(found.test), found.is_subset, recipe.places,
+        suite=suite.name,
+        domain=found.name,
+        source=found.source,
+        num_train=len(found.train),
+        num_test=len(found.test),
+        is_subset=found.is_subset,
+        looked_in=recipe.places,
         classes=classes,
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""What a client trains on and what everyone is tested on, a batch at a time."""
+"""Training data of clients and test data, as streams of batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedml_dapper.seeding import Stream, torch_generator
 class ClientData(ABC):
     """The training samples of one client, as methods see them.
 
-    Its batches depend on nothing but ``(seed, client_id, round, epoch)``: any method, runner or device sees the same.
+    Batches depend on nothing but ``(seed, client_id, round, epoch)``: every method, runner and device gets the same.
     Iterating over the object instead gives every sample once, in order and not augmented.
     """
 
@@ -28,12 +28,12 @@ class ClientData(ABC):
     @property
     @abstractmethod
     def labels(self) -> Tensor | None:
-        """The classes of all samples, int64 (N,); None where a target is something else than one class."""
+        """Classes of all samples, int64 (N,); None where a target is something else than one class."""
 
     @property
     @abstractmethod
     def num_samples(self) -> int:
-        """N."""
+        """Number of samples, N."""
 
     @property
     @abstractmethod
@@ -42,19 +42,19 @@ class ClientData(ABC):
 
     @abstractmethod
     def take(self, indices: Tensor) -> ClientData:
-        """The same client with the samples at ``indices`` int64 (M,) alone."""
+        """Return the same client with the samples at ``indices`` int64 (M,) alone."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> ClientData:
-        """The same client with its samples resident on ``device``, where they are held in memory."""
+        """Return the same client with its samples on ``device``, if they are kept in memory."""
 
     @abstractmethod
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Shuffled batches of one epoch, augmented where the data says how, on ``device``."""
+        """Yield the shuffled batches of one epoch on ``device``, augmented where the data say how."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Batch]:
-        """Every sample once, in order and not augmented, as a ``DataLoader`` would."""
+        """Yield every sample once, in order and not augmented, as a ``DataLoader`` would."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -71,23 +71,23 @@ class TestData(ABC):
     @property
     @abstractmethod
     def num_samples(self) -> int:
-        """How many."""
+        """Number of samples."""
 
     @abstractmethod
     def take(self, indices: Tensor) -> TestData:
-        """The same domain with the samples at ``indices`` int64 (M,) alone."""
+        """Return the same domain with the samples at ``indices`` int64 (M,) alone."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> TestData:
-        """The same data with its samples resident on ``device``, where they are held in memory."""
+        """Return the same data with its samples on ``device``, if they are kept in memory."""
 
     @abstractmethod
     def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Every sample once, on ``device``."""
+        """Yield every sample once, in batches on ``device``."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Batch]:
-        """The same, where the samples lie."""
+        """Yield every sample once, in batches on the device that holds them."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class TestData(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClientSamples(ClientData):
-    """A client that holds :class:`Samples`.
+    """Training data of a client that holds :class:`Samples`.
 
     A last batch of exactly one sample is dropped, as BatchNorm cannot train on it.
     """
@@ -152,7 +152,7 @@ class ClientSamples(ClientData):
 
 @dataclass(frozen=True, eq=False)
 class TestSamples(TestData):
-    """Test data that are :class:`Samples`."""
+    """Test data that consist of :class:`Samples`."""
 
     domain: str
     samples: Samples
@@ -181,11 +181,11 @@ class TestSamples(TestData):
 
 @dataclass(frozen=True)
 class ClientTests:
-    """What a client's own model is tested on; ``validation`` where the partition sets samples aside for it."""
+    """Data that a client's own model is tested on, and validation data where the partition sets some aside."""
 
     test: TestData
     validation: TestData | None = None
 
     def to(self, device: torch.device | str) -> ClientTests:
-        """The same with its samples resident on ``device``."""
+        """Return the same data with their samples on ``device``."""
         return ClientTests(self.test.to(device), None if self.validation is None else self.validation.to(device))

@@ -1,4 +1,4 @@
-"""The classes of data of one's own: their names, how many there are, and which of them nobody has."""
+"""Classes of a user's own data: their names, their number, and which of them no sample has."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ _MOST_NAMED = 5
 
 
 def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[str] | None) -> tuple[str, ...]:
-    """Names by label: those that are ``asked`` for, or how many; else those that the data sets state, or numbers.
+    """Return the names of the classes, by label.
 
-    ``where`` begins each message. Raises :class:`DataError` where data sets state different ones, or a part has a label
-    beyond them.
+    Args:
+        where: Beginning of error messages.
+        parts: All parts of all domains.
+        asked: Names or number of classes from the settings. Without them the names that the data sets state are taken,
+            else numbers.
+
+    Raises:
+        DataError: Data sets state different names, or a part has a label beyond the last class.
     """
     labelled = [one.labels for one in parts if one.labels is not None]
     stated = asked if asked is not None else _stated_by_all(where, parts)
@@ -35,7 +41,7 @@ def names_of_classes(where: str, parts: Sequence[Items], asked: int | Sequence[s
 
 
 def note_on_names(parts: Sequence[Items]) -> str | None:
-    """What is to be said of the first data set whose ``classes`` name none; None where all are understood."""
+    """Return a warning on the first data set whose ``classes`` cannot be read as names; None without one."""
     for one in parts:
         for source in one.sources:
             stated = source.stated("classes")
@@ -48,7 +54,7 @@ def note_on_names(parts: Sequence[Items]) -> str | None:
 
 
 def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | None:
-    """What is to be said where nobody has some of the ``classes``, which are in the order of labels; else None."""
+    """Return a warning if no sample has one of the ``classes``, which are in the order of labels; None otherwise."""
     labelled = [one.labels for one in parts if one.labels is not None]
     if not labelled:
         return None
@@ -78,7 +84,7 @@ def _stated_by_all(where: str, parts: Sequence[Items]) -> tuple[str, ...] | None
 
 
 def _names(stated: object) -> tuple[str, ...] | None:
-    """Names by label from a list, an array, or a dict from or to labels; None from anything else."""
+    """Read names by label from a list, an array, or a dict from or to labels; None from anything else."""
     if isinstance(stated, np.ndarray):
         stated = stated.tolist()
     elif isinstance(stated, Mapping):
@@ -87,14 +93,14 @@ def _names(stated: object) -> tuple[str, ...] | None:
 
 
 def _by_label(stated: Mapping[object, object]) -> list[object] | None:
-    """The names of ``{name: label}`` or ``{label: name}``, in order; None where the labels are not 0, 1, 2 ..."""
+    """Order the names of ``{name: label}`` or ``{label: name}``; None where the labels are not 0, 1, 2 ..."""
     names = {key: name for key, name in stated.items() if isinstance(key, int)}
     names = names or {label: name for name, label in stated.items() if isinstance(label, int)}
     return [names[label] for label in range(len(names))] if names.keys() == set(range(len(stated))) else None
 
 
 def _first_place(label: int, parts: Sequence[Items]) -> str:
-    """The first sample of the class ``label``, in brackets."""
+    """The first sample of the class ``label``, in brackets, for an error."""
     for one in parts:
         if one.labels is not None and (found := torch.nonzero(one.labels == label)).numel():
             return f" ({one.sources[0].name}, item {int(found[0])})"

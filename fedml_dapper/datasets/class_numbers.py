@@ -1,4 +1,4 @@
-"""How many classes the numbers of a data set stand for, and when they are ids instead."""
+"""Number of classes in a data set, and a check that its labels are class numbers rather than ids."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from torch import Tensor
 from fedml_dapper.errors import DataError
 
 MOST_CLASSES = 1_000_000
-"""The outputs of a network, beyond which it would fill a machine's memory."""
+"""Most outputs of a network: more would not fit into a machine's memory."""
 _NO_IDS = 10_000
-"""Numbers below this are taken for classes, however few of them occur."""
+"""Labels below this count as classes, however few of them occur."""
 _SHARE_OF_IDS = 10
-"""Classes that occur, times this, have to be as many as the highest number says, where that is not below the above."""
+"""Highest label per class that occurs, from which on labels look like ids; applies from ``_NO_IDS`` on."""
 _RENUMBERING = "torch.unique(targets, return_inverse=True)[1] numbers all that occur from 0 on"
 
 
 def count_classes(where: str, labels: Sequence[Tensor]) -> int:
-    """One more than the highest of ``labels``, each int64 (N,); raises :class:`DataError` where they must be ids."""
+    """Return one more than the highest of ``labels``, each int64 (N,).
+
+    Raises:
+        DataError: Labels are so high, and so few of them occur, that they must be ids.
+    """
     highest = max((int(some.max()) for some in labels), default=-1)
     if highest < _NO_IDS:
         return highest + 1
@@ -33,7 +37,11 @@ def count_classes(where: str, labels: Sequence[Tensor]) -> int:
 
 
 def check_count(where: str, count: int) -> int:
-    """``count``; raises :class:`DataError` where no network has so many outputs."""
+    """Return ``count``.
+
+    Raises:
+        DataError: No network can have so many outputs.
+    """
     if count > MOST_CLASSES:
         raise DataError(
             f"{where}: {count:,} classes are more than the {MOST_CLASSES:,} that a network may have as outputs;"

@@ -1,4 +1,4 @@
-"""Pictures of any mode as RGB of 8 bits a channel."""
+"""Conversion of pictures of any mode to RGB with 8 bits per channel."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from PIL import Image, ImageOps
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:
-    """``picture`` in RGB, upright as its camera says.
+    """Return ``picture`` in RGB, rotated as its EXIF data say.
 
-    What is transparent becomes white; 16 bits are scaled to 8, and floats from their own range.
+    Transparent areas become white. 16-bit values are scaled to 8 bits, and floats from their own range.
     """
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I") or upright.mode == "F":
         return Image.fromarray(_eight_bits(np.asarray(upright, np.float64), upright.mode == "F")).convert("RGB")
     if "A" in upright.getbands() or "transparency" in upright.info:
-        seen = upright.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+        rgba = upright.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return upright.convert("RGB")
 
 

@@ -1,4 +1,4 @@
-"""A few training images of every domain and class of a suite."""
+"""A contact sheet: a few training images of every domain and class of a suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_CLASSES = 20
 _TILE = 56
 _GAP = 2
 _MOST_CELLS = 40
-"""Where there are more domains and classes, one image of each has to do."""
+"""Most cells of domain and class with several images each; with more cells, each has one image."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,14 @@ class ContactSheet:
 
     classes: tuple[str, ...]
     rows: Mapping[str, tuple[Image.Image | None, ...]]
-    """By domain: of each class some images, one below the other; None where there are none."""
+    """Domain -> for each class some images, one below the other; None where it has none."""
 
 
 def contact_sheet(suite: Suite, per_class: int = 3) -> ContactSheet | None:
-    """The first ``per_class`` training images, or one, of the first 20 classes of every domain, as RGB pictures.
+    """Return the first ``per_class`` training images of the first 20 classes of every domain, as RGB pictures.
 
-    None where the data are no pictures, or have no classes.
+    Suites with many domains and classes get one image of each. The result is None where the data are no pictures, or
+    have no classes.
     """
     train = suite.domains[0].train
     if train.labels is None or train.pictures(torch.tensor([0])) is None:

@@ -1,8 +1,8 @@
-"""Digits (DapperFL, Table 1): MNIST, USPS, SVHN and SYN.
+"""The suite Digits (DapperFL, Table 1): MNIST, USPS, SVHN and SYN.
 
-SVHN and SYN are not always to be had. The small packed SVHN then serves as ``svhn``, and a subset of MNIST-M stands in
+SVHN and SYN are not always available. The small packed SVHN then serves as ``svhn``, and a subset of MNIST-M stands in
 for SYN under its own name, ``mnistm``; either makes the suite "digits (subset)". At the usual 1 % a client of the small
-SVHN holds 10 images; raise ``data_args.client_share`` where that is not what you want to study.
+SVHN holds 10 images; raise ``data_args.client_share`` if that is not what you want to study.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many samples of each class every client gets: drawn until everyone has enough, or there is no hope of it."""
+"""Draws of how many samples of each class every client gets, repeated until every client has enough."""
 
 from __future__ import annotations
 
@@ -16,33 +16,38 @@ Counts = NDArray[np.int64]
 
 LOGGER = logging.getLogger(__name__)
 MIN_SAMPLES = 40
-"""What every client holds at least."""
+"""Least number of samples of every client."""
 MAX_DRAWS = 500_000
-"""Draws before it is given up; about a minute for ten classes and a hundred clients. MNIST with alpha 0.1 takes some
+"""Draws before giving up; about a minute for ten classes and a hundred clients. MNIST with alpha 0.1 takes some
 hundred; FedCMD's hardest case, OrganC with alpha 0.1, from 10,000 to more than this."""
 AT_ONCE = 64
+"""Draws made together as one array."""
 _JUDGED_AFTER = 1024
-"""Draws that tell how many clients lack samples in one; of few draws a part has to do."""
+"""Draws after which the chance of success is first estimated, from how many clients lack samples on average."""
 _PARTS_TO_JUDGE = 8
+"""Divisor of a small limit of draws, after which the chance of success is estimated."""
 _HOPELESS = 0.02
-"""So few successes, expected of all draws, are none. The estimate is above what was found wherever both are known."""
+"""Successes expected of all draws, below which they are given up. The estimate was above the true rate wherever both
+are known."""
 _TOLD_EVERY = 50_000
+"""Draws between two progress messages."""
 _DRAWS_OF_A_PROPOSAL = 2048
-"""An alpha that is proposed does with so many."""
+"""Limit of draws for an alpha that is tried as a proposal."""
 _HIGHEST_ALPHA = 100.0
 
 
 def draw_until_enough(class_sizes: Counts, num_clients: int, alpha: float, rng: np.random.Generator) -> Counts:
-    """Samples per class and client, (classes, clients), the first draw in which everyone holds ``MIN_SAMPLES``.
+    """Return the samples per class and client, (classes, clients), of the first draw with ``MIN_SAMPLES`` for everyone.
 
-    Raises :class:`ConfigError` where that does not come about, or is not to be expected, with the lowest alpha of two
-    digits with which the same ``rng`` soon gives such a draw.
+    Raises:
+        ConfigError: No draw is, or can be expected to be, such; the message proposes the lowest alpha of two digits
+            with which the same ``rng`` soon succeeds.
     """
-    at_first = copy.deepcopy(rng)
+    initial_rng = copy.deepcopy(rng)
     attempt = _attempt(class_sizes, num_clients, alpha, rng, MAX_DRAWS, _HOPELESS)
     if attempt.counts is not None:
         return attempt.counts
-    proposal = _lowest_that_works(class_sizes, num_clients, alpha, at_first)
+    proposal = _lowest_that_works(class_sizes, num_clients, alpha, initial_rng)
     raised = f"raise it to {proposal:g}, which works" if proposal is not None else "no higher one works soon either"
     raise ConfigError(
         f"data_args.dirichlet_alpha: in each of {attempt.draws:,} draws with {alpha:g} someone held less than"
@@ -53,19 +58,19 @@ def draw_until_enough(class_sizes: Counts, num_clients: int, alpha: float, rng: 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """What came of some draws."""
+    """Result of a series of draws."""
 
     counts: Counts | None
-    """The first draw with which everyone has enough; None where there was none."""
+    """The first draw with which everyone has enough; None without one."""
     draws: int
     lacking: float
-    """Clients with too few samples, the mean over the draws."""
+    """Mean number of clients with too few samples, per draw."""
 
 
 def _attempt(
     class_sizes: Counts, num_clients: int, alpha: float, rng: np.random.Generator, most: int, hopeless: float
 ) -> _Attempt:
-    """Up to ``most`` draws; fewer where so many would bring less than ``hopeless`` successes."""
+    """Draw up to ``most`` times, or stop early once fewer than ``hopeless`` successes can be expected of all these."""
     lacking = 0
     draws = 0
     while draws < most:
@@ -85,26 +90,30 @@ def _attempt(
         if draws // _TOLD_EVERY > before // _TOLD_EVERY:
             LOGGER.warning(
                 "data_args.dirichlet_alpha: drawn %s times of at most %s so far; someone of %d clients always held less"
-                " than %d samples", f"{draws:,}", f"{most:,}", num_clients, MIN_SAMPLES,
-            )  # fmt: skip
+                " than %d samples",
+                f"{draws:,}",
+                f"{most:,}",
+                num_clients,
+                MIN_SAMPLES,
+            )
     return _Attempt(None, draws, lacking / draws)
 
 
 def _chance(lacking: float, num_clients: int) -> float:
-    """Chance that nobody lacks samples in a draw, where ``lacking`` of all clients do on average, each by itself."""
+    """Chance that no client lacks samples in a draw, where ``lacking`` clients do on average, independently."""
     chance: float = (1 - lacking / num_clients) ** num_clients
     return chance
 
 
 def _lowest_that_works(
-    class_sizes: Counts, num_clients: int, alpha: float, at_first: np.random.Generator
+    class_sizes: Counts, num_clients: int, alpha: float, initial_rng: np.random.Generator
 ) -> float | None:
-    """The lowest alpha of two digits above ``alpha`` with which a generator like ``at_first`` soon succeeds."""
+    """The lowest alpha of two digits above ``alpha`` with which a copy of ``initial_rng`` soon succeeds."""
     steps = (digits * 10.0**power for power in range(-4, 1) for digits in range(10, 100))
     higher = [step for step in (*steps, _HIGHEST_ALPHA) if step > alpha]
 
     def works(candidate: float) -> bool:
-        rng = copy.deepcopy(at_first)
+        rng = copy.deepcopy(initial_rng)
         return _attempt(class_sizes, num_clients, candidate, rng, _DRAWS_OF_A_PROPOSAL, 0.1).counts is not None
 
     place = bisect_left(higher, True, key=works)
@@ -114,8 +123,11 @@ def _lowest_that_works(
 def _draw(
     class_sizes: Counts, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> tuple[Counts, NDArray[np.bool_]]:
-    """Independent draws of the samples per class and client, (draws, classes, clients), and in which of them a class
-    fell to full clients alone, so that they do not count."""
+    """Draw samples per class and client several times over, (draws, classes, clients).
+
+    Also returns which draws are void, as all clients with a positive proportion of a class already held their even
+    share.
+    """
     draws = AT_ONCE
     counts = np.zeros((draws, len(class_sizes), num_clients), dtype=np.int64)
     held = np.zeros((draws, num_clients), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""A suite dealt out: what every client trains on, and what its own and the global model are tested on."""
+"""Division of a suite: each client's training data, and the data that its own and the global model are tested on."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from fedml_dapper.registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Everyone's data: one entry a client, in client order, and one test set a domain, in the suite's order.
-
-    ``domain_validations`` are samples that nobody trains on or is tested on, one set a domain, or none at all.
-    """
+    """Everyone's data: entries per client in client order, and sets per domain in the suite's order."""
 
     clients: tuple[ClientData, ...]
     client_tests: tuple[ClientTests, ...]
     domain_tests: tuple[TestData, ...]
     domain_validations: tuple[TestData, ...] = ()
+    """Samples that nobody trains on or is tested on: one set per domain, or none at all."""
     notes: tuple[str, ...] = ()
-    """What the partition had to do, to be logged."""
+    """Messages on what the partition had to do, to be logged."""
 
     def to(self, device: torch.device | str) -> Division:
-        """The same with all samples resident on ``device``."""
+        """Return the same division with all samples on ``device``."""
         return replace(
             self,
             clients=tuple(client.to(device) for client in self.clients),
@@ -45,10 +43,11 @@ class Division:
 
 
 def divide(suite: Suite, args: DataArgs, num_clients: int, batch_size: int, seed: int) -> Division:
-    """Deal ``suite`` out by the partition that ``args`` or the suite itself names; ``seed`` alone decides the draw.
+    """Divide ``suite`` by the partition that ``args``, or else the suite, names; ``seed`` alone decides the draw.
 
-    Raises :class:`ConfigError` for settings that do not go with it and :class:`DataError` for clients with fewer than
-    2 training samples.
+    Raises:
+        ConfigError: Settings do not go with the partition.
+        DataError: A client has fewer than 2 training samples.
     """
     name = args.partition or suite.partition
     deal = PARTITIONS.find(name)
@@ -98,7 +97,7 @@ def _domain_shares(suite: Suite, args: DataArgs, num_clients: int, batch_size: i
 
 
 def _by_domain(suite: Suite, args: DataArgs, shares: Partition, batch_size: int, seed: int) -> Division:
-    """Clients that hold parts of training sets, and are tested on what their domain is tested on."""
+    """Give clients parts of training sets, and the tests of their domains."""
     tests = tuple(TestSamples(domain.name, domain.test) for domain in suite.domains)
     held_out = [
         domain.validation if args.validation_share is None else domain.train.take(indices)
@@ -159,13 +158,13 @@ def _own_samples(suite: Suite, owned: Sequence[OwnSamples], batch_size: int, see
 
 
 def _deal(pool: Samples, parts: Sequence[Tensor]) -> tuple[list[Samples], Samples]:
-    """The samples of ``pool`` at each of ``parts``, which are views of one copy, and that copy."""
+    """Split ``pool`` into the samples at each of ``parts``, which are views of one copy, and return that copy too."""
     together = pool.take(torch.cat(list(parts)))
     return together.split([len(part) for part in parts]), together
 
 
 def _fits(found: object) -> str:
-    """What keeps ``found`` from being a partition; see :class:`Registry`."""
+    """Reason why ``found`` is no partition; see :class:`Registry`."""
     return "" if callable(found) else "no function; write one (docs/own_data.md)"
 
 
@@ -176,4 +175,4 @@ PARTITIONS: Registry[Callable[..., Any]] = Registry(
     _fits,
     elsewhere=("own",),
 )
-"""What ``data_args.partition`` may name; a function of the user's own is called as :func:`dealt_by` says."""
+"""Partitions by the names that ``data_args.partition`` takes; a user's function is called by :func:`dealt_by`."""

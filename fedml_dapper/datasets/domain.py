@@ -1,4 +1,4 @@
-"""What every data set becomes: a suite of domains, each with samples for training and for testing."""
+"""Suites of domains with training and test samples: the form that every data set is brought to."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from fedml_dapper.datasets.samples import Samples
 from fedml_dapper.inputs import Inputs
 
 PARTS = ("train", "test", "validation")
-"""What a domain's parts are called."""
+"""Names of a domain's parts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """One way the classes can look, e.g. ``usps``; ``is_subset`` when it is not the published data set in full."""
+    """Samples in which the classes look one way, e.g. ``usps``."""
 
     name: str
     train: Samples
     test: Samples
     source: str
-    """Where the samples came from, for result records; never an absolute path."""
+    """Origin of the samples, for result records; never an absolute path."""
     is_subset: bool
+    """Whether it is less than the published data set."""
     validation: Samples | None = None
-    """For choosing rounds and settings; nobody trains or is tested on them."""
+    """Samples for choosing rounds and settings; nobody trains or is tested on them."""
     notes: tuple[str, ...] = ()
-    """What reading the samples came upon."""
+    """Messages on what was noticed while reading the samples."""
 
     @property
     def parts(self) -> tuple[Samples, ...]:
-        """For training, for testing and, where there are any, for validation."""
+        """Samples for training, for testing and, where there are any, for validation."""
         return (self.train, self.test) if self.validation is None else (self.train, self.test, self.validation)
 
     def merged(self) -> Samples:
-        """All samples of the domain, in the order of its :attr:`parts`."""
+        """Return all samples of the domain, in the order of its :attr:`parts`."""
         first, *others = self.parts
         return first.joined(others)
 
     def merged_labels(self) -> Tensor | None:
-        """The labels of :meth:`merged`, without touching its samples; None where there are none."""
+        """Return the labels of :meth:`merged`, without touching its samples; None without labels."""
         labels = [samples.labels for samples in self.parts if samples.labels is not None]
         return torch.cat(labels) if len(labels) == len(self.parts) else None
 
@@ -54,24 +55,24 @@ class Suite:
     domains: tuple[Domain, ...]
     classes: tuple[str, ...]
     client_share: float | None
-    """Share of its domain's training set that one client holds, unless the settings say otherwise; None where the
+    """Share of its domain's training set that one client holds, unless the settings say otherwise. None where the
     clients of a domain share it evenly."""
     swap_in_missing_classes: bool
     """Whether a client gets a sample of every class its domain has."""
     partition: str = "domain_shares"
-    """Who holds what, unless the settings say otherwise."""
+    """Name of the partition, unless the settings say otherwise."""
     remarks: tuple[str, ...] = ()
-    """In what the images differ from the published benchmark, beside being a subset."""
+    """Differences between the images and the published benchmark, beside being a subset."""
     notes: tuple[str, ...] = ()
-    """What reading the data came upon, to be logged."""
+    """Messages on what was noticed while reading the data, to be logged."""
     empty_example: Inputs | None = None
-    """A batch of one input, for a suite without domains, which has none to show."""
+    """A batch of one input, for a suite without domains."""
     preprocessing: Preprocessing | None = None
-    """From pictures to input; None where samples are something else, or come as input."""
+    """Transforms from pictures to input; None where samples are something else, or come as input."""
 
     @property
     def label(self) -> str:
-        """The name to print beside results; says so when they cannot be compared with published ones."""
+        """The name to print beside results; it says so when they cannot be compared with published ones."""
         remarks = ["subset"] if any(domain.is_subset for domain in self.domains) else []
         remarks += self.remarks
         return f"{self.name} ({', '.join(remarks)})" if remarks else self.name

@@ -1,4 +1,4 @@
-"""The suites of FDSE's experiments: photographs and drawings, each client a whole domain.
+"""The suites of FDSE's experiments: photographs and drawings, with a whole domain for each client.
 
 Images are 256 x 256, scaled to [0, 1], neither normalised nor augmented. A client's domain is split 80 : 10 : 10 into
 training, validation and test images, whatever split it was published with.

@@ -1,7 +1,7 @@
 """The image sets of FedCMD's experiments: one data set each, its classes dealt unevenly to the clients.
 
 Images keep their published size and are normalised by the set's own mean and standard deviation, not augmented.
-Training and test images are merged; what a client gets, it halves itself.
+Training and test images are merged; each client halves what it gets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 
 def _set(name: str, classes: tuple[str, ...], side: int, total: int, *sources: Source) -> SuiteRecipe:
-    """``total`` images of ``side`` x ``side``; a packed file or a folder named ``name`` comes before ``sources``."""
+    """Recipe of ``total`` images of ``side`` x ``side``; the packed file or folder ``name`` precedes ``sources``."""
     places: tuple[Source, ...] = (PackedFile(f"{name}.npz"), PictureFolder(name), *sources)
     return SuiteRecipe(
         name=name,
@@ -44,7 +44,7 @@ def _set(name: str, classes: tuple[str, ...], side: int, total: int, *sources: S
 
 
 def _any(count: int) -> tuple[str, ...]:
-    """Classes whatever they are called."""
+    """Classes whose names do not matter."""
     return ("",) * count
 
 

@@ -1,4 +1,4 @@
-"""Inputs that are no numbers: NaN and infinity, which training passes on to the whole model."""
+"""Inputs with NaN or infinity, which training would pass on to the whole model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _MOST_NAMED = 5
 
 
 def not_finite(inputs: Inputs) -> list[int]:
-    """Which examples of ``inputs`` hold NaN or infinity."""
-    astray = set[int]()
+    """Return the rows of ``inputs`` that hold NaN or infinity."""
+    found = set[int]()
     for part in tensors_of(inputs):
         if part.is_floating_point() and not bool(torch.isfinite(part.sum())):
-            astray.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
-    return sorted(astray)
+            found.update(torch.nonzero(~torch.isfinite(part).flatten(1).all(dim=1)).flatten().tolist())
+    return sorted(found)
 
 
 def say_not_finite(name: str, indices: list[int], of: int) -> str:
-    """A line for whoever looks for them."""
+    """Return a one-line warning on such samples of the data set ``name``, which has ``of`` samples."""
     named = ", ".join(map(str, indices[:_MOST_NAMED])) + (", ..." if len(indices) > _MOST_NAMED else "")
     items = f"item {named} is" if len(indices) == 1 else f"{len(indices)} of {of} items ({named}) are"
     return (

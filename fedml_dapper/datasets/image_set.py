@@ -1,4 +1,4 @@
-"""Images in memory: uint8 pixels, cropped and flipped a whole batch at a time."""
+"""Images in memory as uint8 pixels, cropped and flipped a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedml_dapper.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class ImageSet(Samples):
-    """``images`` uint8 (N, 3, H, W) and their ``labels`` int64 (N,), on one device, and how they become input."""
+    """Images uint8 (N, 3, H, W) and labels int64 (N,) on one device, with the transforms that make them input."""
 
     images: Tensor
     labels: Tensor
@@ -38,7 +38,7 @@ class ImageSet(Samples):
 
     @property
     def is_grey(self) -> bool:
-        """Do the three channels share one buffer? Copies keep it so, for a third of the memory."""
+        """Whether the three channels share one buffer. Copies keep it so, for a third of the memory."""
         return self.images.stride(1) == 0
 
     @property
@@ -52,7 +52,7 @@ class ImageSet(Samples):
         return Batch(self.preprocessing.evaluate(self.images[:1]).cpu(), self.labels[:1].cpu())
 
     def take(self, indices: Tensor) -> ImageSet:
-        """The samples at ``indices`` int64 (M,), in that order, as a copy."""
+        """Copy the samples at ``indices`` int64 (M,), in that order."""
         indices = indices.to(self.labels.device)
         if self.is_grey:
             return replace(self, images=self.images[indices, :1].expand(-1, 3, -1, -1), labels=self.labels[indices])
@@ -69,14 +69,15 @@ class ImageSet(Samples):
         return concatenate([self, *images_of(others)])
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """The same samples on ``device``; these themselves when they are there already."""
+        """Return the same samples on ``device``; the object itself when they are there already."""
         if self.labels.device == torch.device(device):
             return self
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
         draws = self.preprocessing.draws(len(indices), generator)
-        numbers = torch.cat([indices.cpu()[None], draws]).to(self.labels.device)  # all in one transfer
+        # one transfer to the device instead of two
+        numbers = torch.cat([indices.cpu()[None], draws]).to(self.labels.device)
         drawn = self.take(numbers[0])
         return Batch(self.preprocessing.augmented(drawn.images, numbers[1:]), drawn.labels)
 
@@ -91,13 +92,13 @@ class ImageSet(Samples):
 
 @dataclass(frozen=True, eq=False)
 class ImageView(Samples):
-    """The images of ``whole`` at ``places``, int64 (N,), which are copied when a batch needs them."""
+    """The images of ``whole`` at ``places``, int64 (N,), copied only when a batch needs them."""
 
     whole: ImageSet
     places: Tensor
 
     @property
-    def labels(self) -> Tensor:  # type: ignore[override]  # which nobody sets
+    def labels(self) -> Tensor:  # type: ignore[override]  # read-only here, as nobody sets it
         return self.whole.labels[self.places]
 
     def __len__(self) -> int:
@@ -112,7 +113,7 @@ class ImageView(Samples):
         return self.whole.take(self.places[:1]).first
 
     def copied(self) -> ImageSet:
-        """These images alone."""
+        """Copy these images into a set of their own."""
         return self.whole.take(self.places)
 
     def take(self, indices: Tensor) -> ImageView:
@@ -125,7 +126,7 @@ class ImageView(Samples):
         return self.copied().joined(others)
 
     def to(self, device: torch.device | str) -> Samples:
-        """These themselves where they are on ``device``, otherwise a copy of them there."""
+        """Return the object itself if it is on ``device``, otherwise a copy there."""
         return self if self.places.device == torch.device(device) else self.copied().to(device)
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -140,15 +141,15 @@ class ImageView(Samples):
 
 
 def images_of(samples: Sequence[Samples]) -> list[ImageSet]:
-    """Those of ``samples`` that are images in memory."""
+    """Return those of ``samples`` that are images in memory."""
     copied = (one.copied() if isinstance(one, ImageView) else one for one in samples)
     return [one for one in copied if isinstance(one, ImageSet)]
 
 
 def concatenate(image_sets: Sequence[ImageSet]) -> ImageSet:
-    """The samples of all ``image_sets``, in order; where these differ in size, all at the largest.
+    """Join all ``image_sets`` in order; where they differ in size, all are resized to the largest.
 
-    They are preprocessed as the first ones are.
+    The first set's preprocessing is kept.
     """
     side = max(max(samples.images.shape[2:]) for samples in image_sets)
     if len({samples.images.shape[2:] for samples in image_sets}) > 1:

@@ -1,4 +1,4 @@
-"""Samples of any kind: a map-style data set, whose items are fetched when a batch needs them."""
+"""Samples of any kind, from a map-style data set whose items are fetched when a batch needs them."""
 
 from __future__ import annotations
 
@@ -25,43 +25,50 @@ LOGGER = logging.getLogger(__name__)
 
 
 class MapStyle(Protocol):
-    """What ``torch.utils.data.Dataset`` promises, and a length."""
+    """A ``torch.utils.data.Dataset`` with a length."""
 
     def __getitem__(self, index: int, /) -> object:
-        """One item, ``(input, target)``."""
+        """Return one item, ``(input, target)``."""
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of items."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set of the user's, and what messages call it."""
+    """A user's data set, and its name in messages."""
 
     name: str
-    held: MapStyle
+    dataset: MapStyle
 
     def item(self, index: int) -> object:
-        """The item at ``index``; raises :class:`DataError`, which names it, where the data set raises."""
+        """Return the item at ``index``.
+
+        Raises:
+            DataError: The data set raises; the message names it.
+        """
         try:
-            return self.held[index]
+            return self.dataset[index]
         except DapperError:
             raise
         except Exception as error:  # whatever the user's data set raises
             raise DataError(f"{self.name}: item {index} cannot be had: {what_was_raised(error)}") from error
 
     def stated(self, key: str) -> object:
-        """What the data set says of itself under ``key``, None where it does not; raises :class:`DataError`, which
-        names it, where the data set raises."""
+        """Return the data set's attribute ``key``; None where it has none.
+
+        Raises:
+            DataError: The data set raises; the message names it.
+        """
         try:
-            return getattr(self.held, key, None)
+            return getattr(self.dataset, key, None)
         except Exception as error:  # whatever the user's property raises
             raise DataError(f"{self.name}: its `{key}` cannot be had: {what_was_raised(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class Items(Samples):
-    """The items of ``sources`` at ``places``: rows (source, index), int64 (N, 2).
+    """The items of ``sources`` at ``places``, rows (source, index) of int64 (N, 2).
 
     Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it; float64 becomes float32. What
     a data set draws from torch's, numpy's or Python's global generator follows from the batch's stream, so that runs
@@ -73,9 +80,9 @@ class Items(Samples):
     labels: Tensor | None
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it cannot change
     seen_whole: bool = False
-    """Whether all inputs were looked at already; otherwise each batch is."""
+    """Whether all inputs were checked for NaN and infinity already; otherwise each batch is."""
     warned: set[tuple[str, int]] = field(default_factory=set)
-    """Items that were found not to be finite."""
+    """Data set and index of the items that a warning was given for."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -113,7 +120,7 @@ class Items(Samples):
         )
 
     def to(self, device: torch.device | str) -> Items:
-        """The same, with batches on ``device``; the items stay where they are."""
+        """Return the same samples with batches on ``device``; the items stay where they are."""
         return self if self.device == torch.device(device) else replace(self, device=torch.device(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
@@ -129,7 +136,7 @@ class Items(Samples):
             yield self._moved(batch)
 
     def pictures(self, indices: Tensor) -> Tensor | None:
-        """Inputs of 1 or 3 channels, from their darkest to their brightest value."""
+        """Inputs of 1 or 3 channels as pictures, from their darkest to their brightest value."""
         if not len(indices):
             return None
         inputs = self._collated(self.places[indices.cpu()]).inputs
@@ -146,9 +153,9 @@ class Items(Samples):
             batch = default_collate(items)
         except (TypeError, RuntimeError, KeyError) as error:
             raise self._unlike(items, places, error) from error
-        if len({_names_of(item) for item in items}) > 1:  # of which collating keeps those of the first
+        if len({_names_of(item) for item in items}) > 1:  # collating would keep the first item's names alone
             raise self._unlike(items, places, KeyError("dicts of other names"))
-        if len({_dtype_of(item) for item in items}) > 1:  # which collating makes one, so 0 to 255 is among 0 to 1
+        if len({_dtype_of(item) for item in items}) > 1:  # collating would mix 0 to 255 with 0 to 1
             raise self._unlike(items, places, TypeError("inputs of several dtypes"))
         is_pair = isinstance(batch, list | tuple) and len(batch) == 2
         inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
@@ -165,7 +172,7 @@ class Items(Samples):
         return Batch(inputs, targets if self.labels is None else targets.to(torch.int64))
 
     def _warn_of(self, inputs: Inputs, places: Tensor) -> None:
-        """Once for each item that is not finite."""
+        """Warn once for each item that is not finite."""
         for row in not_finite(inputs):
             name, index = self._place_of(places[row])
             if (name, index) not in self.warned:
@@ -173,20 +180,20 @@ class Items(Samples):
                 LOGGER.warning("%s", say_not_finite(name, [index], 1))
 
     def _place_of(self, place: Tensor) -> tuple[str, int]:
-        """The name of its data set, and its index there."""
+        """The name of the data set at ``place``, and the index there."""
         source, index = place.tolist()
         return self.sources[source].name, index
 
     def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
-        """What to raise where ``items`` make no batch: the first that is unlike the one before it, if that is it."""
+        """Return the error for ``items`` that make no batch, which names the first item unlike the one at the start."""
         wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
         looks = [_described(item) for item in items]
-        odd = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
-        name, index = self._place_of(places[odd])
-        if odd:
+        differing = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
+        name, index = self._place_of(places[differing])
+        if differing:
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
-            return DataError(f"{name}: item {index} is {looks[odd]}, and {other} is {looks[0]}; {wanted}")
+            return DataError(f"{name}: item {index} is {looks[differing]}, and {other} is {looks[0]}; {wanted}")
         return DataError(f"{name}: its items make no batch ({' '.join(str(error).split())}); {wanted}")
 
     def _moved(self, batch: Batch) -> Batch:
@@ -194,8 +201,10 @@ class Items(Samples):
 
 
 def _inputs_of(item: object, collated: object) -> Inputs | None:
-    """The inputs of a batch, whose first item is ``item``; None where they are none. A list of numbers is none: it is
-    more likely to be meant as one tensor than as several."""
+    """Return the inputs of a batch whose first item is ``item``; None where these are none.
+
+    A list of numbers is none: it is more likely meant as one tensor than as several.
+    """
     given = item[0] if isinstance(item, list | tuple) else None
     if isinstance(given, list | tuple) and not all(isinstance(part, Tensor | np.ndarray) for part in given):
         return None
@@ -203,13 +212,13 @@ def _inputs_of(item: object, collated: object) -> Inputs | None:
 
 
 def _names_of(item: object) -> frozenset[object]:
-    """Under which names its input is several tensors; empty where it is not, or they have none."""
+    """Names of the tensors in an item's input; empty where it is a single tensor, or they have no names."""
     given = item[0] if isinstance(item, list | tuple) and item else None
     return frozenset(given) if isinstance(given, Mapping) else frozenset()
 
 
 def _dtype_of(item: object) -> str:
-    """The dtype that an item's input has in a batch, where that is one tensor or array; an empty text for others."""
+    """The dtype that an item's input has in a batch, if it is one tensor or array; else an empty text."""
     given = item[0] if isinstance(item, list | tuple) and item else None
     if not isinstance(given, Tensor | np.ndarray):
         return ""
@@ -231,7 +240,7 @@ def _described(item: object) -> str:
 
 
 def _way_out(item: object) -> str:
-    """What to do about an item of another form, in brackets or after a semicolon."""
+    """Advice on an item of another form, in brackets or after a semicolon."""
     if not isinstance(item, list | tuple):
         return "; take the target out of the dict: ({...}, target)" if isinstance(item, Mapping) else ""
     if any(isinstance(part, str | bytes) for part in item):
@@ -242,17 +251,17 @@ def _way_out(item: object) -> str:
 
 
 def what_was_raised(error: Exception) -> str:
-    """An error of the user's code on one line: its kind and words, and the last line that is no library's."""
+    """Describe an error of the user's code on one line: its kind, its words, and the last line that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]
     frame = (own or frames)[-1]
-    said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    return f"{said} ({Path(frame.filename).name}, line {frame.lineno})"
+    summary = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return f"{summary} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 @contextmanager
 def _seeded_everywhere(seed: int) -> Iterator[None]:
-    """The global generators of torch, numpy and Python start from ``seed`` inside, and are afterwards as before."""
+    """Start the global generators of torch, numpy and Python from ``seed``, and restore them afterwards."""
     before_python = random.getstate()
     before_numpy = np.random.get_state()
     with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,7 @@
 """Data that a program passes as loaders, used as they are: FedML's eight-part dataset tuple.
 
-A loader is a ``DataLoader``, a list of (inputs, targets) batches, or whatever else gives such batches whenever it is
-iterated over. It makes, shuffles and augments batches as it likes.
+A loader is a ``DataLoader``, a list of (inputs, targets) batches, or anything else that gives such batches whenever it
+is iterated over. It makes, shuffles and augments batches as it likes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from fedml_dapper.inputs import as_inputs, moved, rows, tensors_of
 Loader: TypeAlias = Iterable[Any]
 
 DOMAIN = "all"
-"""FedML's tuple says nothing of domains."""
+"""Name of the one domain: FedML's tuple does not tell domains apart."""
 _PARTS = (
-    "train samples", "test samples", "training data", "test data", "samples per client", "training data per client",
-    "test data per client", "classes",
-)  # fmt: skip
+    "train samples",
+    "test samples",
+    "training data",
+    "test data",
+    "samples per client",
+    "training data per client",
+    "test data per client",
+    "classes",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +49,7 @@ class LoadedClient(ClientData):
     client_id: int
     loader: Loader
     count: int
-    """Of samples, as FedML's tuple says."""
+    """Number of samples, as FedML's tuple says."""
     domain: str = DOMAIN
 
     @property
@@ -52,12 +58,12 @@ class LoadedClient(ClientData):
 
     @cached_property
     def labels(self) -> Tensor | None:
-        """The classes of all samples, int64 (N,), in any order; None where a target is something else than one class.
+        """Classes of all samples, int64 (N,), in any order; None where a target is something else than one class.
 
-        The loader runs once for it.
+        The loader is run once to find them.
         """
         targets = [batch.targets for batch in _undisturbed(self)]
-        return torch.cat(targets) if all(_are_classes(one) for one in targets) else None
+        return torch.cat(targets) if all(one.dtype == torch.int64 and one.dim() == 1 for one in targets) else None
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -72,16 +78,16 @@ class LoadedClient(ClientData):
         return Batch(moved(rows(batch.inputs, slice(1)), "cpu"), batch.targets[:1].cpu())
 
     def take(self, indices: Tensor) -> LoadedClient:
-        """Refused: a loader cannot be asked for single samples."""
+        """Raise :class:`DataError`, as a loader cannot give single samples."""
         raise DataError(f"{self}: the method asks for single samples, which a loader does not give; choose another")
 
     def to(self, device: torch.device | str) -> LoadedClient:
-        """The same: batches are moved one by one."""
+        """Return the object itself: batches are moved one by one."""
         del device
         return self
 
     def batches(self, round: int, epoch: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """The loader's batches, on ``device``."""
+        """Yield the loader's batches on ``device``."""
         del round, epoch
         larger = False
         waiting = None
@@ -115,16 +121,16 @@ class LoadedTest(TestData):
         return sum(_sizes(self))
 
     def take(self, indices: Tensor) -> LoadedTest:
-        """Refused: a loader cannot be asked for single samples."""
+        """Raise :class:`DataError`, as a loader cannot give single samples."""
         raise DataError(f"{self}: single samples are asked for, which a loader does not give")
 
     def to(self, device: torch.device | str) -> LoadedTest:
-        """The same: batches are moved one by one."""
+        """Return the object itself: batches are moved one by one."""
         del device
         return self
 
     def batches(self, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Every sample once, on ``device``."""
+        """Yield every sample once, in batches on ``device``."""
         return (_on(device, batch) for batch in self)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -151,11 +157,13 @@ class _Chained:
 
 
 def loaded_division(dataset: object) -> tuple[Division, Batch, int]:
-    """FedML's eight-part tuple as everyone's data, a batch of one sample, and the number of classes.
+    """Turn FedML's eight-part tuple into a division, a batch of one sample, and the number of classes.
 
-    The global model is tested on the global test data or, where there are none, on those of all clients; a client
-    without test data of its own is tested on the global ones. Raises :class:`DataError` where it is no such tuple, or
-    somebody has no samples.
+    The global model is tested on the global test data or, without these, on those of all clients. A client without test
+    data of its own is tested on the global ones.
+
+    Raises:
+        DataError: It is no such tuple, or somebody has no samples.
     """
     if not isinstance(dataset, Sequence) or len(dataset) != len(_PARTS):
         found = f"{len(dataset)} parts" if isinstance(dataset, Sequence) else type(dataset).__name__
@@ -175,7 +183,7 @@ def loaded_division(dataset: object) -> tuple[Division, Batch, int]:
 
 
 def _client(number: int, loader: Loader, counts: Mapping[int, int]) -> LoadedClient:
-    _length(loader, f"client {number}")  # what has no length may have no end either
+    _length(loader, f"client {number}")  # raises for a loader without length, which may have no end
     count = counts.get(number) if isinstance(counts, Mapping) else None
     count = LoadedTest(loader).num_samples if count is None else int(count)
     if count < 2:
@@ -191,18 +199,18 @@ def _test(loader: Loader) -> LoadedTest:
     return test
 
 
-def _batch(given: Any, whose: str) -> Batch:
+def _batch(given: Any, owner: str) -> Batch:
     if not isinstance(given, list | tuple) or len(given) != 2:
         parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
-        raise DataError(f"{whose}: a batch of {parts}, expected (inputs, targets)")
+        raise DataError(f"{owner}: a batch of {parts}, expected (inputs, targets)")
     inputs = as_inputs(given[0])
     targets = torch.as_tensor(given[1])
     if inputs is None:
-        inputs = _one_tensor(given[0], whose)
+        inputs = _one_tensor(given[0], owner)
     sizes = [len(part) for part in tensors_of(inputs)]
     if not isinstance(inputs, Tensor) and set(sizes) != {len(targets)}:
         raise DataError(
-            f"{whose}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
+            f"{owner}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
             " targets; give each a row a target"
         )
     if not targets.is_floating_point():
@@ -210,9 +218,9 @@ def _batch(given: Any, whose: str) -> Batch:
     return Batch(inputs, targets)
 
 
-def _one_tensor(given: object, whose: str) -> Tensor:
+def _one_tensor(given: object, owner: str) -> Tensor:
     if isinstance(given, Mapping):
-        raise DataError(f"{whose}: inputs of a batch are a dict of other things than tensors; make each a tensor")
+        raise DataError(f"{owner}: inputs of a batch are a dict of other things than tensors; make each a tensor")
     return torch.as_tensor(given)
 
 
@@ -220,12 +228,8 @@ def _on(device: torch.device | str, batch: Batch) -> Batch:
     return Batch(moved(batch.inputs, device), batch.targets.to(device))
 
 
-def _are_classes(targets: Tensor) -> bool:
-    return targets.dtype == torch.int64 and targets.dim() == 1
-
-
 def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
-    """The sizes of the batches; the loader runs only where nothing else tells."""
+    """The sizes of the batches; the loader is run only where nothing else tells them."""
     loader = data.loader
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         return [len(batch.targets) for batch in _undisturbed(data)]
@@ -234,16 +238,16 @@ def _sizes(data: LoadedClient | LoadedTest) -> list[int]:
     return [size] * (count // size) + [rest] * (rest > 0)
 
 
-def _length(loader: Loader, whose: str) -> int:
+def _length(loader: Loader, owner: str) -> int:
     try:
-        return len(loader)  # type: ignore[arg-type]  # that is the question
+        return len(loader)  # type: ignore[arg-type]  # a loader without length raises, as is asked here
     except TypeError as error:
         raise DataError(
-            f"{whose}: data without length ({error}); pass a list of batches, or a DataLoader of a map-style dataset"
+            f"{owner}: data without length ({error}); pass a list of batches, or a DataLoader of a map-style dataset"
         ) from error
 
 
 def _undisturbed(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """All batches, whatever making them draws from torch's global generator."""
+    """Yield all batches; torch's global generator is afterwards as before."""
     with torch.random.fork_rng(devices=[]):
         yield from batches

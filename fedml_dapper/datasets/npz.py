@@ -1,4 +1,4 @@
-"""Arrays from ``.npz`` files. What a file says of its sizes is checked before memory is taken for it."""
+"""Arrays from ``.npz`` files, with the sizes that a file states checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _SUFFIX = ".npy"
 
 
 def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Array]:
-    """The arrays of the ``.npz`` at ``path``, or ``only`` those; raises :class:`DataError` where it is damaged."""
+    """Return the arrays of the ``.npz`` at ``path``, or those named in ``only``.
+
+    Raises:
+        DataError: The file is damaged.
+    """
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: is no file that could hold arrays")
     try:
@@ -35,7 +39,7 @@ def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Arr
 
 
 def _check_inflation(unpacked: int, packed: int) -> None:
-    if unpacked > most_unpacked(packed):  # pictures shrink to a half
+    if unpacked > most_unpacked(packed):  # real pictures shrink to a half, so much more is an attack
         raise ValueError(f"{packed >> 10} KiB that unfold into {unpacked >> 20} MiB")
 
 

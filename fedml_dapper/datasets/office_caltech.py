@@ -1,4 +1,4 @@
-"""Office-Caltech10 (DapperFL, Table 2): ten kinds of objects in a catalogue, a shop, and before two cameras.
+"""The suite Office-Caltech10 (DapperFL, Table 2): ten kinds of objects in a catalogue, a shop, and before two cameras.
 
 The published archive has no split; ours is by position in the class-sorted list of files. A few pictures of ``amazon``
 occur twice in the archive, so some test images have a byte-identical twin in training.

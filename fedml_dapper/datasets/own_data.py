@@ -1,8 +1,8 @@
-"""``dataset: my_data.py:load``: domains from a function of the user's own.
+"""A user's own data set, ``dataset: my_data.py:load``: domains that a function returns.
 
 ``load(**data_args.arguments)`` returns ``{domain: (train, test)}`` or ``{domain: (train, test, validation)}`` of
-map-style data sets, each with a length and items ``(input, target)`` of any one shape and dtype. Where targets are
-single integers they are classes.
+map-style data sets, each with a length and items ``(input, target)`` of one shape and dtype. Targets that are single
+integers are classes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ Load = Callable[..., object]
 LOGGER = logging.getLogger(__name__)
 _KEY = "data_args.dataset"
 _COMPARED = 32
-"""Items at most whose labels are compared with those that a data set states: fetching all of them may take long."""
+"""Largest number of items whose labels are compared with those that a data set states; fetching all may take long."""
 
 
 def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
-    """The suite of what ``load`` returns, called ``name``; raises :class:`ConfigError` or :class:`DataError`."""
+    """Make a suite, called ``name``, of what ``load`` returns.
+
+    Raises:
+        ConfigError: ``data_args.arguments`` do not fit the function.
+        DataError: The function fails, or returns something else than such data sets.
+    """
     returned = _called(load, name, args)
     if not isinstance(returned, Mapping) or not returned:
         raise DataError(f"{_KEY}: {name} returns {_kind(returned)}; return {{domain: (train, test)}}, one or more")
@@ -91,25 +96,25 @@ def _domain(name: str, domain: str, parts: object) -> Domain:
 
 
 def _note_of(items: Items) -> str | None:
-    """What is to be said of inputs that are not finite, where all lie in memory; others are seen when they come."""
+    """Return a warning on inputs that are not finite, if all lie in memory; others are checked batch by batch."""
     [source] = items.sources
-    inputs = _inputs_in_memory(source.held)
+    inputs = _inputs_in_memory(source.dataset)
     indices = [] if inputs is None else not_finite(inputs)
     return say_not_finite(source.name, indices, len(items)) if indices else None
 
 
 def _inputs_in_memory(source: object) -> Tensor | None:
-    """All inputs of a data set that is tensors, or a part of one."""
+    """All inputs of a data set that is a ``TensorDataset``, or a subset of one; None for others."""
     if isinstance(source, Subset):
         whole = _inputs_in_memory(source.dataset)
         return None if whole is None else _part(whole, source)
-    if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # what is derived may give others
+    if not isinstance(source, TensorDataset) or type(source) is not TensorDataset:  # a subclass may return other items
         return None
     return source.tensors[0] if len(source.tensors) == 2 else None
 
 
 def _part(whole: Tensor, subset: Subset[Any]) -> Tensor | None:
-    """The rows of ``whole`` that ``subset`` takes; None where it names others: fetched, they tell which."""
+    """The rows of ``whole`` that ``subset`` takes; None where an index is out of range, as fetching it tells which."""
     try:
         return whole[torch.as_tensor(subset.indices)]
     except IndexError:
@@ -151,7 +156,7 @@ def _items(name: str, source: object) -> Items:
 
 
 def _contradicted(items: Items, stated: Tensor) -> bool:
-    """Whether some of the items, spread over all, have other labels than are ``stated`` of them; the log says which."""
+    """Return whether any of some items, spread over all, has another label than is ``stated``; the log says which."""
     if items.seen_whole:
         return False
     for index in range(0, len(items), -(-len(items) // _COMPARED)):
@@ -169,7 +174,7 @@ def _contradicted(items: Items, stated: Tensor) -> bool:
 
 
 def _labels_of(source: Source, length: int) -> Tensor:
-    """The classes of all items, int64 (N,), one item after another."""
+    """Fetch all items one after another for their classes, int64 (N,)."""
     labels = []
     for index in range(length):
         item = source.item(index)
@@ -193,13 +198,13 @@ def _labels_of(source: Source, length: int) -> Tensor:
 
 
 def _stated_labels(source: Source, length: int) -> Tensor | None:
-    """All labels without fetching an item, where the data set has them in one of the usual places."""
-    held = source.held
-    if isinstance(held, Subset):
-        whole = _stated_labels(Source(source.name, cast(MapStyle, held.dataset)), -1)
-        return None if whole is None else _part(whole, held)
-    if isinstance(held, TensorDataset):
-        return held.tensors[1].to(torch.int64) if len(held.tensors) == 2 else None
+    """All labels without fetching an item, if the data set has them in one of the usual places."""
+    dataset = source.dataset
+    if isinstance(dataset, Subset):
+        whole = _stated_labels(Source(source.name, cast(MapStyle, dataset.dataset)), -1)
+        return None if whole is None else _part(whole, dataset)
+    if isinstance(dataset, TensorDataset):
+        return dataset.tensors[1].to(torch.int64) if len(dataset.tensors) == 2 else None
     stated = next((value for value in map(source.stated, ("targets", "labels")) if value is not None), None)
     if not isinstance(stated, list | tuple | np.ndarray | Tensor):
         return None

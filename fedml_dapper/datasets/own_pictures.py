@@ -1,8 +1,9 @@
-"""``dataset: folder``: pictures of one's own, whose classes and domains are what the folders say.
+"""A user's own pictures, ``dataset: folder``: folders say classes and domains.
 
 Folders are ``<root>/<domain>/<class>/*``, or ``<root>/<class>/*`` for a single domain, named after the root.
 ``train/``, ``val/`` and ``test/`` may stand above the class folders or above the domain folders. Without them every
-class is split, the same way whatever the experiment's seed. What ``fedml-dapper data pack`` wrote is read as well.
+class is split, the same way whatever the experiment's seed. Files written by ``fedml-dapper data pack`` are read as
+well.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.seeding import Stream, numpy_generator
 
 SIDE = 32
-"""Height and width to which pictures are brought unless ``data_args.image_size`` says otherwise."""
+"""Height and width to which pictures are resized unless ``data_args.image_size`` says otherwise."""
 TEST_SHARE = 0.2
 """Share of every class for testing unless ``data_args.test_share`` says otherwise."""
 SUFFIXES = PICTURE_SUFFIXES | {".tif", ".tiff", ".gif"}
@@ -52,7 +53,7 @@ class FoundDomain:
     notes: list[str] = field(default_factory=list)
 
     def add(self, part: PartName, folder: Path) -> None:
-        """Put the class folders in ``folder`` under ``part``."""
+        """Add the class folders in ``folder`` to ``part``."""
         files = self.parts.setdefault(part, {})
         for name in class_names(folder):
             found = [file for file in sorted((folder / name).rglob("*")) if is_picture(file)]
@@ -65,12 +66,16 @@ class FoundDomain:
 
     @property
     def train(self) -> dict[str, list[Path]]:
-        """Files to train on by class, or those still to be split."""
+        """Training files by class, or those still to be split."""
         return self.parts.get("train") or self.parts.get("all") or {}
 
 
 def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
-    """The suite in the folder ``root``; its pictures are listed, not read. Raises :class:`DataError`."""
+    """Return the suite in the folder ``root``; its pictures are listed, not read.
+
+    Raises:
+        DataError: There is no such folder, or its contents are no suite.
+    """
     if not root.is_dir():
         raise DataError(
             f"data_args.data_cache_dir: no folder {root.absolute()}; it has the folders of pictures, or what"
@@ -87,7 +92,7 @@ def find_recipe_in(root: Path, args: DataArgs) -> SuiteRecipe:
 
 
 def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args: DataArgs, name: str) -> SuiteRecipe:
-    """The suite called ``name`` of such ``domains``; its classes are those in ``args``, where these say them."""
+    """Return the suite called ``name`` of these ``domains``; classes that ``args`` name come before ``classes``."""
     side = args.image_size or SIDE
     return SuiteRecipe(
         name=name,
@@ -101,7 +106,11 @@ def recipe_of(classes: tuple[str, ...], domains: tuple[DomainRecipe, ...], args:
 
 
 def _agreed(place: Path, found: Iterable[str], stated: int | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The classes ``found``, sorted, or those ``stated``; raises :class:`DataError` where they contradict."""
+    """Return the classes ``found``, sorted, or those ``stated``.
+
+    Raises:
+        DataError: The two contradict each other.
+    """
     names = tuple(sorted(set(found)))
     if isinstance(stated, int) and stated != len(names):
         raise DataError(f"{place}: has {len(names)} classes ({', '.join(names)}), data_args.classes says {stated}")
@@ -136,7 +145,11 @@ def _check_trained(place: Path, classes: Iterable[str], trained: Iterable[Iterab
 
 
 def find_pictures(root: Path) -> list[FoundDomain]:
-    """The domains in ``root``, by name, with all picture files; raises :class:`DataError` for what is unclear."""
+    """Find the domains in ``root``, sorted by name, with all picture files.
+
+    Raises:
+        DataError: The folders can be read in several ways, or in none.
+    """
     found: dict[str, FoundDomain] = {}
     for part, folder in _parts(root):
         for name, below in _domain_folders(root, folder):
@@ -165,14 +178,14 @@ def _check_parts(root: Path, domain: FoundDomain) -> None:
 
 
 def _parts(folder: Path) -> list[tuple[PartName, Path]]:
-    """``train/``, ``valid/`` (which is for training too), ``val/`` and ``test/`` of ``folder``, or all of it."""
+    """The folders ``train/``, ``valid/`` (for training too), ``val/`` and ``test/`` of ``folder``, or all of it."""
     names: dict[str, PartName] = {"train": "train", "valid": "train", "val": "validation", "test": "test"}
     parts = [(part, folder / name) for name, part in names.items() if (folder / name).is_dir()]
     return parts or [("all", folder)]
 
 
 def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
-    """The domains in ``folder``: its folders, or itself where these hold pictures and so are classes."""
+    """The domains in ``folder``: its folders, or ``folder`` itself where these hold pictures and so are classes."""
     names = class_names(folder)
     classes = [name for name in names if any(is_picture(file) for file in (folder / name).iterdir())]
     domains = [name for name in names if name not in classes and class_names(folder / name)]
@@ -195,7 +208,7 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
 
 
 def is_picture(file: Path) -> bool:
-    """Whether ``file`` is a picture by its name."""
+    """Whether ``file`` is a picture, by its name."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
@@ -204,7 +217,7 @@ Labelled = tuple[tuple[Path, int], ...]
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """The source of a domain whose picture files are known one by one."""
+    """Source of a domain whose picture files are known one by one."""
 
     place: str
     parts: Mapping[PartName, Labelled]
@@ -212,11 +225,15 @@ class ListedFiles:
     notes: tuple[str, ...]
 
     def exists(self, root: Path) -> bool:
-        """Always: they were found."""
+        """Return True: the files were found before."""
         return True
 
     def read(self, request: Request) -> Splits | None:
-        """The pictures in RGB, resized; raises :class:`DataError` for a damaged one, or counts it."""
+        """Read the pictures in RGB, resized.
+
+        Raises:
+            DataError: A picture is damaged and ``skip_damaged`` is off, or no picture of a part is left.
+        """
         damaged: list[str] = []
         sets = {part: self._read(labelled, request.size, damaged) for part, labelled in self.parts.items()}
         notes = self.notes
@@ -263,10 +280,10 @@ def _listed(domain: FoundDomain, classes: Sequence[str], share: float, skip_dama
 
 
 def stratified(labels: Tensor, classes: Sequence[str], domain: str, share: float) -> tuple[Tensor, Tensor]:
-    """Indices for training and for testing, sorted: ``share`` of every class for testing, rounded, at least one of two.
+    """Split sample indices, sorted, into training and test, by class.
 
-    The draw depends on the names of domain and class alone, so that it is the same in every experiment, and a domain or
-    class that is added changes no other.
+    Of every class, ``share`` is for testing, rounded, and at least one of two samples. The draw depends on the names of
+    domain and class alone. So it is the same in every experiment, and an added domain or class changes no other.
     """
     test = []
     for label in sorted(set(labels.tolist())):
@@ -285,12 +302,12 @@ def _number(name: str) -> int:
 
 @dataclass(frozen=True)
 class OwnPackedFile:
-    """The source of a domain that `fedml-dapper data pack` wrote."""
+    """Source of a domain in a file that ``fedml-dapper data pack`` wrote."""
 
     path: Path
     domain: str
     classes: tuple[str, ...]
-    """Of the file, in the order of its labels."""
+    """Classes of the file, in the order of its labels."""
     test_share: float
 
     @property
@@ -298,14 +315,14 @@ class OwnPackedFile:
         return self.path.name
 
     def exists(self, root: Path) -> bool:
-        """Always: it was found."""
+        """Return True: the file was found before."""
         return True
 
     def read(self, request: Request) -> Splits | None:
-        """Its images, with labels that count in the classes asked for."""
+        """Read its images, with labels that refer to the classes asked for."""
         sets = packed_sets(self.path, read_arrays(self.path), len(self.classes), request.size)
-        meant = torch.tensor([request.classes.index(name) for name in self.classes])
-        sets = {part: ImageSet(samples.images, meant[samples.labels]) for part, samples in sets.items()}
+        labels = torch.tensor([request.classes.index(name) for name in self.classes])
+        sets = {part: ImageSet(samples.images, labels[samples.labels]) for part, samples in sets.items()}
         if "all" in sets:
             whole = sets.pop("all")
             train, test = stratified(whole.labels, request.classes, self.domain, self.test_share)

@@ -1,4 +1,4 @@
-"""Partitions in which every client keeps some of its own samples back, to test its own model on (FDSE, FedCMD).
+"""Partitions in which every client keeps some of its samples to test its own model on (FDSE, FedCMD).
 
 Both start from all images of a domain, whatever split it was published with.
 """
@@ -20,7 +20,7 @@ from fedml_dapper.seeding import Stream, numpy_generator
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples:
-    """One client's samples: sorted int64 indices into all images of ``domain``, disjoint."""
+    """One client's samples: sorted, disjoint int64 indices into all images of ``domain``."""
 
     domain: int
     train: Tensor
@@ -29,10 +29,12 @@ class OwnSamples:
 
 
 def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | None = None) -> list[OwnSamples]:
-    """Client i holds domain i: a tenth of it for testing, a tenth for validation, the rest for training (FDSE).
+    """Give client i domain i: a tenth of it for testing, a tenth for validation, the rest for training (FDSE).
 
-    ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` unless there are as
-    many clients as domains.
+    ``share`` is the share of its training samples that a client uses.
+
+    Raises:
+        ConfigError: There are not as many clients as domains.
     """
     if num_clients != len(suite.domains):
         raise ConfigError(
@@ -51,10 +53,12 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
 def dirichlet_halves(
     suite: Suite, num_clients: int, alpha: float, seed: int, share: float | None = None
 ) -> list[OwnSamples]:
-    """Clients hold what :func:`dirichlet` gives them, a random half for training and the rest for testing (FedCMD).
+    """Give clients the samples of :func:`dirichlet`, a random half for training and the rest for testing (FedCMD).
 
-    ``share`` is the share of its training samples that a client uses. Raises :class:`ConfigError` for a suite of
-    several domains and where the partition is impossible.
+    ``share`` is the share of its training samples that a client uses.
+
+    Raises:
+        ConfigError: The suite has several domains or no classes, or the partition is impossible.
     """
     if len(suite.domains) != 1:
         raise ConfigError(
@@ -75,10 +79,13 @@ def dirichlet_halves(
 
 
 def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
-    """Sorted sample indices of each client, classes in proportions drawn from Dir(``alpha``).
+    """Return sorted sample indices of each client, classes in proportions drawn from Dir(``alpha``).
 
-    Class by class, clients that already hold their even share of all samples get none of it. The draw is repeated
-    until everyone holds ``MIN_SAMPLES``; raises :class:`ConfigError` where that cannot be, or does not come about.
+    Class by class, clients that already hold their even share of all samples get none of it. The draw is repeated until
+    every client holds ``MIN_SAMPLES``.
+
+    Raises:
+        ConfigError: There are too few samples, or no draw gives every client enough.
     """
     if num_clients * MIN_SAMPLES > len(labels):
         raise ConfigError(
@@ -87,7 +94,8 @@ def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Ge
         )
     counts = draw_until_enough(np.bincount(labels), num_clients, alpha, rng)
     parts: list[list[Indices]] = [[] for _ in range(num_clients)]
-    for label, shares in enumerate(counts):  # shuffled only now: how many a client gets does not depend on which
+    # shuffled only now, as the sizes of the shares do not depend on which samples are in them
+    for label, shares in enumerate(counts):
         members = rng.permutation(np.flatnonzero(labels == label))
         for client, part in enumerate(np.split(members, np.cumsum(shares)[:-1])):
             parts[client].append(part)

@@ -1,4 +1,4 @@
-"""Folders of pictures into packed files: quick to load, easy to copy, all of one size."""
+"""Packing of picture folders into ``.npz`` files: quick to load, easy to copy, all of one size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedml_dapper.datasets.image_set import ImageSet, concatenate
+from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
 from fedml_dapper.datasets.sources import class_names, find_splits, read_pictures
 from fedml_dapper.durable import written_whole
@@ -17,8 +17,12 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
     """Pack every ``<source_root>/<suite>/<domain>/`` as ``<out>/<suite>_<domain>.npz`` and return the files written.
 
     A suite of one data set, which has ``train/`` in the place of domains, becomes ``<out>/<suite>.npz``. Images become
-    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). Labels count in the
-    classes of all domains, by name. A file appears complete or not at all.
+    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). Labels refer to the
+    classes of all domains, sorted by name. A file is written whole or not at all.
+
+    Raises:
+        ConfigError: ``size`` is below 1.
+        DataError: The folder is missing or not laid out like that.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; give the height and width in pixels, e.g. 32")
@@ -36,7 +40,7 @@ def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
 
 
 def _parts(folder: Path) -> dict[str, list[Path]]:
-    """What the arrays' names end in -> the folders whose pictures they hold."""
+    """Suffix of the arrays' names -> the folders whose pictures they hold."""
     train, test = find_splits(folder)
     if test is None:
         return {"": train}
@@ -54,15 +58,8 @@ def _pack_domain(folder: Path, domain: str, classes: list[str], file: Path, size
     arrays: dict[str, Array] = {}
     for suffix, folders in _parts(folder).items():
         samples = concatenate([read_pictures(part, classes, size, some=True) for part in folders])
-        arrays |= _arrays(samples, suffix)
-    _write(file, {**arrays, "classes": np.array(classes), "domain": np.array(domain)})
-    return file
-
-
-def _arrays(samples: ImageSet, suffix: str) -> dict[str, Array]:
-    return {f"x{suffix}": samples.images.permute(0, 2, 3, 1).numpy(), f"y{suffix}": samples.labels.numpy()}
-
-
-def _write(file: Path, arrays: dict[str, Array]) -> None:
+        arrays[f"x{suffix}"] = samples.images.permute(0, 2, 3, 1).numpy()
+        arrays[f"y{suffix}"] = samples.labels.numpy()
     with written_whole(file) as scratch:
-        np.savez_compressed(scratch, **arrays)
+        np.savez_compressed(scratch, **arrays, classes=np.array(classes), domain=np.array(domain))
+    return file

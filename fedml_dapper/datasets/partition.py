@@ -1,4 +1,4 @@
-"""Who holds which samples: clients get a domain each, drawn or stated, then a share of that domain's training set."""
+"""Partition over clients: each gets a domain, drawn or stated, then a share of that domain's training set."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from fedml_dapper.seeding import Stream, numpy_generator
 Indices = NDArray[np.int64]
 ClientOrder = Literal["shuffled", "official"]
 FEWEST = 2
-"""Training samples of a client."""
+"""Fewest training samples of a client."""
 _NAMED_ONE_BY_ONE = 100
-"""So many clients that share samples have a note each."""
+"""Most clients with overlapping samples that get a message each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """For client ``i``: the index of its domain and the int64 indices of its samples in that domain's training set."""
+    """The samples of every client."""
 
     domains: tuple[int, ...]
+    """Index of each client's domain."""
     indices: tuple[Tensor, ...]
+    """Each client's samples: int64 indices into the training set of its domain."""
     validation: tuple[Tensor, ...]
-    """For each domain, the int64 indices of the training samples that are kept from all clients."""
+    """For each domain, int64 indices of the training samples that no client gets."""
     notes: tuple[str, ...]
-    """One line for each client that shares samples with earlier ones and each domain without clients, to be logged."""
+    """Messages, to be logged, on clients that share samples with earlier ones, and on domains without clients."""
 
 
 def partition(
@@ -51,12 +53,20 @@ def partition(
 ) -> Partition:
     """Divide ``suite`` among ``num_clients``, as DapperFL's experiments do.
 
-    Which domain is whose is drawn, unless it is ``stated``, client by client.
     Clients of one domain are disjoint while its training set lasts; what a later client still lacks is drawn from the
-    samples others hold, and noted. Where the suite wants every class at every client, a missing class is taken from
-    the free samples first, and else also from others'. ``share`` defaults to the suite's own, or to an even one.
-    ``validation_share`` of each training set is put aside first. Raises :class:`ConfigError` or :class:`DataError`
-    where too little is left for one client.
+    samples of others, and noted. Where the suite wants every class at every client, a missing class is taken from the
+    free samples first, and otherwise from those of others.
+
+    Args:
+        share: Share of its domain's training set that a client holds. Defaults to the suite's own, or to an even one.
+        order: See :func:`assign_domains`.
+        max_per_domain: Most clients of one domain.
+        validation_share: Share of each training set that is put aside first.
+        stated: Domain and share of every client; drawn without it.
+
+    Raises:
+        ConfigError: Settings contradict each other or the suite.
+        DataError: Too little is left for one client.
     """
     share = suite.client_share if share is None else share
     rng = numpy_generator(seed, Stream.PARTITION)
@@ -105,13 +115,13 @@ def partition(
 
 
 def too_few(client: int, domain: str, count: int, remedy: str) -> DataError:
-    """What to raise where ``client`` gets less than it can train on; ``remedy`` is what to do about it."""
+    """Return the error for a ``client`` that gets less than it can train on; ``remedy`` says what to do about it."""
     samples = "one training sample" if count == 1 else "no training sample"
     return DataError(f"client {client} (domain {domain}) gets {samples}, and training needs {FEWEST} or more; {remedy}")
 
 
 def _more_for_one(domain: Domain, pool: _Pool, share: float | None, is_own: bool, members: int) -> str:
-    """What to do where the draw leaves too little of ``domain`` for one of its ``members``."""
+    """Say what to do where the draw leaves too little of ``domain`` for one of its ``members``."""
     total = len(domain.train)
     left = len(pool.places)
     if total < FEWEST:
@@ -125,15 +135,17 @@ def _more_for_one(domain: Domain, pool: _Pool, share: float | None, is_own: bool
 
 
 def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: int, seed: int) -> Partition:
-    """What a user's ``deal(suite, num_clients, seed)`` gives every client: ``(domain, indices)``, the domain by name
-    and the indices into its training set.
+    """Partition ``suite`` as a user's function ``deal(suite, num_clients, seed)`` says, called ``name`` in errors.
 
-    Raises :class:`ConfigError`, which calls the function ``name``, where that is anything else.
+    It returns ``(domain, indices)`` for every client: the domain's name and the indices into its training set.
+
+    Raises:
+        ConfigError: The function fails or returns anything else.
     """
     key = f"data_args.partition: {name}"
     try:
         dealt = deal(suite, num_clients, seed)
-        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # a user's: anything
+        holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # it may return anything
     except DapperError:
         raise
     except Exception as error:
@@ -181,13 +193,13 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
 
 
 def without_clients(suite: Suite, domains: Sequence[int]) -> list[str]:
-    """A line for each domain of ``suite`` that is not among ``domains``, those that clients hold."""
+    """Return a message on each domain of ``suite`` that is not among the clients' ``domains``."""
     unused = [domain.name for index, domain in enumerate(suite.domains) if index not in domains]
     return [f"no client holds images of domain {name}; the global model is tested on it" for name in unused]
 
 
 def _counts(suite: Suite, domains: Sequence[int], shares: Sequence[float | None], pools: Sequence[_Pool]) -> list[int]:
-    """Samples of every client: its share of its domain's training set, or an even one of what the others leave."""
+    """Number of samples of every client: its share of its domain's training set, or an even share of the rest."""
     stated = [
         None if share is None else size_of_share(share, len(suite.domains[index].train))
         for index, share in zip(domains, shares, strict=True)
@@ -201,7 +213,7 @@ def _counts(suite: Suite, domains: Sequence[int], shares: Sequence[float | None]
 
 
 def _hold_out(domain: Domain, index: int, share: float | None, seed: int) -> Indices:
-    """Sorted indices of the samples put aside, from a stream of their own: the same whatever the number of clients."""
+    """Sorted indices of the validation samples. Their own stream makes them the same for any number of clients."""
     if share is None:
         return np.empty(0, dtype=np.int64)
     rng = numpy_generator(seed, Stream.VALIDATION, index)
@@ -215,10 +227,13 @@ def assign_domains(
     order: ClientOrder,
     max_per_domain: int | None,
 ) -> list[int]:
-    """The domain of each client: one client is guaranteed to each domain, the others draw uniformly.
+    """Return the domain of each client: every domain gets one client, the others draw uniformly.
 
-    ``official`` keeps the guaranteed clients last, in domain order. With ``max_per_domain`` a draw is uniform over
-    the domains that still have room.
+    ``official`` keeps the guaranteed clients last, in domain order. With ``max_per_domain`` a draw is uniform over the
+    domains that still have room.
+
+    Raises:
+        ConfigError: There are too few clients for the domains, or too many for ``max_per_domain``.
     """
     if num_clients < num_domains:
         raise ConfigError(
@@ -243,7 +258,7 @@ def assign_domains(
 
 
 def _find_domains(suite: Suite, stated: Sequence[ClientArgs]) -> list[int]:
-    """The place in ``suite`` of each stated client's domain."""
+    """The index in ``suite`` of each stated client's domain."""
     places = {domain.name: index for index, domain in enumerate(suite.domains)}
     for client in stated:
         if client.domain not in places:
@@ -252,9 +267,12 @@ def _find_domains(suite: Suite, stated: Sequence[ClientArgs]) -> list[int]:
 
 
 def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) -> list[ClientData]:
-    """The data of every client, in client order; raises :class:`DataError` when one holds fewer than 2 samples.
+    """Return the training data of every client, in client order.
 
-    Clients of a domain copy what they hold, or else all look at its training set, whichever takes less memory.
+    The clients of a domain copy their samples, or else all refer to its training set, whichever takes less memory.
+
+    Raises:
+        DataError: A client holds fewer than 2 samples.
     """
     held_in_all = [0] * len(suite.domains)
     for index, held in zip(partition.domains, partition.indices, strict=True):
@@ -268,15 +286,15 @@ def client_data(suite: Suite, partition: Partition, batch_size: int, seed: int) 
 
 
 def size_of_share(share: float, available: int) -> int:
-    """``share`` of ``available`` samples, rounded down, the share taken as the decimal that was written."""
-    # in binary, 0.29 * 100 is just below 29
+    """Return ``share`` of ``available`` samples, rounded down, with the share taken as the decimal that was written."""
+    # as a binary fraction, 0.29 * 100 is just below 29
     return int(Fraction(str(share)) * available)
 
 
 class _Pool:
-    """A domain's training set but for ``held_out`` while it is handed out: ``holders[i]`` clients have sample i so far.
+    """A domain's training set without ``held_out``, while it is handed out.
 
-    Samples are counted without those held out; ``places`` says where they are in the training set.
+    ``holders[i]`` counts the clients that have sample i; ``places[i]`` is its index in the training set.
     """
 
     def __init__(self, domain: Domain, held_out: Indices) -> None:
@@ -286,7 +304,7 @@ class _Pool:
         self.holders: Indices = np.zeros(len(self.places), dtype=np.int64)
 
     def draw(self, count: int, rng: np.random.Generator) -> Indices:
-        """``count`` distinct samples; those that nobody holds first."""
+        """Draw ``count`` distinct samples, those that nobody holds first."""
         free = np.flatnonzero(self.holders == 0)
         held = np.flatnonzero(self.holders)
         fresh = rng.choice(free, min(count, len(free)), replace=False)
@@ -296,7 +314,10 @@ class _Pool:
         return drawn
 
     def swap_in_missing_classes(self, drawn: Indices, rng: np.random.Generator) -> Indices:
-        """``drawn`` with one sample of each class it lacks, each traded for one of a random class with two or more."""
+        """Trade one sample of ``drawn`` for each class that is missing in it.
+
+        Samples are given away from random classes that have two or more.
+        """
         labels = self.labels
         assert labels is not None, "a suite that wants every class at every client has classes"
         drawn = drawn.copy()

@@ -1,4 +1,4 @@
-"""From stored pixels to network input: batched resizing, augmentation and normalisation."""
+"""Transforms from stored pixels to network input: batched resizing, augmentation and normalisation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CHUNK_PIXELS = 2**22
 class Preprocessing:
     """The papers' transforms: resize, random crop with black padding, optional flip, normalisation.
 
-    Images that are stored smaller than ``input_size`` are resized here, batch by batch: kept at that size, 10,000
-    pictures of 256 x 256 would fill 2 GB. A whole batch is cropped and flipped at once, as uint8, on the device where
-    it lies. The random numbers come from a CPU generator, so results do not depend on the device, and always in the
-    same amount, so switching flips on or off leaves the crops as they are.
+    Images that are stored smaller than ``input_size`` are resized here, batch by batch: stored at that size, 10,000
+    pictures of 256 x 256 would take 2 GB. A whole batch is cropped and flipped at once, as uint8, on its device. The
+    random numbers come from a CPU generator, so results do not depend on the device; and equally many are always drawn,
+    so switching flips on or off leaves the crops as they are.
     """
 
     input_size: int = 32
@@ -31,9 +31,9 @@ class Preprocessing:
     horizontal_flip: bool = False
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """Normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W), with the channels last in memory.
+        """Normalise ``images`` uint8 (B, 3, H, W) to float32 (B, 3, S, S), with the channels last in memory.
 
-        A convolution computes in the order of its input, so this is what lets a network run channels last, which is
+        A convolution computes in the memory format of its input, so this makes networks run channels last, which is
         faster.
         """
         images = resize(images, self.input_size)
@@ -42,18 +42,20 @@ class Preprocessing:
         return pixels.div_(white).sub_(mean).div_(std)
 
     def augment(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Randomly cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
+        """Crop, flip and normalise ``images`` uint8 (B, 3, H, W) at random, to float32 (B, 3, S, S)."""
         return self.augmented(images, self.draws(len(images), generator).to(images.device))
 
     def draws(self, count: int, generator: torch.Generator) -> Tensor:
-        """What is random of ``count`` images, int64 (3, count) on the CPU: crops' tops and lefts, who is flipped."""
+        """Draw tops and lefts of crops, and flips, for ``count`` images: int64 (3, count) on the CPU."""
         offsets = torch.randint(2 * self.crop_padding + 1, (2, count), generator=generator)
         flip = torch.rand(count, generator=generator) < 0.5
         return torch.cat([offsets, flip[None]])
 
     def augmented(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Cropped, flipped and normalised float32 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W), as their ``draws``
-        say; both lie on one device."""
+        """Crop, flip and normalise ``images`` uint8 (B, 3, H, W) as ``draws`` say, to float32 (B, 3, S, S).
+
+        Images and draws lie on one device.
+        """
         (top, left, flip) = draws
         size = self.input_size
         pad = self.crop_padding
@@ -64,8 +66,10 @@ class Preprocessing:
         return self.evaluate(crops)
 
     def fitted_to(self, image_sets: Iterable[Tensor]) -> Preprocessing:
-        """The same transforms, normalising by mean and standard deviation of all pixels of ``image_sets``, each uint8
-        (N, 3, H, W), per channel."""
+        """Return the same transforms, normalising by mean and standard deviation of all pixels of ``image_sets``.
+
+        Each set is uint8 (N, 3, H, W); statistics are per channel.
+        """
         counts = torch.zeros(3, 256, dtype=torch.int64)
         for images in image_sets:
             for chunk in _chunks(images, images.shape[-1]):
@@ -82,7 +86,7 @@ def _scale(
     mean: tuple[float, float, float], std: tuple[float, float, float], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """White, mean and standard deviation on ``device``, brought there once."""
-    # White as a tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU.
+    # white as a tensor: CUDA multiplies by the reciprocal of a plain number, which rounds differently from the CPU
     white = torch.full((1,), 255.0, device=device)
     return white, torch.tensor(mean, device=device).view(3, 1, 1), torch.tensor(std, device=device).view(3, 1, 1)
 
@@ -93,7 +97,7 @@ def _triple(values: Tensor) -> tuple[float, float, float]:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """``images`` uint8 (N, C, H, W) as uint8 (N, C, size, size): antialiased bilinear, rounded to nearest."""
+    """Resize ``images`` uint8 (N, C, H, W) to (N, C, size, size): antialiased bilinear, rounded to nearest."""
     if images.shape[-2:] == (size, size):
         return images
     return torch.cat([_resize_chunk(chunk, size) for chunk in _chunks(images, size)])

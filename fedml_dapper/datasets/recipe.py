@@ -1,4 +1,4 @@
-"""How a suite is declared (its domains, and where each may come from) and read."""
+"""Recipes of suites: their domains, where each may come from, and how they are read."""
 
 from __future__ import annotations
 
@@ -18,37 +18,47 @@ from fedml_dapper.errors import DataError
 
 @dataclass(frozen=True)
 class DomainRecipe:
-    """A domain and its sources, best first; the stand-in, another domain's, serves when none of them has anything."""
+    """A domain and its sources, best first."""
 
     name: str
     sources: tuple[Source, ...]
     full_size: tuple[int, int] | int | None = None
-    """Published numbers of training and test images, or their sum where the split does not matter; fewer make the
-    domain a subset."""
+    """Published numbers of training and test images, or their sum where the split does not matter; with fewer images
+    the domain is a subset."""
     full_side: int = 0
     """Least side of the published images in pixels, where it matters; smaller ones are reduced copies."""
     stand_in: DomainRecipe | None = None
+    """Another domain that serves when no source has anything."""
 
     def find(self, request: Request) -> Domain | None:
-        """The domain from the first source that has it; never silently a damaged or partial one."""
+        """Return the domain from the first source that has it; None where none has.
+
+        Raises:
+            DataError: The files of a source are damaged or incomplete.
+        """
         for source in self.sources:
             splits = source.read(request)
             if splits is not None:
                 return Domain(
-                    self.name, splits.train, splits.test, source=source.place, is_subset=self._is_subset(splits),
-                    validation=splits.validation, notes=splits.notes,
-                )  # fmt: skip
+                    self.name,
+                    splits.train,
+                    splits.test,
+                    source=source.place,
+                    is_subset=self._is_subset(splits),
+                    validation=splits.validation,
+                    notes=splits.notes,
+                )
         stand_in = self.stand_in.find(request) if self.stand_in else None
         return replace(stand_in, is_subset=True) if stand_in else None
 
     def exists(self, root: Path) -> bool:
-        """Would :meth:`find` come upon something, sound or not?"""
+        """Whether :meth:`find` would find something, sound or damaged."""
         stand_in = self.stand_in is not None and self.stand_in.exists(root)
         return stand_in or any(source.exists(root) for source in self.sources)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Everywhere :meth:`find` looks, relative to the root of the data."""
+        """Every place where :meth:`find` looks, relative to the root of the data."""
         return tuple(source.place for source in self.sources) + (self.stand_in.places if self.stand_in else ())
 
     @property
@@ -56,7 +66,7 @@ class DomainRecipe:
         return any(isinstance(source, TorchvisionSet) for source in self.sources)
 
     def is_reduced(self, domain: Domain, input_size: int) -> bool:
-        """Do the images of ``domain`` lack detail that the published ones show at ``input_size``?"""
+        """Whether the images of ``domain`` lack detail that the published ones show at ``input_size``."""
         return _side(domain) < min(self.full_side, input_size)
 
     def _is_subset(self, splits: Splits) -> bool:
@@ -69,7 +79,7 @@ class DomainRecipe:
 
 @dataclass(frozen=True)
 class SuiteRecipe:
-    """All of a suite but its images."""
+    """All of a suite but its images; see :class:`Suite`."""
 
     name: str
     classes: tuple[str, ...]
@@ -79,21 +89,27 @@ class SuiteRecipe:
     swap_in_missing_classes: bool
     partition: str = "domain_shares"
     measured_on: Literal["training", "all"] | None = None
-    """Normalise by mean and standard deviation of the suite's own pixels, of all its images or those for training,
-    instead of those in ``preprocessing``."""
+    """Images of the suite that give mean and standard deviation to normalise by; None for those in ``preprocessing``.
+    """
     notes: tuple[str, ...] = ()
 
     def request(self, root: Path, download: bool = False, image_size: int | None = None) -> Request:
-        """What to ask the sources of this suite for."""
+        """Return what to ask the sources of this suite for."""
         return Request(root, self.classes, image_size or self.preprocessing.input_size, download)
 
     def load(
         self, root: Path, download: bool = False, image_size: int | None = None, only: Collection[str] | None = None
     ) -> Suite:
-        """The suite with its images, for input of ``image_size`` or the suite's own; of the domains named in ``only``,
-        where it is given, which may be none.
+        """Return the suite with its images.
 
-        Raises :class:`DataError` when a domain is nowhere below ``root`` or damaged.
+        Args:
+            root: Folder of the data.
+            download: Whether to fetch missing data.
+            image_size: Height and width of the input; the suite's own by default.
+            only: Names of the domains to load, which may be none; all by default.
+
+        Raises:
+            DataError: A domain is nowhere below ``root``, or damaged.
         """
         request = self.request(root, download, image_size)
         wanted = tuple(domain for domain in self.domains if only is None or domain.name in only)
@@ -140,7 +156,7 @@ class SuiteRecipe:
 
 
 def _image_sets(domain: Domain) -> list[ImageSet]:
-    """Of training, of testing and, where there are any, of validation."""
+    """The domain's images for training, for testing and, where there are any, for validation."""
     sets = (domain.train, domain.test, domain.validation)
     return [samples for samples in sets if isinstance(samples, ImageSet)]
 

@@ -1,4 +1,4 @@
-"""What a client or a domain holds, sample by sample, whatever the samples are."""
+"""Samples of a client or a domain, whatever their kind, and batches of them."""
 
 from __future__ import annotations
 
@@ -13,67 +13,68 @@ from fedml_dapper.inputs import Inputs, rows
 
 
 class Batch(NamedTuple):
-    """``inputs``: what a network takes, (B, ...), or several of these; for images float32 (B, 3, S, S), normalised.
-    ``targets``: what it is to say of them, (B, ...); for classification the classes, int64 (B,)."""
+    """Inputs and targets of some samples."""
 
     inputs: Inputs
+    """What a network takes, (B, ...), or several such tensors; for images float32 (B, 3, S, S), normalised."""
     targets: Tensor
+    """What it should predict, (B, ...); for classification the classes, int64 (B,)."""
 
     def pieces(self, size: int) -> Iterator[Batch]:
-        """The same samples, at most ``size`` at a time."""
+        """Yield the same samples, at most ``size`` at a time."""
         for start in range(0, len(self.targets), size):
             piece = slice(start, start + size)
             yield Batch(rows(self.inputs, piece), self.targets[piece])
 
 
 class Samples(ABC):
-    """Samples in a fixed order, each an input and its target, and what makes a batch of them."""
+    """Samples in a fixed order, each an input and its target, which make batches."""
 
     labels: Tensor | None
-    """The classes, int64 (N,); None where a target is something else than one class."""
+    """Classes, int64 (N,); None where a target is something else than one class."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many."""
+        """Number of samples."""
 
     @property
     @abstractmethod
     def example(self) -> Inputs:
-        """A batch of one input, on the CPU: its shapes and dtypes are those of all others."""
+        """A batch of one input, on the CPU, with the shapes and dtypes of all others."""
 
     @property
     @abstractmethod
     def first(self) -> Batch:
-        """The first sample as a batch on the CPU, with nothing random."""
+        """The first sample as a batch on the CPU, the same at every call."""
 
     @abstractmethod
     def take(self, indices: Tensor) -> Samples:
-        """The samples at ``indices`` int64 (M,), in that order."""
+        """Return the samples at ``indices`` int64 (M,), in that order."""
 
     def view(self, indices: Tensor) -> Samples:
-        """The same as :meth:`take`, without a copy where there can be one."""
+        """Return the samples at ``indices`` as :meth:`take` does, without a copy if possible."""
         return self.take(indices)
 
     @abstractmethod
     def split(self, sizes: Sequence[int]) -> list[Samples]:
-        """Consecutive parts of these ``sizes``, which add up to all; nothing is copied."""
+        """Return consecutive parts of these ``sizes``, which add up to all samples; nothing is copied."""
 
     @abstractmethod
     def joined(self, others: Sequence[Samples]) -> Samples:
-        """These samples and then those of ``others``, which are of the same kind."""
+        """Return these samples followed by those of ``others``, which are of the same kind."""
 
     @abstractmethod
     def to(self, device: torch.device | str) -> Samples:
-        """The same samples with their batches on ``device``."""
+        """Return the same samples with their batches on ``device``."""
 
     @abstractmethod
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        """A batch to train on, the samples at ``indices``; what is random in it comes from ``generator`` alone."""
+        """Return the samples at ``indices`` as a batch to train on; augmentation is drawn from ``generator`` alone."""
 
     @abstractmethod
     def pictures(self, indices: Tensor) -> Tensor | None:
-        """The samples at ``indices`` as people look at them, uint8 (M, 3, H, W); None where they are no pictures."""
+        """Return the samples at ``indices`` as pictures, uint8 (M, 3, H, W); None where they are none."""
 
     @abstractmethod
     def batches(self, batch_size: int) -> Iterator[Batch]:
-        """Every sample once, in order, with nothing random."""
+        """Yield every sample once, in order, the same at every call."""

@@ -1,4 +1,4 @@
-"""Data that stay where they are: a silo's own domain, and the test sets of a server that has any."""
+"""Data that stay with their silo, and the test sets of the server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from fedml_dapper.errors import ConfigError
 
 
 def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
-    """The suite with the silo's domain alone, read from its own folder.
+    """Load the suite with the silo's domain alone, from the silo's own folder.
 
-    Raises :class:`ConfigError` for a domain that the suite lacks, :class:`DataError` for missing or damaged images.
+    Raises:
+        ConfigError: The suite lacks the domain.
+        DataError: Images are missing or damaged.
     """
     _check_classes(args)
     place = args if silo.data_cache_dir is None else args.model_copy(update={"data_cache_dir": silo.data_cache_dir})
@@ -32,13 +34,13 @@ def load_silo(args: DataArgs, silo: SiloArgs) -> Suite:
 
 
 def load_server(args: DataArgs) -> Suite:
-    """The suite with all its domains where ``data_args.data_cache_dir`` says that the server has them, else without."""
+    """Load the suite with all its domains where ``data_args.data_cache_dir`` is set, else without any."""
     _check_classes(args)
     return load_suite(args, only=None if args.data_cache_dir is not None else ())
 
 
 def _check_classes(args: DataArgs) -> None:
-    """What no suite says has to stand in the settings, which all processes share."""
+    """Require ``classes`` in the settings, which all processes share, if the suite does not fix them."""
     if args.dataset not in PUBLISHED and args.classes is None:
         raise ConfigError(
             "data_args.classes: silos that hold data of their own need it; list the names of the classes, the same"
@@ -47,7 +49,7 @@ def _check_classes(args: DataArgs) -> None:
 
 
 def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> Division:
-    """All training samples of the silo's one domain for it to train on, and its test samples for its own model."""
+    """Return the silo's division: it trains and tests its own model on its one domain."""
     [domain] = suite.domains
     if len(domain.train) < FEWEST:
         raise too_few(client_id, domain.name, len(domain.train), "give the silo more")
@@ -57,5 +59,5 @@ def silo_division(suite: Suite, client_id: int, batch_size: int, seed: int) -> D
 
 
 def server_division(suite: Suite) -> Division:
-    """No clients, and the test sets that the server has."""
+    """Return the server's division: no clients, and the test sets that the server has."""
     return Division((), (), tuple(TestSamples(domain.name, domain.test) for domain in suite.domains))

@@ -1,8 +1,8 @@
-"""Where images are found: packed ``.npz`` files, folders of pictures, torchvision's and MedMNIST's data sets.
+"""Sources of images: packed ``.npz`` files, folders of pictures, and the data sets of torchvision and MedMNIST.
 
-Every source turns what it finds into uint8 images of one size, and returns ``None`` when nothing is there; what is
-there but damaged is a :class:`DataError` that names the file. Larger images are shrunk to the size asked for; smaller
-ones stay as they are until a batch needs them larger. The formats are described in ``data/README.md``.
+Every source turns what it finds into uint8 images of one size, and returns ``None`` when it finds nothing; damaged
+files raise a :class:`DataError` that names them. Larger images are shrunk to the size asked for; smaller ones stay as
+they are until a batch needs them larger. The formats are described in ``data/README.md``.
 """
 
 from __future__ import annotations
@@ -32,21 +32,31 @@ TRAIN_FOLDERS = ("train", "valid")
 TEST_FOLDERS = ("test", "val")
 PICTURE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".webp"})
 MAX_PIXELS = 1 << 26
-"""Of a picture: 8192x8192. It takes 200 MB while it is read."""
+"""Most pixels of a picture, 8192 x 8192, which takes 200 MB while it is read."""
 _DAMAGES = (
-    ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError, ValueError,
-    Image.DecompressionBombError, struct.error, zlib.error,
-)  # fmt: skip
-"""What Pillow raises, depending on the format and on where a picture is broken."""
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    Image.DecompressionBombError,
+    struct.error,
+    zlib.error,
+)
+"""Errors of Pillow for damaged pictures, depending on the format and on where a picture is broken."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a source is asked for: where to look, whether to download, and the classes and size to deliver."""
+    """Request to a source: where to look, whether to download, and the classes and size to deliver."""
 
     root: Path
     classes: tuple[str, ...]
-    """An empty name fits any."""
+    """Names of the classes; an empty name fits any."""
     size: int
     """Largest height and width in pixels."""
     download: bool = False
@@ -59,25 +69,25 @@ class Splits(NamedTuple):
     test: ImageSet
     validation: ImageSet | None = None
     notes: tuple[str, ...] = ()
-    """What reading them came upon."""
+    """Messages on what was noticed while reading them."""
 
 
 class Source(Protocol):
-    """One place a domain can come from."""
+    """A place that a domain can come from."""
 
     @property
     def place(self) -> str:
-        """Where it looks, relative to the root of the data."""
+        """Place that the source looks at, relative to the root of the data."""
 
     def exists(self, root: Path) -> bool:
-        """Is there something at :attr:`place`? A quick look; only reading tells whether it is sound."""
+        """Whether something is at :attr:`place`; only reading tells whether it is sound."""
 
     def read(self, request: Request) -> Splits | None:
-        """Training and test set, or ``None`` when there is nothing at :attr:`place`."""
+        """Return training and test set, or ``None`` when nothing is at :attr:`place`."""
 
 
 def split_eight_of_ten(samples: ImageSet) -> Splits:
-    """Training and test set of samples that come without: position ``i`` is for training when ``i mod 10 <= 7``.
+    """Split samples without a published split: position ``i`` is for training when ``i mod 10 <= 7``.
 
     The samples are ordered by class, then file name, as in DapperFL's public code.
     """
@@ -88,7 +98,7 @@ def split_eight_of_ten(samples: ImageSet) -> Splits:
 
 @dataclass(frozen=True)
 class PackedFile:
-    """``<root>/<name>``: an ``.npz`` with ``x_train, y_train, x_test, y_test``, or ``x, y`` sorted by class.
+    """The file ``<root>/<name>``: an ``.npz`` with ``x_train, y_train, x_test, y_test``, or ``x, y`` sorted by class.
 
     Images are uint8 (N, H, W) or (N, H, W, 3), labels integers (N,); ``classes``, where present, names the labels.
     """
@@ -109,9 +119,10 @@ class PackedFile:
 
 
 def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
-    """The sets in the ``.npz`` at ``path``, at most ``size`` high and wide.
+    """Read the sets in the ``.npz`` at ``path``, at most ``size`` high and wide.
 
-    Raises :class:`DataError` when it is not what ``PackedFile`` says.
+    Raises:
+        DataError: The file is not as :class:`PackedFile` says.
     """
     arrays = read_arrays(path)
     if "classes" in arrays:
@@ -121,15 +132,21 @@ def read_packed(path: Path, classes: Sequence[str], size: int) -> Splits:
 
 
 def packed_classes(path: Path, names: Array) -> tuple[str, ...]:
-    """The names of the labels that the packed file at ``path`` states; raises :class:`DataError` for what are none."""
+    """Return the names of the labels that the packed file at ``path`` states.
+
+    Raises:
+        DataError: ``names`` is no list of names.
+    """
     if names.ndim != 1 or names.dtype.kind not in "UiuS":
         raise DataError(f"{path}: classes is {names.dtype} {names.shape}; expected a list of names")
     return tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
 
 
 def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: int) -> dict[PartName, ImageSet]:
-    """What the ``arrays`` of the packed file at ``path`` hold: ``all``, or ``train``, ``test`` and perhaps
-    ``validation``."""
+    """Return the sets in the ``arrays`` of the packed file at ``path``.
+
+    These are ``all``, or ``train``, ``test`` and perhaps ``validation``.
+    """
     if {"x", "y"} <= arrays.keys():
         return {"all": _image_set(path, arrays, ("x", "y"), num_classes, size)}
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
@@ -166,7 +183,7 @@ _MEDMNIST_PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class MedMnistFile(PackedFile):
-    """``<root>/<name>``: an ``.npz`` as MedMNIST publishes it; its validation images count as training images."""
+    """The file ``<root>/<name>``: an ``.npz`` as published by MedMNIST; validation images count as training images."""
 
     def read(self, request: Request) -> Splits | None:
         if not self.exists(request.root):
@@ -186,8 +203,11 @@ class MedMnistFile(PackedFile):
 
 @dataclass(frozen=True)
 class PictureFolder:
-    """``<root>/<suite>/<domain>/<class>/*``, or with ``train/`` (and ``valid/``) and ``test/`` (or ``val/``) below the
-    domain; a suite of one data set has no domain folder."""
+    """The folder ``<root>/<suite>/<domain>/<class>/*``.
+
+    Below the domain there may be ``train/`` (and ``valid/``) and ``test/`` (or ``val/``); a suite of one data set has
+    no domain folder.
+    """
 
     suite: str
     domain: str | None = None
@@ -206,7 +226,7 @@ class PictureFolder:
 
 
 def read_folder(folder: Path, classes: Sequence[str], size: int) -> Splits:
-    """The pictures below ``folder``, resized; split by :func:`split_eight_of_ten` where it has no ``train/``."""
+    """Read the pictures below ``folder``, resized; without ``train/`` they are split by :func:`split_eight_of_ten`."""
     train, test = find_splits(folder)
     if test is None:
         return split_eight_of_ten(read_pictures(folder, classes, size))
@@ -216,7 +236,7 @@ def read_folder(folder: Path, classes: Sequence[str], size: int) -> Splits:
 
 
 def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
-    """The training folders and the test folder of a domain's ``folder``, or ``folder`` itself and ``None``."""
+    """Return the training folders and the test folder of a domain's ``folder``, or ``folder`` itself and ``None``."""
     if not (folder / "train").is_dir():
         return [folder], None
     train = [folder / name for name in TRAIN_FOLDERS if (folder / name).is_dir()]
@@ -227,16 +247,16 @@ def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
 
 
 def class_names(folder: Path) -> list[str]:
-    """The names of the class folders in ``folder``, sorted."""
+    """Return the names of the class folders in ``folder``, sorted."""
     return sorted(
         entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
     )
 
 
 def read_pictures(folder: Path, classes: Sequence[str], size: int, *, some: bool = False) -> ImageSet:
-    """The pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name.
+    """Read the pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name.
 
-    There have to be folders of all ``classes``, or of ``some`` of them.
+    There have to be folders of all ``classes``, or with ``some`` of a part of them.
     """
     names = class_names(folder)
     if not some:
@@ -254,9 +274,10 @@ def read_pictures(folder: Path, classes: Sequence[str], size: int, *, some: bool
 
 @dataclass(frozen=True)
 class ListedPictures:
-    """``<root>/<suite>/<domain>_train.txt`` and ``_test.txt``: DomainNet's lists, ``<domain>/<class>/<file> <label>``.
+    """DomainNet's lists ``<root>/<suite>/<domain>_train.txt`` and ``_test.txt``.
 
-    The files lie below ``<root>/<suite>/``; pictures of other classes than those asked for are passed over.
+    Their lines are ``<domain>/<class>/<file> <label>``. The files lie below ``<root>/<suite>/``; pictures of other
+    classes than those asked for are skipped.
     """
 
     suite: str
@@ -302,8 +323,11 @@ def _check_size(picture: Image.Image) -> None:
 
 
 def read_picture(file: Path, size: int) -> Tensor:
-    """The picture in ``file`` as uint8 (3, ``size``, ``size``); raises :class:`DataError` where it is damaged, or of
-    more than :data:`MAX_PIXELS`."""
+    """Read the picture in ``file`` as uint8 (3, ``size``, ``size``).
+
+    Raises:
+        DataError: It is damaged, or has more than :data:`MAX_PIXELS`.
+    """
     try:
         with Image.open(file) as picture:
             _check_size(picture)
@@ -316,7 +340,7 @@ def read_picture(file: Path, size: int) -> Tensor:
 def _check_classes(place: Path, found: Sequence[str], expected: Sequence[str]) -> None:
     if len(found) != len(expected):
         raise DataError(f"{place}: has {len(found)} classes ({', '.join(found)}); expected {_listed(expected)}")
-    if any(name and _plain(name) != _plain(there) for there, name in zip(found, expected, strict=True)):
+    if any(name and _plain(name) != _plain(actual) for actual, name in zip(found, expected, strict=True)):
         raise DataError(f"{place}: its classes are {', '.join(found)}; expected {_listed(expected)}, so rename them")
 
 
@@ -325,7 +349,7 @@ def _listed(classes: Sequence[str]) -> str:
 
 
 def _plain(class_name: str) -> str:
-    """``back_pack`` and ``Backpack`` are the same class in different copies of a data set."""
+    """Normalise a class name: ``back_pack`` and ``Backpack`` are one class in different copies of a data set."""
     return "".join(letter for letter in class_name.lower() if letter.isalnum())
 
 
@@ -349,8 +373,7 @@ TorchvisionName = Literal["MNIST", "FashionMNIST", "EMNIST", "USPS", "SVHN", "CI
 
 @dataclass(frozen=True)
 class TorchvisionSet:
-    """A data set as torchvision keeps it in ``<root>/torchvision``, EMNIST by class; fetched there when downloads are
-    on."""
+    """A data set as torchvision stores it in ``<root>/torchvision``, where it is also downloaded; EMNIST by class."""
 
     dataset: TorchvisionName
 
@@ -385,13 +408,16 @@ class TorchvisionSet:
         pixels = torch.as_tensor(found.data)
         labels = torch.as_tensor(found.targets)
         if self.dataset == "EMNIST":
-            pixels = pixels.transpose(1, 2)  # published with rows and columns exchanged
+            pixels = pixels.transpose(1, 2)  # the files have rows and columns exchanged
         channels_first = pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
         return _at_most(channels_first.contiguous(), labels, request.size)
 
 
 def _at_most(images: Tensor, labels: Tensor, size: int) -> ImageSet:
-    """``images`` uint8 (N, 1 or 3, H, W), shrunk where larger; the three channels of grey ones share one buffer."""
+    """Make a set of ``images`` uint8 (N, 1 or 3, H, W), shrunk where larger.
+
+    The three channels of grey images share one buffer.
+    """
     if max(images.shape[2:]) > size:
         images = resize(images, size)
     return ImageSet(images.expand(-1, 3, -1, -1), labels.to(torch.int64))

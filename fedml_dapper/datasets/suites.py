@@ -1,4 +1,4 @@
-"""The suites a config can name in ``data_args.dataset``, and how its settings become one."""
+"""Suites that ``data_args.dataset`` can name, and how settings select and change them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.registry import Registry
 
 FOLDER = "folder"
-"""The suite that is whatever a folder holds."""
+"""Name of the suite that consists of a user's own folder of pictures."""
 
 PUBLISHED = MappingProxyType(
     {
         recipe.name: recipe
-        for recipe in (
-            DIGITS_OFFLINE, DIGITS, OFFICE_CALTECH, OFFICE_CALTECH_FDSE, PACS, DOMAINNET, *IMAGE_SETS
-        )
+        for recipe in (DIGITS_OFFLINE, DIGITS, OFFICE_CALTECH, OFFICE_CALTECH_FDSE, PACS, DOMAINNET, *IMAGE_SETS)
     }
-)  # fmt: skip
+)
 """Suites whose domains and classes are known beforehand."""
 
 
 def _in_folder(args: DataArgs) -> SuiteRecipe:
-    if args.data_cache_dir is None and args.partition == "own":  # a server that holds nothing
+    if args.data_cache_dir is None and args.partition == "own":  # a server without data of its own
         return recipe_of((), (), args, FOLDER)
     if args.data_cache_dir is None:
         raise ConfigError(
@@ -47,22 +45,25 @@ def _in_folder(args: DataArgs) -> SuiteRecipe:
 
 
 def _fits(found: object) -> str:
-    """What keeps ``found`` from being a data set; see :class:`Registry`."""
+    """Reason why ``found`` is no data set; see :class:`Registry`."""
     return "" if callable(found) else "no function; write one that returns {domain: (train, test)} (docs/own_data.md)"
 
 
 SUITES: Registry[SuiteRecipe | Load] = Registry("data_args.dataset", "suite", {**PUBLISHED, FOLDER: _in_folder}, _fits)
-"""What ``data_args.dataset`` may name."""
+"""Suites by the names that ``data_args.dataset`` takes."""
 
 _OF_FOLDERS = ("test_share", "skip_damaged")
 _OF_IMAGES = ("image_size", "horizontal_flip", "normalisation")
 
 
 def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
-    """The suite that ``args`` asks for, with its image size, flips and normalisation applied; of the domains named in
-    ``only``, where it is given.
+    """Load the suite that ``args`` ask for, with their image size, flips and normalisation.
 
-    Raises :class:`ConfigError` for an unknown suite or none and :class:`DataError` for missing or damaged data.
+    ``only`` names the domains to load; all by default.
+
+    Raises:
+        ConfigError: The suite is unknown or not named.
+        DataError: Data are missing or damaged.
     """
     recipe = find_recipe(args)
     name = _name_of(args)
@@ -78,7 +79,7 @@ def load_suite(args: DataArgs, only: Collection[str] | None = None) -> Suite:
 
 
 def find_recipe(args: DataArgs) -> SuiteRecipe | None:
-    """The recipe of the suite that ``args`` names, as they want it; None for a function of the user's own."""
+    """Return the recipe of the suite that ``args`` name, changed as they say; None for a user's function."""
     name = _name_of(args)
     found = SUITES.find(name)
     if name not in SUITES:
@@ -119,5 +120,5 @@ def _refuse(args: DataArgs, keys: Sequence[str]) -> None:
 
 
 def data_root(data_cache_dir: Path | None) -> Path:
-    """Where data is looked for: the setting, else the environment variable ``DAPPER_DATA``, else ``data``."""
+    """Return the folder of the data: the setting, else the environment variable ``DAPPER_DATA``, else ``data``."""
     return data_cache_dir or path_of(os.environ.get("DAPPER_DATA") or "data")

@@ -1,4 +1,4 @@
-"""Pictures of one's own that nobody has labelled."""
+"""A user's own pictures without labels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from fedml_dapper.errors import DataError
 
 
 def unlabelled_pictures(folder: Path, preprocessing: Preprocessing, batch_size: int, seed: int) -> ClientSamples:
-    """All pictures in ``folder``, subfolders included, as a client's; their labels are zeros that mean nothing.
+    """Read all pictures in ``folder``, subfolders included, as one client's; their labels are zeros without meaning.
 
-    Raises :class:`DataError` where there is no folder, fewer than two pictures, or a damaged one.
+    Raises:
+        DataError: The folder is missing, it holds fewer than two pictures, or one of them is damaged.
     """
     if not folder.is_dir():
         raise DataError(f"no folder {folder.absolute()}; name one with pictures in it")

@@ -1,4 +1,4 @@
-"""Results of a run: summary, terminal tables, figures, HTML report."""
+"""Results of a run: summary, terminal tables, figures and HTML report."""
 
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from fedml_dapper.evaluation.progress import progress_for
     from fedml_dapper.evaluation.report import write_report, write_run_report
     from fedml_dapper.evaluation.run_tables import device_table, footprint_table, personal_table, result_table
-    from fedml_dapper.evaluation.summary import Accuracy, ChosenRound, RunSummary, summarise
+    from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
 else:
     __getattr__ = loaded_when_asked(__name__, __file__)
 
 __all__ = [
     "Accuracy",
-    "ChosenRound",
     "RunSummary",
     "device_table",
     "draw_predictions",

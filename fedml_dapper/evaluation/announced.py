@@ -1,4 +1,4 @@
-"""Who took part, where only the rounds tell: silos with data of their own are in no list beforehand."""
+"""Clients and domains of runs whose silos hold data of their own, and are in no list beforehand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from fedml_dapper.federation.records import ClientSummary
 
 
 def as_announced(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunRecord:
-    """``run`` with the clients and domains of its ``rounds``, each client as it was last; a run that names its clients
-    stays as it is."""
+    """Return ``run`` with the clients and domains of its ``rounds``, each client as it was last.
+
+    A run that lists its clients is returned unchanged.
+    """
     if run.clients:
         return run
     last = {

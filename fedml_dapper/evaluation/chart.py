@@ -1,4 +1,4 @@
-"""A figure as SVG inside a page: it follows the page's theme and font, and needs no styles of its own."""
+"""Figures as SVG inside a page, in the page's theme and font, without styles of their own."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from fedml_dapper.evaluation.style import names_as_text
 from fedml_dapper.evaluation.theme import themed
 
 _PIXELS_A_POINT = 1.5
-"""On a wide screen; a phone shrinks a chart of 4.4 inches to 1.1, which leaves 10 pt text legible."""
+"""CSS pixels per point on a wide screen; a phone shrinks a chart of 4.4 inches to 1.1, which leaves 10 pt text legible.
+"""
 _BROAD = 340
-"""Points; what is wider keeps its size on a phone, and scrolls inside its box."""
+"""Width in points above which a chart keeps its size on a phone, and scrolls inside its box."""
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _SHAPES = ("d", "x", "y", "width", "height", "transform", "points")
 
 
 def inline_svg(figure: Figure) -> Markup:
-    """``figure`` as an ``svg`` element, without its background."""
+    """Return ``figure`` as an ``svg`` element without background."""
     buffer = BytesIO()
     for background in (figure.patch, *(axes.patch for axes in figure.axes)):
         background.set_facecolor("none")
-    # Text as text is a third of the size of text as outlines; without a fixed salt equal ledgers give unequal reports.
+    # text stays text, a third of the size of outlines; with a fixed salt equal ledgers give equal reports
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedml_dapper"}), names_as_text(figure):
-        # Figure.savefig would draw it twice.
+        # not Figure.savefig, which would draw it twice
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # type: ignore[no-untyped-call]  # matplotlib's
     written = buffer.getvalue()
     root = ElementTree.fromstring(written)
@@ -45,14 +46,17 @@ def inline_svg(figure: Figure) -> Markup:
     width = float(root.attrib["viewBox"].split()[2])
     shape = "broad" if width > _BROAD else "narrow"
     root.attrib = {
-        "class": shape, "viewBox": root.attrib["viewBox"], "width": f"{_PIXELS_A_POINT * width:.0f}",
-        "fill": themed("#000000"), "stroke-linejoin": "round",
-    }  # fmt: skip
+        "class": shape,
+        "viewBox": root.attrib["viewBox"],
+        "width": f"{_PIXELS_A_POINT * width:.0f}",
+        "fill": themed("#000000"),
+        "stroke-linejoin": "round",
+    }
     return Markup(ElementTree.tostring(root, encoding="unicode"))  # the serialiser escapes
 
 
 class _Names:
-    """Ids that something refers to, made different from those of other charts on the page."""
+    """Ids that are referred to, renamed so that they differ from those of other charts on the page."""
 
     def __init__(self, root: ElementTree.Element, prefix: str) -> None:
         values = [value for element in root.iter() for value in element.attrib.values()]
@@ -67,7 +71,7 @@ class _Names:
 
 
 def _plain(element: ElementTree.Element, names: _Names) -> None:
-    """Styles as attributes, which a content policy lets through, without namespaces, which HTML has none of."""
+    """Turn styles into attributes, which the content policy allows, and drop namespaces, which HTML lacks."""
     element.tag = element.tag.rpartition("}")[2]
     attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
     style = attributes.pop("style", "")

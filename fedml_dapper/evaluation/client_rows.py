@@ -1,4 +1,4 @@
-"""A run's clients as a table shows them, and how good what each carries is."""
+"""Rows of a table of a run's clients, and how good the models are that they carry."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from fedml_dapper.federation import RunRecord
 from fedml_dapper.federation.records import ClientSummary
 
 MOST_ROWS = 100
-"""With more clients than this, those of one domain and level share a row."""
+"""Most clients that get a row each; with more, those of one domain and level share a row."""
 
 
 @dataclass(frozen=True)
 class ClientRow:
-    """One client, or several of one domain and level; figures are their means then. None where it is not measured."""
+    """One client, or the mean of several of one domain and level. A figure is None where it is not measured."""
 
     clients: tuple[int, ...]
     domain: str
     level: int
     ratio: float
     num_samples: int
-    """Of all of them."""
+    """Samples of all of them together."""
     carried: float | None
-    """The model of the client's level, as sent, on the client's domain."""
+    """Figure of the model of the client's level, as sent, on the client's domain."""
     own_statistics: float | None
-    """The same with statistics of the device's own images."""
+    """Figure of that model with statistics of the device's own images."""
     own_model: float | None
-    """The client's own model on its own samples."""
+    """Figure of the client's own model on its own samples."""
 
 
 def client_rows(run: RunRecord, summary: RunSummary) -> list[ClientRow]:
-    """In the order of clients, or of domains and levels where there are many."""
+    """Return the rows in the order of clients, or of domains and levels where there are many."""
     devices = summary.devices
     personal = summary.personal
     tested = [client.client for client in run.clients if client.domain in summary.domain_accuracy]
@@ -50,10 +50,14 @@ def client_rows(run: RunRecord, summary: RunSummary) -> list[ClientRow]:
         ids = tuple(member.client for member in members)
         rows.append(
             ClientRow(
-                ids, members[0].domain, members[0].level, members[0].ratio, sum(one.num_samples for one in members),
+                ids,
+                members[0].domain,
+                members[0].level,
+                members[0].ratio,
+                sum(one.num_samples for one in members),
                 *(_mean([found.get(client) for client in ids]) for found in (sent, own_statistics, own)),
             )
-        )  # fmt: skip
+        )
     return rows if len(run.clients) <= MOST_ROWS else sorted(rows, key=lambda row: (row.domain, row.level))
 
 

@@ -11,12 +11,16 @@ from fedml_dapper.federation import RoundRecord, RunRecord
 
 _EARLIER = "since an earlier round"
 _COLOURS = {
-    "download": PALETTE[0], "training": PALETTE[1], "upload": PALETTE[2], _EARLIER: PALETTE[3], "waiting": "0.88"
-}  # fmt: skip
+    "download": PALETTE[0],
+    "training": PALETTE[1],
+    "upload": PALETTE[2],
+    _EARLIER: PALETTE[3],
+    "waiting": "0.88",
+}
 
 
 def timeline(run: RunRecord, record: RoundRecord) -> Figure:
-    """One round: what every client at work did, and how long it waited for the round to close."""
+    """Draw what every client at work did in one round, and how long it waited for the round to close."""
     assert record.clock is not None
     clock = record.clock
     levels = {client.client: client for client in run.clients}

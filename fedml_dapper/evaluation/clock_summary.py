@@ -1,4 +1,4 @@
-"""A run on its fleet's virtual clock, in a few numbers."""
+"""Summary of a run on its fleet's virtual clock."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ class Participation(Record):
 
     began: int
     counted: int
-    """In their own round or in a later one."""
+    """Uploads that counted in their own round or in a later one."""
     counted_later: int
-    """In a later round than their own."""
+    """Uploads that counted in a later round than their own."""
     late: int
     gone: int
-    """Whose device went off before it was done."""
+    """Clients whose device went off before they were done."""
     refused: int
     offline: int
-    """How often a client could not be chosen, since its device was off."""
+    """How often a client could not be chosen because its device was off."""
 
 
 class ClockSummary(Record):
-    """Where a fleet's time and energy went."""
+    """Time and energy of a fleet."""
 
     elapsed_s: float
     joules: float | None
-    """Of training, without radio; None where a device's profile has no watts."""
+    """Energy of training, without radio; None where a device's profile has no watts."""
     waiting: float
-    """Share of the time between a round's beginning and its end in which a client, on average, had nothing to do."""
+    """Share of a round's time in which a client, on average, had nothing to do."""
     reached: dict[float, float | None]
-    """Virtual seconds until the global model first had so many percent, where the headline is in percent; None where it
-    never had."""
+    """Percent -> virtual seconds until the global model first reached them, None where it never did; empty where the
+    headline is not in percent."""
     by_domain: dict[str, Participation]
     keeps_late: bool
     """Whether any upload counted in a later round than its own."""
@@ -45,7 +45,7 @@ class ClockSummary(Record):
 
 
 def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSummary | None:
-    """Summary of the rounds that have a clock; None where none has."""
+    """Summarise the rounds that have a clock; None where none has."""
     clocks = [record.clock for record in rounds if record.clock is not None]
     if not clocks:
         return None
@@ -77,7 +77,7 @@ def summarise_clock(run: RunRecord, rounds: Sequence[RoundRecord]) -> ClockSumma
 
 
 def _work(clock: RoundOnClock) -> Iterator[tuple[float, float]]:
-    """For how long each client that was at work in a round was busy, and how long the round was."""
+    """Seconds that each client at work in a round was busy, and seconds of the round."""
     opened_s = clock.elapsed_s - clock.round_s
     began = {one.client for one in clock.clients}
     for one in clock.clients:

@@ -1,4 +1,4 @@
-"""Finished runs side by side: what they reached, what that cost, and in which settings they differ."""
+"""Comparison of finished runs: what they reached, what that cost, and in which settings they differ."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedml_dapper.evaluation.summary import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
 
 _NO_DIFFERENCE = frozenset({"dapper_args.output_dir"})
-"""Settings that say where a run is, not what."""
+"""Settings that say where a run is stored, and not what it is."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, as the comparison calls it."""
+    """A run, and the name that the comparison gives it."""
 
     name: str
     run: RunRecord
@@ -26,7 +26,10 @@ class ComparedRun:
     summary: RunSummary
 
     def spent(self, kind: Kind) -> list[float] | None:
-        """What the run had spent by the end of each round, where that says something: real time only across silos."""
+        """Return what the run had spent by the end of each round; None where that says nothing.
+
+        The real time of a simulation says nothing of a federation.
+        """
         return None if kind == "wall clock" and not is_of_silos(self.run) else spent(kind, self.rounds)
 
 
@@ -36,7 +39,7 @@ class Comparison:
 
     runs: tuple[ComparedRun, ...]
     differences: Mapping[str, tuple[str, ...]]
-    """By setting, its value in every run, where these are not all the same; a dash where it is not set."""
+    """Setting -> its value in every run, if these are not all the same; a dash where it is not set."""
 
     @property
     def same_data(self) -> bool:
@@ -44,7 +47,7 @@ class Comparison:
         return len({(each.run.suite, each.run.domains) for each in self.runs}) == 1
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """Return the comparison as plain values."""
         return {
             "runs": [
                 {
@@ -61,9 +64,10 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
-    """The runs in ``folders``, in that order, named by their folders.
+    """Read the runs in ``folders``, in that order, named by their folders.
 
-    Raises :class:`DataError` for a folder without a run, and for runs that are judged by different figures.
+    Raises:
+        DataError: A folder has no run, or runs are judged by different figures.
     """
     records = [read_ledger(folder / LEDGER_NAME) for folder in folders]
     metrics = {folder: run.metric for folder, (run, _) in zip(folders, records, strict=True)}
@@ -91,7 +95,7 @@ def _differences(settings: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, 
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Without what is not set: None, and a section without keys."""
+    """Dotted keys and values of all settings that are set."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""A comparison of runs as a table for the terminal and as one HTML file."""
+"""A comparison of runs as a table for the terminal and as an HTML page."""
 
 from __future__ import annotations
 
@@ -23,13 +23,22 @@ _NONE = "\N{EN DASH}"
 
 
 _HEADINGS = (
-    "run", "method", "rounds", "last", "best", "by validation", "devices", "bytes", "wall clock", "virtual time",
+    "run",
+    "method",
+    "rounds",
+    "last",
+    "best",
+    "by validation",
+    "devices",
+    "bytes",
+    "wall clock",
+    "virtual time",
     "energy",
-)  # fmt: skip
+)
 
 
 def columns(comparison: Comparison) -> dict[str, tuple[str, ...]]:
-    """What every run reached and what that cost, as text: by heading, one entry a run; without columns of dashes."""
+    """Return heading -> one text per run of what it reached and what that cost, without columns of dashes."""
     rows = [_row(each) for each in comparison.runs]
     found = {heading: tuple(row[place] for row in rows) for place, heading in enumerate(_HEADINGS)}
     return {heading: values for heading, values in found.items() if set(values) != {_NONE}}
@@ -62,7 +71,7 @@ def _last(values: list[float] | None, written: Callable[[float], str]) -> str:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row per run."""
+    """Return a table with a row per run."""
     metric = comparison.runs[0].run.metric
     table = Table(title=escape(f"{metric.title} of the global model, and what it cost"))
     found = columns(comparison)
@@ -76,7 +85,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def difference_table(comparison: Comparison) -> Table:
-    """A row per setting in which the runs differ."""
+    """Return a table with a row per setting in which the runs differ."""
     table = Table(title="Settings that differ")
     table.add_column("setting", overflow="fold")
     for each in comparison.runs:
@@ -106,13 +115,13 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
 
 
 def _measured_levels(comparison: Comparison) -> list[int]:
-    """Levels whose models some run measured."""
+    """Levels whose models were measured in some run."""
     measured = [each.summary.devices.last.sent for each in comparison.runs if each.summary.devices is not None]
     return sorted({figures.level for sent in measured for figures in sent.levels})
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, Figure]]:
-    """The global model over every axis that all runs have."""
+    """Charts of the global model over every axis that all runs have."""
     runs = comparison.runs
     if not all(any(record.scores for record in each.rounds) for each in runs):
         return []

@@ -1,4 +1,4 @@
-"""Which class is taken for which."""
+"""Confusion of classes: which class a model takes for which."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedml_dapper.evaluation.style import SHARES, panel
 from fedml_dapper.models import Backbone
 
 Counts = tuple[tuple[int, ...], ...]
-"""Numbers of test samples, a row per true class and a column per predicted one."""
+"""Numbers of test samples, with a row per true class and a column per predicted class."""
 
 MOST_DRAWN = 20
-"""More classes than this make no legible picture."""
+"""Most classes of a legible picture."""
 _WITH_NUMBERS = 12
 _LETTERS = 14
 
@@ -36,7 +36,7 @@ class Mistake:
 
 @torch.no_grad()
 def confusion(model: Backbone, test: TestData, classes: int, device: torch.device) -> Counts:
-    """How often ``model``, in evaluation mode, takes each of ``classes`` for each."""
+    """Count how often ``model``, in evaluation mode, predicts each class for samples of each class."""
     counts = torch.zeros(classes * classes, dtype=torch.int64)
     model.to(device).eval()
     for batch in test.batches(device):
@@ -46,7 +46,7 @@ def confusion(model: Backbone, test: TestData, classes: int, device: torch.devic
 
 
 def mistakes(confusions: Mapping[str, Counts], classes: Sequence[str], most: int) -> list[Mistake]:
-    """The ``most`` frequent mistakes over all domains, the largest share of a class first."""
+    """Return the ``most`` frequent mistakes over all domains, the largest share of a class first."""
     found = [
         Mistake(domain, classes[truth], classes[taken], count, sum(row))
         for domain, counts in confusions.items()
@@ -58,12 +58,12 @@ def mistakes(confusions: Mapping[str, Counts], classes: Sequence[str], most: int
 
 
 def confusion_matrix(counts: Counts, classes: Sequence[str]) -> Figure:
-    """A row per true class, whose cells say which share of it is taken for what."""
+    """Draw a row per true class, whose cells show which share of it is predicted as what."""
     table = np.array(counts)
     shares = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}" for name in classes]
     figure, axes = panel(4.2)
-    axes.pcolormesh(0.7 * shares, cmap=SHARES, vmin=0, vmax=100)  # paler, so that numbers stand out on the darkest
+    axes.pcolormesh(0.7 * shares, cmap=SHARES, vmin=0, vmax=100)  # paler, so that numbers are legible on the darkest
     axes.invert_yaxis()
     axes.set_xticks(np.arange(len(names)) + 0.5, names, rotation=90)
     axes.set_yticks(np.arange(len(names)) + 0.5, names)

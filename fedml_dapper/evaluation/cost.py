@@ -1,4 +1,4 @@
-"""Which model the cost of the capability levels is measured against."""
+"""Cost of the capability levels, relative to a reference model."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fedml_dapper.federation import LevelFootprint
 
 @dataclass(frozen=True)
 class CostReference:
-    """The footprint that is 100 %, and what to call its model: dense or largest."""
+    """The footprint that counts as 100 %, and what to call its model: dense or largest."""
 
     footprint: LevelFootprint
     name: str
 
 
 def cost_reference(footprints: Sequence[LevelFootprint]) -> CostReference:
-    """The dense model when a level carries it, else the largest level there is."""
+    """Return the dense model if a level carries it, else the largest level."""
     largest = max(footprints, key=lambda footprint: footprint.params)
     return CostReference(largest, "dense" if any(footprint.ratio == 0 for footprint in footprints) else "largest")
 
 
 def cost_headings(reference: CostReference) -> tuple[str, ...]:
-    """Of the columns that :func:`cost_cells` fills."""
+    """Return the headings of the columns that :func:`cost_cells` fills."""
     of = reference.footprint
     (_, params), (_, macs), (_, up), (_, down) = (
         scale_of(value, "M") for value in (of.params, of.macs, of.bytes_up, of.bytes_down)
@@ -34,7 +34,7 @@ def cost_headings(reference: CostReference) -> tuple[str, ...]:
 
 
 def cost_cells(footprint: LevelFootprint, reference: CostReference) -> tuple[str, ...]:
-    """What a level's model costs; MACs are for one sample's forward pass, a prefix is a power of 1000."""
+    """Return what a level's model costs, as texts; MACs are for one sample's forward pass, prefixes powers of 1000."""
     of = reference.footprint
     return (
         str(footprint.level),

@@ -1,4 +1,4 @@
-"""What is to be said of a run whose model is no longer finite: since when, by whom, and what helps."""
+"""Messages on a run whose model is no longer finite: since when, from whom, and what helps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REMEDY = (
 
 
 def divergence_of(record: RoundRecord) -> Iterator[str]:
-    """What a round's line says of it, part by part; nothing where the round was sound."""
+    """Yield what a round's progress line says of values that are not finite; nothing for a sound round."""
     if record.not_finite:
         yield f"NOT FINITE: {_clients(record)}"
     if not record.model_is_finite:
@@ -22,7 +22,7 @@ def divergence_of(record: RoundRecord) -> Iterator[str]:
 
 
 def divergence_over(rounds: Sequence[RoundRecord]) -> str | None:
-    """The same of a run, in sentences: the first round of it, and whether it is over; None for a sound run."""
+    """Return sentences on the first round with values that are not finite; None for a sound run."""
     first = next((record for record in rounds if record.not_finite or not record.model_is_finite), None)
     if first is None:
         return None

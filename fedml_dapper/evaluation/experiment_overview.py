@@ -1,4 +1,4 @@
-"""What an experiment is, before it starts, as tables for the terminal: clients, domains, levels."""
+"""Overview of an experiment before it starts, as tables for the terminal: clients, domains, levels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedml_dapper.federation import Experiment, level_footprints
 from fedml_dapper.methods import ClientProfile
 
 _ONE_BY_ONE = 20
-"""With more clients than this, those of one domain and level share a row."""
+"""Most clients that get a row each; with more, those of one domain and level share a row."""
 
 
 def experiment_tables(experiment: Experiment) -> Group:
-    """Who the clients are, what the domains hold, and what each capability level's model costs."""
+    """Return tables of the clients, of the domains' samples, and of what each capability level's model costs."""
     settings = experiment.settings
     footprints = level_footprints(experiment.method, settings.dapper_args.levels)
     levels = footprint_table(footprints, f"Levels: {_model_name(settings)} under {experiment.method.name}")
@@ -40,7 +40,7 @@ def _model_name(settings: Settings) -> str:
 
 
 def clients_table(experiment: Experiment) -> Table:
-    """A row per client, or per domain and level where there are many."""
+    """Return a table with a row per client, or per domain and level where there are many."""
     profiles = experiment.profiles
     training = experiment.settings.train_args
     table = Table(title=f"{len(profiles)} clients")
@@ -58,7 +58,7 @@ def clients_table(experiment: Experiment) -> Table:
 
 
 def _grouped(profiles: tuple[ClientProfile, ...]) -> Iterator[tuple[int, ClientProfile, int]]:
-    """How many clients a domain has at a level, one of them, and their samples in all."""
+    """Number of clients of a domain and level, one of them, and their samples in all."""
     groups: dict[tuple[str, int], list[ClientProfile]] = {}
     for profile in profiles:
         groups.setdefault((profile.domain, profile.level), []).append(profile)
@@ -67,7 +67,7 @@ def _grouped(profiles: tuple[ClientProfile, ...]) -> Iterator[tuple[int, ClientP
 
 
 def domains_table(experiment: Experiment) -> Table:
-    """What the clients of each domain train on, and what the global model is tested on."""
+    """Return a table of what each domain's clients train on, and what the global model is tested on."""
     table = Table(title=escape(f"Domains of {experiment.suite_label}"))
     table.add_column("domain")
     validated = {one.domain: one.num_samples for one in experiment.validations}

@@ -23,29 +23,30 @@ from fedml_dapper.metric import Metric
 
 
 def domain_colours(run: RunRecord) -> dict[str, str]:
-    """A colour per domain, the same in every figure and table."""
+    """Return a colour per domain, the same in every figure and table."""
     return {domain: PALETTE[place % len(PALETTE)] for place, domain in enumerate(run.domains)}
 
 
 def level_colours(run: RunRecord) -> dict[int, str]:
-    """A colour per capability level, dark for strong; their order shows without colour vision too."""
+    """Return a colour per capability level, dark for strong; their order shows without colour vision too."""
     steps = max(len(run.footprints) - 1, 1)
     viridis = colormaps["viridis"]
     return {footprint.level: to_hex(viridis(0.88 * place / steps)) for place, footprint in enumerate(run.footprints)}
 
 
 def on_test_data(metric: Metric) -> str:
-    """What an axis of the headline figure is called."""
+    """Return the label of an axis of the headline figure."""
     return replace(metric, name=f"{metric.name} on test data").title
 
 
 def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of the global model in the tested rounds: every domain, and their mean."""
+    """Draw the global model's headline figure in the tested rounds: every domain, and their mean."""
     tested = [(record.round, record.scores) for record in rounds if record.scores is not None]
     numbers = [number for number, _ in tested]
     figure, axes = panel()
     for place, (domain, colour) in enumerate(domain_colours(run).items()):
-        values = [scores.domain_accuracy.get(domain, float("nan")) for _, scores in tested]  # a gap: its silo was away
+        # NaN leaves a gap where a domain's silo was away
+        values = [scores.domain_accuracy.get(domain, float("nan")) for _, scores in tested]
         axes.plot(numbers, values, color=colour, label=domain, linewidth=1.3, **markers(place, len(numbers)))
     means = [scores.global_accuracy for _, scores in tested]
     axes.plot(numbers, means, color="black", label="global (mean)", linewidth=3, **markers(0, len(numbers)))
@@ -55,7 +56,7 @@ def learning_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def accuracy_against(kind: Kind, run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure | None:
-    """Headline figure of the global model over what the run had spent by then; None where that is not known."""
+    """Draw the global model's headline figure over what the run had spent by then; None where that is not known."""
     values = spent(kind, rounds)
     if not values:
         return None
@@ -71,7 +72,7 @@ def accuracy_against(kind: Kind, run: RunRecord, rounds: Sequence[RoundRecord]) 
 
 
 def accuracy_and_epsilon(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of the global model in the tested rounds, and beside it what they have cost of privacy."""
+    """Draw the global model's headline figure in the tested rounds, beside their privacy cost."""
     private = [(record.round, record.privacy.epsilon) for record in rounds if record.privacy is not None]
     tested = [(record.round, record.scores.global_accuracy) for record in rounds if record.scores is not None]
     figure, axes = panel()
@@ -87,19 +88,19 @@ def accuracy_and_epsilon(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figur
 
 
 def loss_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Training loss of each capability level's clients, round by round."""
+    """Draw the training loss of each capability level's clients, round by round."""
     return _per_level("loss per sample", run, rounds, lambda c: c.loss)
 
 
 def seconds_per_level(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """How long the clients of each capability level took, round by round."""
+    """Draw how long the clients of each capability level took, round by round."""
     figure = _per_level("seconds per client", run, rounds, lambda c: c.seconds)
     figure.axes[0].set_ylim(bottom=0)
     return figure
 
 
 def footprint_bars(run: RunRecord) -> Figure:
-    """Parameters and uplink of each capability level's model, as shares of the dense model's."""
+    """Draw parameters and uplink of each capability level's model, as shares of the dense model's."""
     reference = cost_reference(run.footprints)
     figure, axes = panel(1.1 + 0.62 * len(run.footprints))
     colours = level_colours(run)
@@ -124,8 +125,7 @@ def footprint_bars(run: RunRecord) -> Figure:
 
 
 def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of each level's model in the last round in which it was measured: a bar for the mean over the
-    domains, a mark for each domain."""
+    """Draw each level's headline figure when it was last measured: a bar for the mean over domains, a mark for each."""
     devices = next(record.devices for record in reversed(rounds) if record.devices is not None)
     figure, axes = panel(1.1 + 0.62 * len(run.footprints))
     colours = level_colours(run)
@@ -161,7 +161,7 @@ def device_bars(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def level_curves(run: RunRecord, rounds: Sequence[RoundRecord]) -> Figure:
-    """Headline figure of each level's model, as sent, in the rounds in which it was measured; mean over the domains."""
+    """Draw each level's headline figure, as sent, in the rounds in which it was measured; mean over the domains."""
     measured = [(record.round, record.devices.sent.levels) for record in rounds if record.devices is not None]
     figure, axes = panel()
     colours = level_colours(run)

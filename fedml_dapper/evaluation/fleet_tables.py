@@ -17,11 +17,11 @@ from fedml_dapper.fleet import ClientFit, FleetPlan, demands
 from fedml_dapper.methods import Method
 
 _NAMED = 6
-"""More clients than this in one row are counted instead of listed."""
+"""Most clients in one row that are listed; more are counted."""
 
 
 class LevelNeeds(LevelFootprint):
-    """What a level carries, and what a client of it needs for a round; None where such clients do not train."""
+    """Cost of a level's model, and what a client of it needs for a round; None where such clients do not train."""
 
     memory_bytes: int | None
     """Counted peak of training."""
@@ -30,7 +30,7 @@ class LevelNeeds(LevelFootprint):
 
 
 class PlannedClient(BaseModel):
-    """A client's device and what that can run."""
+    """A client's device and the level that it can run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,7 +38,7 @@ class PlannedClient(BaseModel):
     domain: str
     device: str
     level: int | None
-    """None where it can run no level; what follows is of the smallest one then."""
+    """The level; None where it can run none, in which case the fields below are of the smallest one."""
     limited_by: tuple[str, ...]
     memory_mb: float
     memory_limit_mb: float
@@ -48,7 +48,7 @@ class PlannedClient(BaseModel):
 
 
 class PlannedMethod(BaseModel):
-    """Who can run what under one method."""
+    """Levels that the clients can run under one method."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -57,11 +57,11 @@ class PlannedMethod(BaseModel):
     left_out: tuple[int, ...] = ()
     lost_domains: tuple[str, ...] = ()
     refused: str = ""
-    """Why the method cannot be had in this experiment; empty where it can."""
+    """Why the method is not possible in this experiment; empty where it is."""
 
     @classmethod
     def of(cls, plan: FleetPlan) -> PlannedMethod:
-        """``plan`` in plain values."""
+        """Return ``plan`` in plain values."""
         return cls(
             method=plan.method,
             clients=tuple(_planned(one) for one in plan.clients),
@@ -87,7 +87,7 @@ def _planned(one: ClientFit) -> PlannedClient:
 
 
 def level_needs(method: Method[Any], levels: LevelArgs) -> list[LevelNeeds]:
-    """Of every capability level, strongest first."""
+    """Return the needs of every capability level, strongest first."""
     needed = {demand.level: demand for demand in demands(method)}
     rows = []
     for footprint in level_footprints(method, levels):
@@ -98,7 +98,10 @@ def level_needs(method: Method[Any], levels: LevelArgs) -> list[LevelNeeds]:
 
 
 def needs_table(needs: Sequence[LevelNeeds], title: str) -> Table:
-    """A row per level; first come MACs of one sample's forward pass, last those of a sample's share of a round."""
+    """Return a table with a row per level.
+
+    The first column of MACs is of one sample's forward pass, the last of a sample's share of a round.
+    """
     reference = cost_reference(needs)
     memory, memory_prefix = scale_of(max(row.memory_bytes or 0 for row in needs), "M")
     work, work_prefix = scale_of(max(row.round_macs or 0 for row in needs), "G")
@@ -115,7 +118,7 @@ def needs_table(needs: Sequence[LevelNeeds], title: str) -> Table:
 
 
 def plan_table(planned: PlannedMethod) -> Table:
-    """Who can run what under one method; clients of whom all is the same share a row."""
+    """Return a table of which levels the clients can run under one method; clients that are alike share a row."""
     table = Table(title=escape(f"Who can run what under {planned.method}"))
     for heading in ("clients", "domain", "device"):
         table.add_column(heading)
@@ -140,7 +143,7 @@ def plan_table(planned: PlannedMethod) -> Table:
 
 
 def methods_table(planned: Sequence[PlannedMethod], round_s: float) -> Table:
-    """A row per method: how many take part, and who does not."""
+    """Return a table with a row per method: how many clients take part, and which do not."""
     table = Table(title=f"Under each method, in rounds of {round_s:g} s")
     for heading in ("method", "take part", "mean level", "left out", "domains lost"):
         table.add_column(heading, justify="left" if heading in ("method", "left out", "domains lost") else "right")
@@ -160,7 +163,7 @@ def methods_table(planned: Sequence[PlannedMethod], round_s: float) -> Table:
 
 
 def speeds_table(plan: FleetPlan) -> Table:
-    """On what each device's speed was measured, and how far it is stretched to the experiment's network."""
+    """Return a table of the network that each device's speed was measured on, beside the experiment's."""
     table = Table(title=escape(f"Speeds, and how far they are stretched to {plan.network} ({plan.family})"))
     for heading in ("device", "measured on", "family", "mark", "stretched"):
         table.add_column(heading)

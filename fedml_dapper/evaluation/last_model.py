@@ -1,11 +1,10 @@
-"""What a run's last global model and its data tell beyond the ledger, where they are at hand."""
+"""What a run's last global model and its data tell beyond the ledger, if they are available."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -17,31 +16,33 @@ from fedml_dapper.evaluation.predictions import draw_predictions
 from fedml_dapper.federation import MODEL_NAME, Experiment, RunRecord
 from fedml_dapper.federation.finished import open_finished
 from fedml_dapper.fleet import demands
-from fedml_dapper.methods import Method
 from fedml_dapper.models import Backbone
 from fedml_dapper.seeding import Stream, torch_generator
 
 MOST_SAMPLES = 1000
-"""Of a domain's test set; the report is written on the CPU."""
+"""Most samples of a domain's test set that are looked at, as the report is written on the CPU."""
 
 
 @dataclass(frozen=True)
 class LastModel:
-    """All of it is empty where model or data are elsewhere."""
+    """What the last model and the data tell; all of it is empty where they are elsewhere."""
 
     peak_memory: Mapping[int, int] = field(default_factory=dict)
-    """By level: bytes that training takes at most, counted as ``fedml-dapper footprint`` counts them."""
+    """Level -> peak bytes of training, counted as ``fedml-dapper footprint`` counts them."""
     confusions: Mapping[str, Counts] = field(default_factory=dict)
-    """By domain, where the task has classes and the method a global model."""
+    """Domain -> confusion of classes, if the task has classes and the method a global model."""
     predictions: Figure | None = None
-    """Test samples and what the model makes of them, where the task can draw."""
+    """Test samples with the model's predictions, if the task can draw them."""
 
 
 def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> LastModel:
-    """Without what the run's data or code do not give, as they are not what they were, not here, or fail."""
+    """Look at the last model of a run, and leave out what its data or code no longer give.
+
+    They may have changed since the run, be missing, or fail; ``omissions`` notes what is left out.
+    """
     sections = run.settings
     if sections.get("data_args", {}).get("partition") == "own" or sections.get("data_args", {}).get("dataset") is None:
-        return LastModel()  # the silos', or a program's
+        return LastModel()  # the data are the silos', or were passed by a program
     if sections.get("model_args", {}).get("model") is None or not (run_dir / MODEL_NAME).is_file():
         return LastModel()
     finished = omissions.unless_it_fails("a look at the last model", lambda: open_finished(run_dir), None)
@@ -49,7 +50,9 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> L
         return LastModel()
     method = finished.method
     experiment = finished.experiment
-    memory: dict[int, int] = omissions.unless_it_fails("peak memory", lambda: _peak_memory(method), {})
+    memory: dict[int, int] = omissions.unless_it_fails(
+        "peak memory", lambda: {demand.level: demand.memory_bytes for demand in demands(method)}, {}
+    )
     if experiment is None or not method.has_global_model:
         return LastModel(memory)
     model = omissions.unless_it_fails("confusions and predictions", lambda: method.global_model(finished.state), None)
@@ -61,10 +64,6 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> L
         omissions.unless_it_fails("confusions", lambda: _confusions(model, experiment), {}),
         omissions.unless_it_fails("predictions", lambda: _predictions(model, experiment), None),
     )
-
-
-def _peak_memory(method: Method[Any]) -> dict[int, int]:
-    return {demand.level: demand.memory_bytes for demand in demands(method)}
 
 
 @torch.no_grad()

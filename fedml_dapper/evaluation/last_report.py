@@ -1,4 +1,4 @@
-"""The report with which a run ends, on which nothing depends: it never fails a run that is over."""
+"""The report at the end of a run, whose failure never fails the run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedml_dapper.evaluation.terminal import say
 
 
 def report_of_finished(run_dir: Path, console: Console) -> Path | None:
-    """Write the report of the run in ``run_dir``, which is over and saved.
+    """Write the report of the finished run in ``run_dir``.
 
-    Returns the report's path; None where it could not be written, which is said on ``console``.
+    Returns the report's path; None where it could not be written, which is printed on ``console``.
     """
-    # draws, which nobody waits for before the first step
+    # drawing libraries load slowly, and a run should not wait for them before its first step
     from fedml_dapper.evaluation.report import write_run_report  # noqa: PLC0415
 
     try:

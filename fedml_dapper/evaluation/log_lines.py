@@ -1,4 +1,4 @@
-"""Our own log on stderr: lines for people, or one JSON object a line for machines that collect them."""
+"""The package's log on stderr: lines for people, or one JSON object per line for machines that collect them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 def show_log(who: str, log_format: Literal["text", "json"]) -> None:
-    """Show log lines of this process from now on; FedML's stay below warnings."""
+    """Show log lines of this process from now on; FedML's own only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine(who) if log_format == "json" else _TextLine(who))
     logger = logging.getLogger("fedml_dapper")
@@ -27,18 +27,22 @@ def show_log(who: str, log_format: Literal["text", "json"]) -> None:
 
 
 class RoundLines(RunObserver):
-    """Each round as a line of the log, where no person looks on."""
+    """Logs each round as a line, where nobody watches."""
 
     def round_finished(self, record: RoundRecord) -> None:
         accuracy = "" if record.scores is None else f", accuracy {record.scores.global_accuracy:.1f} %"
         LOGGER.info(
             "round %d is closed: %d uploads, %d absent, %.1f s%s",
-            record.round, len(record.clients), len(record.absent), record.seconds.total, accuracy,
-        )  # fmt: skip
+            record.round,
+            len(record.clients),
+            len(record.absent),
+            record.seconds.total,
+            accuracy,
+        )
 
 
 class _TextLine(logging.Formatter):
-    """Date, level, process, text. What endangers the machine is red, where somebody looks on."""
+    """Date, level, process and text; red on a terminal where the machine is in danger."""
 
     def __init__(self, who: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {who}: %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -54,7 +58,7 @@ class _TextLine(logging.Formatter):
 
 
 class _JsonLine(logging.Formatter):
-    """``at`` (UTC), ``level``, ``who``, ``text``, the module that says it, and ``error``: a traceback, if any."""
+    """``at`` (UTC), ``level``, ``who``, ``text``, ``module``, and ``error`` with a traceback if there is one."""
 
     def __init__(self, who: str) -> None:
         super().__init__()

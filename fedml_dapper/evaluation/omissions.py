@@ -1,4 +1,4 @@
-"""What a report goes without: what cannot be drawn is left out and named, and never ends the report."""
+"""Omissions of a report: what cannot be drawn is left out and named, and never ends the report."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Omissions:
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
-        """By what is missing, in the order in which it was noticed."""
+        """Missing part -> reason, in the order in which they were noticed."""
 
     def unless_it_fails(self, what: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
-        """What ``make`` gives; ``otherwise`` where it fails, with a warning that the report goes without ``what``."""
+        """Return what ``make`` returns; ``otherwise`` where it fails, with a warning that ``what`` is missing."""
         try:
             return make()
         except DapperError as error:

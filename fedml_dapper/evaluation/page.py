@@ -1,4 +1,4 @@
-"""HTML pages that need nothing but a browser: templates, pictures inlined, one file each, under a content policy."""
+"""Self-contained HTML pages: templates, inlined pictures, and a content policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedml_dapper.evaluation.units import decimal, duration, quantity, share, si
 
 
 def environment(package: str) -> Environment:
-    """Templates of ``package`` and, below them, ``page.html`` and ``macros.html``, which all pages share."""
+    """Return the templates of ``package``, with ``page.html`` and ``macros.html``, which all pages share."""
     templates = Environment(
         loader=ChoiceLoader([PackageLoader(package, ""), PackageLoader("fedml_dapper.evaluation", "")]),
         autoescape=True,
@@ -33,7 +33,7 @@ def environment(package: str) -> Environment:
 
 
 def code_spans(text: str) -> Markup:
-    """``text`` in which what stands between backticks, as in messages on the terminal, is set as code."""
+    """Escape ``text``, and set what stands between backticks as code."""
     return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
@@ -44,13 +44,13 @@ def write_page(path: Path, html: str) -> None:
 
 
 def content_policy(style: str) -> str:
-    """Of a page that loads nothing, runs nothing, and has this one ``style``; pictures are inside it."""
+    """Return the policy of a page that loads and runs nothing, with this one ``style`` and inlined pictures."""
     digest = base64.b64encode(sha256(style.encode("utf-8")).digest()).decode("ascii")
     return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def jpeg_uri(picture: Image.Image) -> str:
-    """A photograph as the ``src`` of an ``img``."""
+    """Return a photograph as the ``src`` of an ``img``."""
     buffer = BytesIO()
     picture.convert("RGB").save(buffer, format="JPEG", quality=85, optimize=True)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -1,4 +1,4 @@
-"""Test samples as a run's global model sees them, for tasks that can draw."""
+"""Test samples and a run's predictions for them, for tasks that can draw."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fedml_dapper.tasks import Task
 
 _ACROSS = 2
 _DOWN = 2
-"""Samples of a domain."""
+"""Samples of a domain: rows of them, each ``_ACROSS`` wide."""
 
 
 @torch.no_grad()
 def draw_predictions(model: Backbone, task: Task, tests: Sequence[TestData], device: torch.device) -> Figure:
-    """The first samples of each of ``tests``: a row holds two of them, each as the task's panels side by side."""
+    """Draw the first samples of each of ``tests``: two per row, each as the task's panels side by side."""
     columns = _ACROSS * len(task.panels)
     rows = _DOWN * len(tests)
     tile = WIDTH / columns

@@ -1,4 +1,4 @@
-"""How a run shows itself while it goes: a live line on a terminal and in notebooks, plain log lines elsewhere."""
+"""Progress of a run: a live line on a terminal and in notebooks, plain log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fedml_dapper.evaluation.units import duration
 from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, RunRecord
 
 _EVERY_S = 30.0
-"""How long a log stays silent within a round."""
+"""Longest silence of a log within a round, in seconds."""
 
 
 def progress_for(console: Console, experiment: Experiment) -> RunObserver:
-    """The observer that suits ``console``: live on a terminal, and in a notebook that has widgets."""
+    """Return the observer that suits ``console``: live on a terminal, and in a notebook that has widgets."""
     is_live = find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
     return LiveProgress(console, experiment) if is_live else LogProgress(console, experiment)
 
 
 class LogProgress(RunObserver):
-    """What each round came to, with the time to go; and where a long round is, every ``every_s`` seconds."""
+    """Prints the result of each round with the time to go, and every ``every_s`` seconds how far a long round is."""
 
     def __init__(self, console: Console, experiment: Experiment, every_s: float = _EVERY_S) -> None:
         self._console = console
@@ -37,16 +37,16 @@ class LogProgress(RunObserver):
         self._profiles = experiment.profiles
         self._every_s = every_s
         self._resumed_after = 0
-        self._started = self._told = self._round_began = time.monotonic()
+        self._started = self._printed = self._round_began = time.monotonic()
         self._round = 0
         self._shares: dict[int, float] = {}
-        """How far each client of the round is."""
+        """Share of its steps that each client of the round has done."""
         self._last_step = ""
         self._over = Event()
 
     def run_started(self, record: RunRecord) -> None:
-        self._started = self._told = time.monotonic()
-        Thread(target=self._keep_telling, daemon=True).start()
+        self._started = self._printed = time.monotonic()
+        Thread(target=self._print_regularly, daemon=True).start()
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
         self._resumed_after = len(rounds)
@@ -66,36 +66,36 @@ class LogProgress(RunObserver):
 
     def round_finished(self, record: RoundRecord) -> None:
         self._round = 0
-        self._tell(self._lines(record))
+        self._print(self._lines(record))
 
     def run_finished(self) -> None:
         self._over.set()
 
-    def _keep_telling(self) -> None:
-        while not self._over.wait(self._told + self._every_s - time.monotonic()):
-            if time.monotonic() - self._told >= self._every_s:
-                self._tell(self._within_round() if self._round else None)
+    def _print_regularly(self) -> None:
+        while not self._over.wait(self._printed + self._every_s - time.monotonic()):
+            if time.monotonic() - self._printed >= self._every_s:
+                self._print(self._within_round() if self._round else None)
 
-    def _tell(self, lines: str | None) -> None:
-        self._told = time.monotonic()
+    def _print(self, lines: str | None) -> None:
+        self._printed = time.monotonic()
         if lines is not None:
             self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def _within_round(self) -> str:
         head = f"round {self._round}/{self._rounds}"
         shares = list(self._shares.values())
-        if not self._last_step:  # none yet, or nobody hears of them, as across silos
+        if not self._last_step:  # no step yet, or across silos, where steps are not reported
             return f"{head}  {len(shares)} clients at work, {duration(time.monotonic() - self._round_began)} so far"
         done = f"{sum(share == 1 for share in shares)} of {len(shares)} trained"
         return flowed([head, done, self._last_step, f"ETA {self._to_go(self._finished_rounds)}"], self._console.width)
 
     @property
     def _finished_rounds(self) -> float:
-        """Those that are closed, and what clients have done of the one that is not."""
+        """Rounds that are closed, and what clients have done of the open one."""
         return self._round - 1 + sum(self._shares.values()) / len(self._shares)
 
     def _lines(self, record: RoundRecord) -> str:
-        """One line where there is room for all; else the domains have lines of their own."""
+        """One line if everything fits; else the domains get lines of their own."""
         head = f"round {record.round}/{self._rounds}"
         parts = [head, *self._parts(record), f"{record.seconds.total:.1f} s", f"ETA {self._to_go(record.round)}"]
         if record.scores is None:
@@ -148,7 +148,7 @@ class LogProgress(RunObserver):
 
 
 class LiveProgress(LogProgress):
-    """What each round came to, and below it where the round is: client, step, time to go."""
+    """Prints the result of each round, and below it a live line: client, step, time to go."""
 
     def __init__(self, console: Console, experiment: Experiment) -> None:
         super().__init__(console, experiment)
@@ -180,7 +180,7 @@ class LiveProgress(LogProgress):
 
 
 def _plain(value: JsonValue) -> str:
-    """A method's note as a word or two, without JSON's signs."""
+    """Write a method's note as a word or two, without JSON's quotes."""
     if isinstance(value, dict):
         return "(" + ", ".join(f"{key} {_plain(item)}" for key, item in value.items()) + ")"
     return str(value)

@@ -1,4 +1,4 @@
-"""A run as one HTML file that needs nothing but a browser."""
+"""The report of a run as a self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedml_dapper.evaluation import clock_figures, figures
 from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.client_rows import client_rows
-from fedml_dapper.evaluation.confusion import MOST_DRAWN, Mistake, confusion_matrix, mistakes
+from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
 from fedml_dapper.evaluation.cost import cost_reference
 from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.last_model import MOST_SAMPLES, LastModel, look_at_last_model
@@ -35,10 +35,13 @@ _MISTAKES = 10
 
 
 def write_run_report(run_dir: Path) -> Path:
-    """Write the report of the run in ``run_dir`` from its ledger; returns its path.
+    """Write the report of the run in ``run_dir`` from its ledger, and return its path.
 
-    The ledger is enough: what data or model would show, and what cannot be drawn, is left out where it fails, with a
-    warning and a line in the report that say why. Raises :class:`DataError` where there is no ledger, or no room.
+    The ledger is enough: parts that need data or model, or that cannot be drawn, are left out where they fail, with a
+    warning and a line in the report that say why.
+
+    Raises:
+        DataError: There is no ledger, or no room for the report.
     """
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
@@ -51,21 +54,28 @@ def write_run_report(run_dir: Path) -> Path:
 def _sample_images(run: RunRecord, run_dir: Path) -> ContactSheet | None:
     settings = check(Settings, run.settings, where=str(run_dir / LEDGER_NAME))
     if settings.data_args.partition == "own" or settings.data_args.dataset is None:
-        return None  # the silos', or a program's
+        return None  # the data are the silos', or were passed by a program
     if run.sources.get(_DATASET) != sources(settings).get(_DATASET):
         raise DataError(f"{_DATASET}: {settings.data_args.dataset} is not what it was in the run")
     return contact_sheet(load_suite(settings.data_args))
 
 
 def write_report(
-    path: Path, run: RunRecord, rounds: Sequence[RoundRecord], contact_sheet: ContactSheet | None = None,
-    last_model: LastModel | None = None, omissions: Omissions | None = None,
-) -> None:  # fmt: skip
+    path: Path,
+    run: RunRecord,
+    rounds: Sequence[RoundRecord],
+    contact_sheet: ContactSheet | None = None,
+    last_model: LastModel | None = None,
+    omissions: Omissions | None = None,
+) -> None:
     """Write the report of ``run`` to ``path``; an older file there stays until the new one is complete.
 
-    ``contact_sheet`` shows the data, ``last_model`` what the model makes of them, if they are at hand. Pictures are
-    inlined. A run without finished or tested rounds gets a report that says so. What cannot be drawn is added to
-    ``omissions``, which the report lists.
+    Pictures are inlined. A run without finished or tested rounds gets a report that says so.
+
+    Args:
+        contact_sheet: Samples of the data, if they are available.
+        last_model: What the last model makes of the data, if it is available.
+        omissions: Parts that could not be made, which the report lists; further ones are added.
     """
     run = as_announced(run, rounds)
     last_model = last_model or LastModel()
@@ -74,7 +84,7 @@ def write_report(
     pictures = _pictures(run, rounds, omissions)
     costs = _costs(run, rounds, omissions)
     confusions = _confusions(run, last_model, omissions)
-    found_mistakes = _mistakes(run, last_model)
+    found_mistakes = mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else []
     sheet = omissions.unless_it_fails("sample images", lambda: _inlined(contact_sheet), None)
     predictions = _chart("predictions", lambda: last_model.predictions, omissions)
     html = (
@@ -115,7 +125,7 @@ def write_report(
 
 
 def _chart(what: str, draw: Callable[[], Figure | None], omissions: Omissions) -> Markup | None:
-    """What ``draw`` gives, as it stands in a page; None where that is nothing, or fails."""
+    """Make a chart of what ``draw`` returns; None where that is None, or fails."""
 
     def drawn() -> Markup | None:
         figure = draw()
@@ -125,7 +135,7 @@ def _chart(what: str, draw: Callable[[], Figure | None], omissions: Omissions) -
 
 
 def _costs(run: RunRecord, rounds: Sequence[RoundRecord], omissions: Omissions) -> dict[str, Markup]:
-    """The global model over everything that the run is known to have spent."""
+    """Charts of the global model over everything that the run is known to have spent."""
     if not any(record.scores is not None for record in rounds):
         return {}
     drawn = {
@@ -145,12 +155,8 @@ def _confusions(run: RunRecord, last_model: LastModel, omissions: Omissions) -> 
     return {domain: chart for domain, chart in drawn.items() if chart is not None}
 
 
-def _mistakes(run: RunRecord, last_model: LastModel) -> list[Mistake]:
-    return mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else []
-
-
 def _inlined(sheet: ContactSheet | None) -> dict[str, Any] | None:
-    """The same with pictures as they stand in a page."""
+    """Prepare the sheet for a page, with inlined pictures."""
     if sheet is None:
         return None
     rows = {
@@ -161,13 +167,13 @@ def _inlined(sheet: ContactSheet | None) -> dict[str, Any] | None:
 
 
 def _spent(rounds: Sequence[RoundRecord]) -> PrivacySpent | None:
-    """What the last round left of a client's privacy; None where nothing is promised."""
+    """Privacy cost by the last round; None where no privacy is guaranteed."""
     privacy = rounds[-1].privacy if rounds else None
     return None if privacy is None or privacy.epsilon is None else privacy
 
 
 def _opened_share(rounds: Sequence[RoundRecord]) -> float | None:
-    """Of the weights, in the rounds whose sum was opened; None where nobody sums under masks."""
+    """Mean share of the weights that was opened per round; None where nobody sums under masks."""
     shares = [record.opened_share for record in rounds if record.opened_share is not None]
     return fmean(shares) if shares else None
 
@@ -202,10 +208,10 @@ def _pictures(run: RunRecord, rounds: Sequence[RoundRecord], omissions: Omission
 
 
 def _silos_test(run: RunRecord) -> bool:
-    """Whether the server held no test samples, so that silos with data of their own measured the model."""
+    """Whether silos measured the model on data of their own, as the server held no test samples."""
     return _setting(run, "data_args", "partition") == "own" and _setting(run, "data_args", "data_cache_dir") is None
 
 
 def _setting(run: RunRecord, section: str, key: str) -> Any:
-    """One effective setting, or None where the ledger's version did not have it."""
+    """Return one effective setting, or None where the ledger's version did not have it."""
     return run.settings.get(section, {}).get(key)

@@ -1,4 +1,4 @@
-"""A run's profile: the parts of each round in seconds, as a file and as a table."""
+"""Profile of a run: the seconds of each round by part, as a file and as a table."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ PROFILE_NAME = "profile.json"
 
 
 class ProfiledRound(BaseModel):
-    """Seconds of one round; ``parts`` add up to ``worked``, with what has no name under ``other``."""
+    """Seconds of one round; ``parts`` add up to ``worked``, with unnamed ones under ``other``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     round: int
     total: float
-    """From its begin to its end."""
+    """Seconds from its beginning to its end."""
     worked: float
-    """Those of all processes that worked on it: of this one alone the same as ``total``, with workers more."""
+    """Seconds of all processes that worked on it: more than ``total`` with workers, else the same."""
     parts: dict[str, float]
 
 
 class RunProfile(BaseModel):
-    """Where the rounds of a run went, in this process and in its workers."""
+    """Seconds of a run's rounds by part, in this process and in its workers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str
     workers: int
     threads: int
-    """Of each process."""
+    """Threads of each process."""
     torch: str
     precision: str
     rounds: tuple[ProfiledRound, ...]
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the profile as JSON."""
         with written_whole(path) as scratch:
             scratch.write_text(self.model_dump_json(indent=1), encoding="utf-8")
 
     def table(self) -> Table:
-        """Medians over the rounds but the first, which warms up (that one alone where there is no other)."""
+        """Return medians over the rounds, without the first, which warms up, unless it is the only one."""
         rounds = self.rounds[1:] or self.rounds
         several = f"{self.workers} workers, whose seconds add up, " if self.workers > 1 else ""
         table = Table(
@@ -72,7 +72,7 @@ class RunProfile(BaseModel):
 
 
 class RoundProfiler(RunObserver):
-    """Watches a profiler from round to round."""
+    """Reads a profiler at the end of each round."""
 
     def __init__(self, profiler: Profiler, precision: str) -> None:
         self._profiler = profiler
@@ -103,7 +103,7 @@ class RoundProfiler(RunObserver):
         self._rounds.append(ProfiledRound(round=record.round, total=total, worked=worked, parts=parts))
 
     def profile(self) -> RunProfile | None:
-        """What was seen; None where no round was finished."""
+        """Return the profile so far; None where no round was finished."""
         if not self._rounds:
             return None
         device = self._profiler.device

@@ -1,4 +1,4 @@
-"""A run's results, and what its levels cost, as tables for the terminal."""
+"""Results of a run, and what its levels cost, as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedml_dapper.metric import Metric
 
 
 def result_table(summary: RunSummary, run: RunRecord) -> Table:
-    """The global model's headline figure, such as Top-1 accuracy: a row per domain, then their mean."""
+    """Return a table of the global model's headline figure, e.g. Top-1 accuracy: a row per domain, then the mean."""
     metric = run.metric
     table = Table(title=escape(f"{run.method} on {run.suite}: {metric.title} of the global model"))
     table.add_column("domain")
@@ -43,7 +43,7 @@ def result_table(summary: RunSummary, run: RunRecord) -> Table:
 
 
 def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
-    """The headline figure, such as Top-1 accuracy, of every client's own model on its own test samples."""
+    """Return a table of the headline figure of every client's own model on its own test samples."""
     metric = run.metric
     table = Table(title=escape(f"{run.method} on {run.suite}: {metric.title} of clients' own models"))
     table.add_column("over the clients")
@@ -67,7 +67,7 @@ def personal_table(personal: PersonalSummary, run: RunRecord) -> Table:
 
 
 def device_table(devices: DeviceSummary, run: RunRecord) -> Table:
-    """The headline figure, such as Top-1 accuracy, of each level's model, and over the clients with theirs."""
+    """Return a table of the headline figure of each level's model, and over the clients with theirs."""
     metric = run.metric
     kinds = {"as sent": devices.last.sent}
     if devices.last.own_statistics is not None:
@@ -90,7 +90,7 @@ def device_table(devices: DeviceSummary, run: RunRecord) -> Table:
 
 
 def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
-    """What each capability level's model costs; MACs are for one image's forward pass, MB are 10^6 bytes."""
+    """Return a table of what each capability level's model costs; MACs of one forward pass, MB of 10^6 bytes."""
     reference = cost_reference(footprints)
     table = Table(title=escape(title))
     for heading in cost_headings(reference):
@@ -101,7 +101,7 @@ def footprint_table(footprints: Sequence[LevelFootprint], title: str) -> Table:
 
 
 def _headings(accuracy: Accuracy | None) -> list[str]:
-    """Of the columns that :func:`_cells` fills."""
+    """Headings of the columns that :func:`_cells` fills."""
     return ["last", "mean" if accuracy is None else f"mean of last {accuracy.mean_rounds}", "best", "in round"]
 
 

@@ -10,16 +10,21 @@ from fedml_dapper.federation import RoundRecord, RunRecord
 
 Kind = Literal["bytes", "wall clock", "virtual time", "energy"]
 _LABELS: dict[Kind, str] = {
-    "bytes": "{} both ways", "wall clock": "wall clock ({})", "virtual time": "virtual time ({})",
+    "bytes": "{} both ways",
+    "wall clock": "wall clock ({})",
+    "virtual time": "virtual time ({})",
     "energy": "energy of training ({})",
-}  # fmt: skip
+}
 _TIMES = ((48 * 3600, 3600, "h"), (600, 60, "min"), (0, 1, "s"))
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (0.0, ""))
 
 
 def spent(kind: Kind, rounds: Sequence[RoundRecord]) -> list[float] | None:
-    """By round: bytes both ways of the clients whose uploads counted, real seconds, a fleet's virtual seconds, or the
-    joules that its devices took for training. None where some round does not say."""
+    """Return what was spent by the end of each round; None where some round does not say.
+
+    Bytes are those both ways of the clients whose uploads counted, the wall clock is in real seconds, virtual time in
+    seconds of the fleet's clock, and energy in the joules of its devices' training.
+    """
     if kind == "bytes":
         return list(accumulate(sum(client.bytes_up + client.bytes_down for client in r.clients) for r in rounds))
     if kind == "wall clock":
@@ -31,12 +36,12 @@ def spent(kind: Kind, rounds: Sequence[RoundRecord]) -> list[float] | None:
 
 
 def is_of_silos(run: RunRecord) -> bool:
-    """Whether its clients were other machines, or stood for such, so that real time is what it cost."""
+    """Whether the clients were other machines, or stood for such, so that real time is a cost."""
     return bool(run.settings.get("common_args", {}).get("training_type") == "cross_silo")
 
 
 def axis(kind: Kind, most: float) -> tuple[float, str]:
-    """By what to divide values up to ``most`` on an axis, and what to write there."""
+    """Return the divisor of values up to ``most`` on an axis, and the axis's label."""
     if kind in ("wall clock", "virtual time"):
         scale, unit = time_unit(most)
         return scale, _LABELS[kind].format(unit)
@@ -45,5 +50,5 @@ def axis(kind: Kind, most: float) -> tuple[float, str]:
 
 
 def time_unit(longest_s: float) -> tuple[int, str]:
-    """In how many seconds at a time, and under which name, times up to ``longest_s`` are drawn."""
+    """Return the divisor and name of the unit in which times up to ``longest_s`` are drawn."""
     return next((scale, unit) for least, scale, unit in _TIMES if longest_s >= least)

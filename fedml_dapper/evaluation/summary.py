@@ -1,4 +1,4 @@
-"""A run in a few numbers."""
+"""Summary of a run in a few numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LAST = 5
 
 
 class Accuracy(Record):
-    """One accuracy, or whatever ``RunRecord.metric`` is, over the tested rounds of a run."""
+    """Headline figure, such as accuracy, over the tested rounds of a run; ``RunRecord.metric`` says which."""
 
     best: float
     """Best over rounds, the papers' statistic. It is chosen on test data, hence optimistic."""
@@ -25,13 +25,13 @@ class Accuracy(Record):
     last_round: int
     """The last tested round."""
     mean_last5: float
-    """Mean of the last five tested rounds, or of all while they are fewer."""
+    """Mean of the last five tested rounds, or of all while there are fewer."""
     mean_rounds: int
-    """How many rounds that mean is of."""
+    """Number of rounds in that mean."""
 
 
 class PersonalSummary(Record):
-    """How the clients fare with their own models, over the rounds in which that was measured (FDSE, FedCMD)."""
+    """Clients' own models over the rounds in which they were measured (FDSE, FedCMD)."""
 
     overall: Accuracy
     """ALL: over the union of the clients' test samples."""
@@ -41,7 +41,7 @@ class PersonalSummary(Record):
     """The worst client of each round."""
     last: PersonalScores
     chosen_round: int | None
-    """The first round that was best on the clients' validation samples (ALL); None where the data has none."""
+    """The first round that was best on the clients' validation samples (ALL); None where the data have none."""
     chosen: PersonalScores | None
     """Test scores of that round."""
     before_training: float | None
@@ -50,12 +50,12 @@ class PersonalSummary(Record):
 
 
 class DeviceSummary(Record):
-    """What devices get: the models of all levels, each client's on its own domain."""
+    """Models that devices get: those of all levels, each client's on its own domain."""
 
     accuracy: Accuracy | None
-    """Device accuracy over the tested rounds, the models as sent; None where some devices have no model."""
+    """Device accuracy over the tested rounds, with the models as sent; None where some devices have no model."""
     own_statistics: Accuracy | None
-    """The same with statistics of the devices' own images; None, besides, where the model has none."""
+    """Device accuracy with statistics of the devices' own images; also None where the model has none."""
     last: DeviceScores
     last_round: int
 
@@ -70,36 +70,36 @@ class ChosenRound(Record):
     domain_accuracy: dict[str, float]
     unseen_accuracy: float | None
     devices: DeviceScores | None = None
-    """What devices got in that round, where it was measured."""
+    """What devices got in that round, if it was measured."""
 
 
 class RunSummary(Record):
     """What a run reached and how long it took. Accuracies are those of the global model."""
 
     rounds: int
-    """Finished rounds."""
+    """Number of finished rounds."""
     tested_rounds: int
     global_accuracy: Accuracy | None
-    """Of the unweighted mean over domains; None while no round was tested."""
+    """Unweighted mean over domains; None while no round was tested."""
     domain_accuracy: dict[str, Accuracy]
-    """Each domain on its own, so every ``best`` may come from another round; empty while no round was tested."""
+    """Accuracy of each domain alone, so every ``best`` may come from another round; empty while no round was tested."""
     same_round: dict[str, float]
-    """By domain, all in the round in which the global accuracy was best; without domains that it did not test."""
+    """Domain -> its accuracy in the round in which the global accuracy was best, for the domains tested in it."""
     chosen: ChosenRound | None = None
-    """None where the partition keeps no validation samples."""
+    """Selection by validation samples; None where the partition keeps none."""
     unseen_accuracy: Accuracy | None = None
-    """On the domain that was left out of training, if one was."""
+    """Accuracy on the domain that was left out of training, if one was."""
     personal: PersonalSummary | None = None
     devices: DeviceSummary | None = None
-    """None where it was not measured."""
+    """Models that devices get; None where they were not measured."""
     clock: ClockSummary | None = None
-    """None without a virtual clock."""
+    """Virtual time; None without a virtual clock."""
     seconds: float
     """Sum over the finished rounds."""
 
 
 def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
-    """Summary of the rounds that are there, be they fewer than were asked for, or none."""
+    """Summarise the rounds so far, which may be fewer than planned, or none."""
     run = as_announced(run, rounds)
     tested = {record.round: record.scores for record in rounds if record.scores is not None}
     by_domain = {domain: _of_domain(tested, domain) for domain in run.domains}
@@ -123,7 +123,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
 
 
 def _of_domain(tested: dict[int, Scores], domain: str) -> dict[int, float]:
-    """By round; a silo that was away left its domain untested."""
+    """Round -> accuracy of a domain; a silo that was away leaves its domain untested."""
     return {n: scores.domain_accuracy[domain] for n, scores in tested.items() if domain in scores.domain_accuracy}
 
 

@@ -1,4 +1,4 @@
-"""Lines for a terminal: none is longer than it is wide, and words and paths stay whole."""
+"""Lines that fit the width of a terminal, with words and paths kept whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAP = "  "
 
 
 def flowed(parts: Sequence[str], width: int, indent: str = "") -> str:
-    """``parts`` side by side, each line after ``indent`` and as full as it can be; a part is never divided."""
+    """Put ``parts`` side by side, with lines after ``indent`` as full as possible; a part is never divided."""
     lines = [""]
     for part in parts:
         longer = f"{lines[-1]}{_GAP}{part}" if lines[-1] else f"{indent}{part}"
@@ -32,13 +32,13 @@ def say(console: Console, text: str) -> None:
 
 
 def say_place(console: Console, label: str, path: Path) -> None:
-    """Print where something is; a path for which there is no room beside its ``label`` gets a line of its own."""
+    """Print where something is; a path without room beside its ``label`` gets a line of its own."""
     line = f"{label}: {path}"
     console.print(line if cell_len(line) <= console.width else f"{label}:\n{path}", soft_wrap=True, markup=False)
 
 
 def as_wide_as_its_title(table: Table) -> Table:
-    """``table``, whose title and caption keep the lines that they have."""
+    """Return ``table`` with a width that keeps the lines of its title and caption."""
     texts = (text for text in (table.title, table.caption) if isinstance(text, str))
     table.min_width = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
     return table

@@ -1,4 +1,4 @@
-"""Colours in the light and the dark theme: a CSS variable a colour, whose dark value follows from its light one."""
+"""Colours of the light and the dark theme: one CSS variable per colour, with its dark value computed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 
 _INK = (228, 232, 236)
 _PAPER = (21, 25, 29)
-"""What black and white are in the dark: ``page.css`` has the same."""
+"""Black and white in the dark theme, as in ``page.css``."""
 _LIGHTER = 0.4
-"""How far colours go towards white in the dark: deep ones stand out, and an order from dark to light stays one."""
+"""How far colours move towards white in the dark theme: deep ones stand out, and an order from dark to light stays."""
 _GREY = 12
-"""Channels that differ by no more are a grey."""
+"""Largest difference between the channels of a colour that counts as grey."""
 _VARIABLE = re.compile(r"var\(--c([0-9a-f]{6})\)")
 
 
 def themed(colour: str) -> str:
-    """``colour``, as ``#rrggbb`` of the light theme, for an SVG attribute or a style of a page."""
+    """Return the CSS variable of ``colour``, ``#rrggbb`` in the light theme, for an SVG attribute or a style."""
     return f"var(--c{colour.removeprefix('#').lower()})"
 
 
 def colour_variables(html: str) -> str:
-    """The CSS that says in both themes what the colours of ``html`` are, each of which :func:`themed` wrote."""
+    """Return the CSS that defines, in both themes, the colours in ``html`` that :func:`themed` wrote."""
     used = sorted(set(_VARIABLE.findall(html)))
     light = "".join(f"--c{colour}:#{colour};" for colour in used)
     dark = "".join(f"--c{colour}:{in_the_dark(colour)};" for colour in used)
@@ -28,7 +28,7 @@ def colour_variables(html: str) -> str:
 
 
 def in_the_dark(colour: str) -> str:
-    """What stands for ``colour``, as ``rrggbb``: greys are turned over, so that ink stays ink; others are lighter."""
+    """Return the dark theme's value of ``colour``, ``rrggbb``: greys are inverted, others are lighter."""
     channels = bytes.fromhex(colour)
     if max(channels) - min(channels) <= _GREY:
         grey = sum(channels) / 3 / 255

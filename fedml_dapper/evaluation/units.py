@@ -1,4 +1,4 @@
-"""Numbers as people read them: ``4.90 M``, ``19.7 MB``, ``2 h 07 min``."""
+"""Numbers and times as people read them: ``4.90 M``, ``19.7 MB``, ``2 h 07 min``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SCALES: dict[Prefix, float] = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """``value`` to three significant digits with a decimal prefix: ``quantity(19_669_000, "B")`` is ``19.7 MB``."""
+    """Format ``value`` to three significant digits with a decimal prefix: 19_669_000 and "B" give ``19.7 MB``."""
     prefixes = iter(("", "k", "M", "G", "T"))
     prefix = next(prefixes)
     while value >= 999.5 and prefix != "T":
@@ -22,9 +22,9 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def scale_of(largest: float, usual: Prefix) -> tuple[float, Prefix]:
-    """By what to divide the numbers of a column, given the ``largest`` of them, and the prefix that says so.
+    """Return the divisor of a column's numbers, given the ``largest`` of them, and its prefix.
 
-    It is the ``usual`` one, or a smaller one where not even the largest number would come to a tenth.
+    The prefix is the ``usual`` one, or a smaller one where even the largest number would be below a tenth.
     """
     names = list(_SCALES)
     place = names.index(usual)
@@ -34,25 +34,25 @@ def scale_of(largest: float, usual: Prefix) -> tuple[float, Prefix]:
 
 
 def share(part: float, whole: float, digits: int = 1) -> str:
-    """``part`` as percent of ``whole``; a dash where ``whole`` is zero, as with the traffic of clients on their own."""
+    """Format ``part`` as percent of ``whole``; a dash where ``whole`` is zero, e.g. a client's traffic."""
     return f"{100 * part / whole:.{digits}f}{_NO_BREAK}%" if whole else "\N{EN DASH}"
 
 
 def decimal(value: float, digits: int = 1) -> str:
-    """With a real minus where it is negative."""
+    """Format a number, with a real minus sign where it is negative."""
     return f"{value:.{digits}f}".replace("-", _MINUS)
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """A difference with its sign, a real minus where it is negative; none where it rounds to zero."""
-    text = f"{abs(value):.{digits}f}"
+def signed(value: float) -> str:
+    """Format a difference with its sign, a real minus where it is negative; without a sign where it rounds to zero."""
+    text = f"{abs(value):.1f}"
     if float(text) == 0:
         return text
     return f"{'+' if value > 0 else _MINUS}{text}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the two units that matter."""
+    """Format a time in the two units that matter."""
     if seconds < 59.95:
         return f"{seconds:.1f}{_NO_BREAK}s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""``MODEL_CARD.md``: what an exported model is, and what was measured of it."""
+"""The model card ``MODEL_CARD.md``: what an exported model is, and what was measured of it."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ CARD_NAME = "MODEL_CARD.md"
 
 @dataclass(frozen=True)
 class FileFigures:
-    """What was measured of one file, by its own runtime."""
+    """Measurements of one file, by the format's own runtime."""
 
     format: str
     file: str
     bytes: int
     difference: float | None
-    """Largest of its outputs from ours; None where it is not meant to give the same."""
+    """Largest difference of its outputs from the model's; None for a quantised file, which differs on purpose."""
     accuracy: Mapping[str, float]
-    """By domain, the task's headline figure; empty where the data are not here."""
+    """Domain -> the task's headline figure; empty where the data are not available."""
     milliseconds: float
-    """Of one input."""
+    """Time of one input."""
     dense_milliseconds: float | None
-    """Of one input through the uncut network in the same format; None where nothing was cut."""
+    """Time of one input through the uncut network in the same format; None where nothing was cut."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """All that a model card says."""
+    """Contents of a model card."""
 
     about: Sidecar
     files: tuple[FileFigures, ...]
     before: Mapping[str, float] | None
-    """By domain, the figure before the model was adapted; None where it was not."""
+    """Domain -> figure before the model was adapted; None where it was not."""
     metric: Metric
     clients: Sequence[ClientSummary]
     dense: tuple[int, int]
     """Parameters and MACs of the uncut network."""
     tested: Mapping[str, int]
-    """Test samples by domain."""
+    """Domain -> number of test samples."""
     without_data: str
-    """Why the run's data were not at hand; empty where they were."""
+    """Why the run's data were not available; empty where they were."""
     machine: str
 
     @property
     def accuracies(self) -> dict[str, Mapping[str, float]]:
-        """Figures by test set: before adapting where there is that, then through each file."""
+        """Figures by test set: before adapting, if the model was adapted, then through each file."""
         adapted = {} if self.before is None else {"before adapting": self.before}
         return {**adapted, **{each.file: each.accuracy for each in self.files}}
 
     def markdown(self) -> str:
-        """The card as a page."""
+        """Return the card as a Markdown page."""
         about = self.about
         title = f"# {about.network} ({about.method} on {about.suite})"
         return (

@@ -1,4 +1,4 @@
-"""The network as a device runs it: normalisation inside, convolutions plain, nothing left to train."""
+"""The network as a device runs it: with normalisation inside, plain convolutions, and nothing to train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fedml_dapper.models.passing import called
 
 
 class Deployed(nn.Module):
-    """From pixels, uint8 (N, 3, S, S), to a model's outputs; without ``preprocessing`` from what the data set gives."""
+    """A network as devices run it, from pixels, uint8 (N, 3, S, S), to a model's outputs.
+
+    Without ``preprocessing`` its inputs are what the data set gives.
+    """
 
     mean: Tensor | None
     std: Tensor | None
@@ -35,8 +38,10 @@ class Deployed(nn.Module):
 
 
 class InPositions(nn.Module):
-    """A deployed network that takes the tensors of its inputs one after another, as formats for devices want them;
-    ``example`` says which are which."""
+    """A deployed network with one positional argument per tensor of its input, as formats for devices need it.
+
+    ``example`` says which tensor is which.
+    """
 
     def __init__(self, deployed: Deployed, example: Inputs) -> None:
         super().__init__()

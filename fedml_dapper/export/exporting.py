@@ -1,4 +1,4 @@
-"""From a model of a finished run to a folder: its files, each read again and measured, a sidecar and a model card."""
+"""Export of a finished run's model to a folder: files, each read again and measured, a sidecar and a model card."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from fedml_dapper.pruning import DENSE
 class Exporter:
     """Exports models of one ``run``, each in all of ``formats``, and as int8 besides if asked for.
 
-    Raises :class:`ConfigError` where this machine lacks what a format needs, and for int8 without ONNX.
+    Raises:
+        ConfigError: This machine lacks what a format needs, or int8 is asked for without ONNX.
     """
 
     run: FinishedRun
     formats: Sequence[str] = ("onnx",)
     int8: bool = False
     _dense: dict[str, Runtime] = field(default_factory=dict)
-    """The uncut network, whatever its weights, by format."""
+    """Format -> runtime of the uncut network, which is timed only, whatever its weights."""
 
     def __post_init__(self) -> None:
         for name in self.formats:
@@ -52,11 +53,15 @@ class Exporter:
     def export(
         self, subject: Subject, out: Path, *, before: Subject | None = None, pictures: ClientData | None = None
     ) -> Card:
-        """Write ``subject`` into ``out``, a new or empty folder, and say what its card says.
+        """Write ``subject`` into ``out``, a new or empty folder, and return its card.
 
-        ``before`` is what it was adapted from. int8 ranges are measured on ``pictures``, where there are any. Raises
-        :class:`ConfigError` where ``out`` holds something or a file does not do what the model does, and leaves nothing
-        behind then.
+        Args:
+            out: Folder to write; nothing is left behind on errors.
+            before: The model that it was adapted from, if it was.
+            pictures: Pictures that int8 ranges are measured on; training samples by default.
+
+        Raises:
+            ConfigError: ``out`` is not empty, or a file's outputs are not the model's.
         """
         _check_finite(subject)
         batches = calibration_batches(self.run, pictures) if self.int8 else []
@@ -72,11 +77,11 @@ class Exporter:
             card = Card(
                 about=self._about(subject, product, {each.format: each.file for each in files}),
                 files=tuple(files),
-                before=None if before is None else self._of_ours(before, sets),
+                before=None if before is None else self._accuracy_of(before, sets),
                 metric=self.run.record.metric,
                 clients=self.run.record.clients,
                 dense=self.run.method.model_size(DENSE),
-                tested={name: test.num_samples for name, test in sets.ours.items()},
+                tested={name: test.num_samples for name, test in sets.for_network.items()},
                 without_data=self.run.without_data,
                 machine=machine(),
             )
@@ -105,13 +110,13 @@ class Exporter:
             file=path.name,
             bytes=path.stat().st_size,
             difference=difference,
-            accuracy=accuracy(runtime, self.run.method.problem.task, sets.theirs),
+            accuracy=accuracy(runtime, self.run.method.problem.task, sets.for_files),
             milliseconds=own_time,
             dense_milliseconds=next(iter(dense_time), None),
         )
 
     def _dense_runtime(self, name: str, subject: Subject, folder: Path) -> list[Runtime]:
-        """The uncut network in the same format, for int8 in ONNX; none where nothing was cut."""
+        """The uncut network in the same format, or in ONNX for int8; none where nothing was cut."""
         if not self.run.method.slims or subject.ratio == 0:
             return []
         name = "onnx" if name == INT8 else name
@@ -124,10 +129,10 @@ class Exporter:
             shutil.rmtree(place)
         return [self._dense[name]]
 
-    def _of_ours(self, subject: Subject, sets: TestSets) -> dict[str, float]:
-        """Accuracies of a model that is not written."""
+    def _accuracy_of(self, subject: Subject, sets: TestSets) -> dict[str, float]:
+        """Accuracy by domain of a model that is not written to a file."""
         deployed = Deployed(subject.model, self.run.origin.preprocessing)
-        return accuracy(deployed, self.run.method.problem.task, sets.theirs)
+        return accuracy(deployed, self.run.method.problem.task, sets.for_files)
 
     def _product(self, model: Backbone) -> Product:
         origin = self.run.origin
@@ -186,14 +191,14 @@ class Exporter:
 
 
 def _names(example: Inputs) -> tuple[str, ...]:
-    """The names under which a file takes the tensors of inputs like ``example``."""
+    """Names under which a file takes the tensors of inputs like ``example``."""
     if isinstance(example, Tensor):
         return ("inputs",)
     return tuple(example) if isinstance(example, dict) else tuple(f"inputs_{place}" for place in range(len(example)))
 
 
 def _ports(product: Product) -> tuple[Port, ...]:
-    """What a file takes, in order."""
+    """Inputs of a file, in order."""
     meaning = _meaning_of_input(product)
     return tuple(
         Port(name=name, dtype=_kind(part), shape=(None, *part.shape[1:]), meaning=meaning)
@@ -213,12 +218,16 @@ def _meaning_of_input(product: Product) -> str:
 
 
 def _check_finite(subject: Subject) -> None:
-    """Raises :class:`ConfigError` where the model is none to be used."""
-    astray = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
-    if astray:
+    """Check that the model's numbers are finite.
+
+    Raises:
+        ConfigError: They are not, so the model is useless.
+    """
+    not_finite = [name for name, tensor in subject.model.state_dict().items() if not bool(tensor.isfinite().all())]
+    if not_finite:
         raise ConfigError(
-            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(astray)} tensors,"
-            f" `{astray[0]}` first: its training went astray; lower train_args.learning_rate, or set"
+            f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(not_finite)} tensors,"
+            f" `{not_finite[0]}` first: its training went astray; lower train_args.learning_rate, or set"
             " train_args.max_grad_norm, and train again"
         )
 
@@ -229,7 +238,7 @@ def _kind(tensor: Tensor) -> str:
 
 @contextmanager
 def _filled(out: Path) -> Iterator[Path]:
-    """Where to write what becomes the folder ``out`` when the block ends, and goes where it fails."""
+    """Yield a folder to write to, which becomes ``out`` when the block ends and is removed when it fails."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already and not empty; choose another folder by -o")
     place = next(folder for folder in out.absolute().parents if folder.is_dir())
@@ -251,7 +260,7 @@ def _filled(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def _without_its_place(scratch: Path) -> Iterator[None]:
-    """Errors of ours name files without the folder ``scratch``, which is gone when they are read."""
+    """Leave the folder ``scratch``, which is gone when errors are read, out of the paths in our errors."""
     try:
         yield
     except DapperError as error:

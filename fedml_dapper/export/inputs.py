@@ -1,4 +1,4 @@
-"""Samples as exported files take them: pixels, where the network gets pictures."""
+"""Samples in the form that exported files take: pixels, if the network gets pictures."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ DataT = TypeVar("DataT", TestData, ClientData)
 
 
 class Pixels(Preprocessing):
-    """Up to the network's own size, and no further."""
+    """Preprocessing that ends after resizing, with pixels."""
 
     def evaluate(self, images: Tensor) -> Tensor:
-        """uint8 (B, 3, S, S) of ``images`` uint8 (B, 3, H, W)."""
+        """Resize ``images`` uint8 (B, 3, H, W) to uint8 (B, 3, S, S)."""
         return resize(images, self.input_size).contiguous()
 
 
 def as_files_take(data: DataT) -> DataT:
-    """``data`` with inputs that are pixels; as they are where they are no pictures."""
+    """Return ``data`` with pixels as inputs; unchanged where they are no pictures."""
     if isinstance(data, TestSamples | ClientSamples) and (images := images_of([data.samples])):
         pixels = Pixels(images[0].preprocessing.input_size)
         return replace(data, samples=replace(images[0], preprocessing=pixels))
@@ -31,5 +31,5 @@ def as_files_take(data: DataT) -> DataT:
 
 
 def spread(data: DataT, count: int) -> DataT:
-    """``count`` of the samples or all, from all over them, as they may lie class by class."""
+    """Take ``count`` of the samples, or all, evenly spaced, as samples may be sorted by class."""
     return data.take(torch.linspace(0, data.num_samples - 1, min(count, data.num_samples)).long())

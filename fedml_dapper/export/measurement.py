@@ -1,4 +1,4 @@
-"""What an exported file does, by its own runtime: agreement with ours, accuracy, time."""
+"""Measurements of an exported file by its own runtime: agreement with the model, accuracy, time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedml_dapper.seeding import Stream, torch_generator
 from fedml_dapper.tasks import Task
 
 TOLERANCE = 1e-4
-"""By how much outputs may differ from ours, absolutely where they are below 1, otherwise relatively."""
+"""Largest difference of outputs from the model's: absolute for outputs below 1, else relative."""
 _COMPARED = 16
 """Samples of each test set whose outputs are compared."""
 _WARM_UP = 5
@@ -37,33 +37,35 @@ class TestSets:
 
     __test__ = False  # the name would make pytest collect it
 
-    ours: Mapping[str, TestData]
-    theirs: Mapping[str, TestData]
+    for_network: Mapping[str, TestData]
+    for_files: Mapping[str, TestData]
     compared: tuple[Inputs, Inputs]
-    """Some inputs, as the network takes them and as files do."""
-    real: bool
-    """Whether these are of the run's data."""
+    """Some inputs, in the form that the network takes and in that of files."""
 
 
 def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
-    """The domains' test samples, the unseen one's included, and those of ``client``; none where they are not here."""
+    """Return the domains' test samples, the unseen domain's included, and those of ``client``.
+
+    There are none where the data are not available; the inputs to compare are then random.
+    """
     experiment = run.experiment
-    ours = dict[str, TestData]()
+    tests = dict[str, TestData]()
     if experiment is not None:
-        ours |= {test.domain: test for test in experiment.tests}
+        tests |= {test.domain: test for test in experiment.tests}
         if experiment.unseen is not None:
-            ours[f"{experiment.unseen.test.domain} (unseen)"] = experiment.unseen.test
+            tests[f"{experiment.unseen.test.domain} (unseen)"] = experiment.unseen.test
         if client is not None:
-            ours[f"client {client}'s own"] = experiment.own_tests(client).test
-    theirs = {name: as_files_take(test) for name, test in ours.items()}
-    compared = (_some(ours), _some(theirs)) if ours else _made_up(run)
-    return TestSets(ours, theirs, compared, bool(ours))
+            tests[f"client {client}'s own"] = experiment.own_tests(client).test
+    for_files = {name: as_files_take(test) for name, test in tests.items()}
+    compared = (_some(tests), _some(for_files)) if tests else _random_inputs(run)
+    return TestSets(tests, for_files, compared)
 
 
 def largest_difference(runtime: Runtime, model: Backbone, sets: TestSets, file: str) -> float:
-    """Between outputs of a file and of ``model``, on a batch and on single inputs.
+    """Return the largest difference between outputs of a file and of ``model``, on a batch and on single inputs.
 
-    Raises :class:`ConfigError`, naming ``file``, where it is more than :data:`TOLERANCE`.
+    Raises:
+        ConfigError: It is more than :data:`TOLERANCE`, or ``file`` does not run.
     """
     inputs, given = sets.compared
     with torch.no_grad():
@@ -78,18 +80,23 @@ def largest_difference(runtime: Runtime, model: Backbone, sets: TestSets, file: 
             f"{file} does not run on {count(given)} inputs and on one: {first_line(error)}; choose another --format"
         ) from error
     if found.shape != expected.shape or not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE):
-        apart = "are of another shape" if found.shape != expected.shape else f"differ by {_apart(found, expected):.2g}"
+        apart = (
+            "are of another shape" if found.shape != expected.shape else f"differ by {_difference(found, expected):.2g}"
+        )
         raise ConfigError(f"{file} does not do what the model does: its outputs {apart}; choose another --format")
-    return _apart(found, expected)
+    return _difference(found, expected)
 
 
 def accuracy(runtime: Runtime, task: Task, tests: Mapping[str, TestData]) -> dict[str, float]:
-    """The task's headline figure on each of ``tests``."""
+    """Return the task's headline figure on each of ``tests``."""
     return {name: evaluate(_Running(runtime), task, test, CPU).headline for name, test in tests.items()}
 
 
 def milliseconds(runtimes: Sequence[Runtime], sets: TestSets) -> list[float]:
-    """Of one input through each of ``runtimes``, the median of some; in turns, as the machine may do other things."""
+    """Return the median time of one input through each of ``runtimes``, in milliseconds.
+
+    Runtimes take turns, so that other things that slow the machine slow all of them.
+    """
     one = rows(sets.compared[1], slice(1))
     seconds = [list[float]() for _ in runtimes]
     for _ in range(_WARM_UP + _TIMED):
@@ -101,7 +108,7 @@ def milliseconds(runtimes: Sequence[Runtime], sets: TestSets) -> list[float]:
 
 
 class _Running(nn.Module):
-    """A file's model where one of ours is expected."""
+    """A file's model in the form of a module."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()
@@ -116,7 +123,7 @@ def _some(tests: Mapping[str, TestData]) -> Inputs:
     return joined([next(iter(spread(test, _COMPARED))).inputs for test in tests.values()])
 
 
-def _made_up(run: FinishedRun) -> tuple[Inputs, Inputs]:
+def _random_inputs(run: FinishedRun) -> tuple[Inputs, Inputs]:
     example = repeated(run.origin.example, _COMPARED)
     preprocessing = run.origin.preprocessing
     generator = torch_generator(0, Stream.METHOD)
@@ -124,13 +131,14 @@ def _made_up(run: FinishedRun) -> tuple[Inputs, Inputs]:
         pixels = torch.randint(0, 256, example.shape, dtype=torch.uint8, generator=generator)
         return preprocessing.evaluate(pixels), pixels
 
-    def made(part: Tensor) -> Tensor:
-        is_number = part.is_floating_point() and not bool(part.any())  # a mask is of ones
+    def drawn(part: Tensor) -> Tensor:
+        # examples have zeros where numbers belong, and ones in masks, which stay
+        is_number = part.is_floating_point() and not bool(part.any())
         return torch.randn(part.shape, generator=generator).to(part.dtype) if is_number else part
 
-    inputs = mapped(example, made)
+    inputs = mapped(example, drawn)
     return inputs, inputs
 
 
-def _apart(found: Tensor, expected: Tensor) -> float:
+def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max())

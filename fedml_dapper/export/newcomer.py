@@ -13,10 +13,13 @@ from fedml_dapper.methods.parts.information import Adaptation, gains_and_biases,
 
 
 def adapt(run: FinishedRun, folder: Path, level: int | None = None) -> tuple[Subject, Subject]:
-    """The model of ``level``, or the whole one, before and after it was adapted to the pictures in ``folder``.
+    """Return the model of ``level``, or the whole one, before and after it is adapted to the pictures in ``folder``.
 
-    By the method's own rule where it has one, else by BatchNorm's statistics, else by information maximisation. Raises
-    :class:`ConfigError` where neither can be done.
+    It is adapted by the method's own rule if there is one, else by BatchNorm's statistics, else by information
+    maximisation.
+
+    Raises:
+        ConfigError: None of these is possible.
     """
     check_known(run, level)
     method = run.method
@@ -25,14 +28,14 @@ def adapt(run: FinishedRun, folder: Path, level: int | None = None) -> tuple[Sub
     before = of_level(run, level)
     pictures = pictures_for(run, folder)
     after = of_level(run, level)
-    words = f"{pictures.num_samples} pictures ({pictures.domain})"
+    source = f"{pictures.num_samples} pictures ({pictures.domain})"
     if method.adapts:
         model = method.adapted_model(run.state, pictures, CPU).to(CPU).eval()
         return before, replace(
-            after, model=model, changes=(f"adapted to {words} by {method.name}'s rule for newcomers",)
+            after, model=model, changes=(f"adapted to {source} by {method.name}'s rule for newcomers",)
         )
     if running_statistics(after.model):
-        return before, with_statistics(after, pictures, words)
+        return before, with_statistics(after, pictures, source)
     if method.problem.task.name != "classification" or not gains_and_biases(after.model):
         raise ConfigError(
             f"{method.problem.backbone.label} cannot adapt without labels: it has no BatchNorm, and information"
@@ -40,13 +43,13 @@ def adapt(run: FinishedRun, folder: Path, level: int | None = None) -> tuple[Sub
             " `fedml-dapper export`"
         )
     found = maximise_information(after.model, pictures, CPU, run.origin.seed)
-    return before, replace(after, model=after.model.eval(), changes=(_in_words(found, words),))
+    return before, replace(after, model=after.model.eval(), changes=(_described(found, source),))
 
 
-def _in_words(found: Adaptation, words: str) -> str:
+def _described(found: Adaptation, source: str) -> str:
     if not found.passes:
-        return f"left as it is: information maximisation on {words} crowded the predictions into fewer classes"
+        return f"left as it is: information maximisation on {source} crowded the predictions into fewer classes"
     return (
-        f"gains and biases adapted to {words} by information maximisation: {found.passes} passes, mean entropy"
+        f"gains and biases adapted to {source} by information maximisation: {found.passes} passes, mean entropy"
         f" {found.before:.2f} before and {found.after:.2f} after"
     )

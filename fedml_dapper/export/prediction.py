@@ -1,4 +1,4 @@
-"""Which class a picture is of, by an exported file alone."""
+"""Prediction of pictures' classes by an exported file alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ class Prediction:
 
 
 def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
-    """What the exported ``model``, a folder or one of its files, makes of ``pictures``.
+    """Predict the classes of ``pictures`` with the exported ``model``, a folder or one of its files.
 
-    A folder's first file is taken. Raises :class:`ConfigError` where it does not name classes of pictures,
-    :class:`DataError` where something is missing or damaged.
+    A folder's first file is taken.
+
+    Raises:
+        ConfigError: The model does not name classes of pictures.
+        DataError: Something is missing or damaged.
     """
     folder = model if model.is_dir() else model.parent
     about = read_sidecar(folder)

@@ -1,4 +1,4 @@
-"""int8 by onnxruntime's static post-training quantisation."""
+"""Quantisation to int8 by onnxruntime's static post-training quantisation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from fedml_dapper.inputs import Inputs, pieces, tensors_of
 INT8 = "onnx-int8"
 INT8_NAME = "model.int8.onnx"
 _IMAGES = 256
-"""On which ranges of activations are measured."""
+"""Number of images on which ranges of activations are measured."""
 _BATCH = 16
 
 
 def quantise(path: Path, input_names: Sequence[str], batches: Sequence[Inputs], to: Path) -> None:
-    """The ONNX model in ``path`` with int8 weights, a scale a channel, and int8 activations with ranges as met in
-    ``batches``."""
+    """Quantise the ONNX model in ``path``: int8 weights with a scale per channel, and int8 activations.
+
+    Ranges of activations are those that occur for ``batches``.
+    """
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static  # noqa: PLC0415  # an extra
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]  # it has no types
@@ -34,14 +36,15 @@ def quantise(path: Path, input_names: Sequence[str], batches: Sequence[Inputs], 
                 return None
             return {name: part.numpy() for name, part in zip(input_names, tensors_of(batch), strict=True)}
 
-    with quiet("root"):  # that BatchNorm is better folded first, which it is
+    with quiet("root"):  # it warns that BatchNorm should be folded first, which it is
         quantize_static(path, to, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
 
 
 def calibration_batches(run: FinishedRun, pictures: ClientData | None) -> list[Inputs]:
-    """Inputs as files take them: of ``pictures``, or as many of each client's training samples.
+    """Return inputs in the form that files take, from ``pictures`` or evenly from all clients' training samples.
 
-    Raises :class:`DataError` where neither is here.
+    Raises:
+        DataError: Neither is available.
     """
     clients = [pictures] if pictures is not None else [] if run.experiment is None else list(run.experiment.clients)
     if not clients:

@@ -1,4 +1,4 @@
-"""``model.json``: what an app has to know of the file beside it."""
+"""The sidecar ``model.json``: what an app has to know of the file beside it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class _Part(BaseModel):
 
 
 class Port(_Part):
-    """A file's input or output."""
+    """An input or output of a file."""
 
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    """The batch's size is free, which None stands for."""
+    """Sizes; None for the batch's, which is free."""
     meaning: str
 
 
@@ -32,13 +32,13 @@ class Sidecar(_Part):
     schema_version: Literal[1] = 1
     network: str
     files: dict[str, str]
-    """By format; ``onnx-int8`` is the quantised one."""
+    """Format -> file name; ``onnx-int8`` is the quantised file."""
     input: Port | tuple[Port, ...]
-    """Several where an input is several tensors: by name, for files without names in this order."""
+    """One port, or several where an input has several tensors, in the order in which files without names take them."""
     output: Port
     task: str
     classes: tuple[str, ...]
-    """In the order of the scores; empty where outputs are no classes."""
+    """Classes in the order of the scores; empty where outputs are no classes."""
     suite: str
     method: str
     rounds: int
@@ -55,17 +55,21 @@ class Sidecar(_Part):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """The ports of an input's tensors, also where it is one alone."""
+        """Ports of an input's tensors, as a tuple even for a single one."""
         return (self.input,) if isinstance(self.input, Port) else self.input
 
     @property
     def names_classes(self) -> bool:
-        """Whether it says of a picture which class it is of."""
+        """Whether it predicts the classes of pictures."""
         return self.task == "classification" and [port.name for port in self.inputs] == ["pixels"]
 
 
 def read_sidecar(folder: Path) -> Sidecar:
-    """The sidecar in ``folder``; raises :class:`DataError` where there is none, or one of another version."""
+    """Read the sidecar in ``folder``.
+
+    Raises:
+        DataError: There is none, or it is damaged or of another version.
+    """
     path = folder / SIDECAR_NAME
     try:
         return Sidecar.model_validate_json(path.read_text(encoding="utf-8"))

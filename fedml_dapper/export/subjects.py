@@ -1,4 +1,4 @@
-"""Which model of a run is exported: the whole, a level's, a client's; with statistics of whose pictures."""
+"""Choice of a run's model to export: the global one, a level's or a client's, with statistics of chosen pictures."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ class Subject:
 
     model: Backbone
     whose: str
-    """What it is, in words."""
+    """Description of the model, in words."""
     level: int | None
-    """The capability level that it fits; None for the whole model."""
+    """Capability level that it fits; None for the whole model."""
     ratio: float
     client: int | None = None
-    """Whose own it is."""
+    """Client whose own model it is, if it is one."""
     changes: tuple[str, ...] = ()
-    """What was done to it after the run."""
+    """What was done to the model after the run."""
 
 
 def choose(run: FinishedRun, level: int | None = None, client: int | None = None) -> Subject:
-    """The model for a ``level``, for a ``client``, for a client as if it were of a level, or the whole one.
+    """Return the model for a ``level``, for a ``client``, for a client as if it were of a level, or the whole one.
 
-    A client of a method that personalises has its own model. Any other has its level's, with BatchNorm's statistics of
-    its own training images. Raises :class:`ConfigError` where there is no such model, :class:`DataError` where it takes
-    data or a checkpoint that are not here.
+    A client of a method that personalises has its own model. Any other client has its level's, with BatchNorm's
+    statistics of its own training images.
+
+    Raises:
+        ConfigError: There is no such model.
+        DataError: It needs data or a checkpoint that are not available.
     """
     check_known(run, level, client)
     if client is not None and run.method.personalises:
@@ -61,7 +64,11 @@ def choose(run: FinishedRun, level: int | None = None, client: int | None = None
 
 
 def of_level(run: FinishedRun, level: int | None) -> Subject:
-    """The global model, or what a device of ``level`` carries of it."""
+    """Return the global model, or what a device of ``level`` carries of it.
+
+    Raises:
+        ConfigError: The method has no model for the level.
+    """
     method = run.method
     state = run.state
     if level is None:
@@ -77,8 +84,12 @@ def of_level(run: FinishedRun, level: int | None) -> Subject:
 
 
 def calibrated(subject: Subject, run: FinishedRun, folder: Path) -> Subject:
-    """``subject`` with BatchNorm's statistics of the pictures in ``folder``; raises :class:`ConfigError` without
-    BatchNorm, :class:`DataError` without pictures."""
+    """Return ``subject`` with BatchNorm's statistics of the pictures in ``folder``.
+
+    Raises:
+        ConfigError: The model has no BatchNorm.
+        DataError: There are no pictures.
+    """
     if not running_statistics(subject.model):
         raise ConfigError(
             f"--calibrate: {run.method.problem.backbone.label} has no BatchNorm, so that there are no statistics to"
@@ -89,7 +100,11 @@ def calibrated(subject: Subject, run: FinishedRun, folder: Path) -> Subject:
 
 
 def pictures_for(run: FinishedRun, folder: Path) -> ClientSamples:
-    """The pictures in ``folder``, prepared as those of the run were."""
+    """Read the pictures in ``folder``, prepared as those of the run were.
+
+    Raises:
+        ConfigError: The run's data are no pictures.
+    """
     if run.origin.preprocessing is None:
         raise ConfigError(
             f"{folder}: the run's data are no pictures that this package prepares, so that it does not know how to"
@@ -100,7 +115,7 @@ def pictures_for(run: FinishedRun, folder: Path) -> ClientSamples:
 
 
 def with_statistics(subject: Subject, data: ClientData, of: str) -> Subject:
-    """``subject`` with BatchNorm's statistics of ``data``, which ``of`` describes."""
+    """Return ``subject`` with BatchNorm's statistics of ``data``, described as ``of``."""
     model = subject.model
     renew_statistics(model, data, CPU)
     return replace(
@@ -111,7 +126,11 @@ def with_statistics(subject: Subject, data: ClientData, of: str) -> Subject:
 
 
 def check_known(run: FinishedRun, level: int | None, client: int | None = None) -> None:
-    """Raises :class:`ConfigError` unless the run has such a level and such a client."""
+    """Check that the run has such a level and such a client.
+
+    Raises:
+        ConfigError: It has not.
+    """
     levels = len(run.method.problem.ratios)
     clients = len(run.state.profiles)
     if level is not None and not 1 <= level <= levels:

@@ -1,4 +1,4 @@
-"""What happens in a round: server, client, records, ledger, checkpoints."""
+"""Rounds of federated learning: server, clients, messages, ledger, checkpoints."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedml_dapper.federation.client import ClientSide
     from fedml_dapper.federation.collector import Collector
     from fedml_dapper.federation.edge_wire import EdgeCodec
-    from fedml_dapper.federation.edges import Edge, EdgeSum, Order
+    from fedml_dapper.federation.edges import Edge
     from fedml_dapper.federation.experiment import (
         Experiment,
         build_experiment,
@@ -76,14 +76,12 @@ __all__ = [
     "Declined",
     "Edge",
     "EdgeCodec",
-    "EdgeSum",
     "Experiment",
     "ExperimentData",
     "LedgerWriter",
     "LevelFootprint",
     "MaskedUpload",
     "Measurement",
-    "Order",
     "Ready",
     "Rewind",
     "RoundRecord",

@@ -1,4 +1,4 @@
-"""What silos with data of their own tell the server: what they hold when they join, and how a model does on it."""
+"""Messages of silos with data of their own: what data they hold, and how well a model does on their test samples."""
 
 from __future__ import annotations
 
@@ -13,45 +13,53 @@ from fedml_dapper.pruning import Device
 from fedml_dapper.tasks import Metric
 
 MAX_LETTERS = 2**16
-"""Of an announcement; a profile with many sources has a few thousand."""
+"""Longest announcement, in letters; one whose device profile has many sources has a few thousand."""
 _Count = Annotated[int, Field(ge=0, lt=MAX_SAMPLES)]
 _TEXTS = TypeAdapter(dict[int, str])
 
 
-class _Told(BaseModel):
+class _Statement(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def as_text(self) -> str:
-        """For a message."""
+        """Return the JSON text that a message carries."""
         return self.model_dump_json(exclude_defaults=True)
 
 
-class Announcement(_Told):
-    """A silo's own data, in numbers; no image and no path."""
+class Announcement(_Statement):
+    """What a silo tells the server of its data when it joins: numbers alone, no image and no path."""
 
     domain: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     num_train: Annotated[int, Field(ge=2, lt=MAX_SAMPLES)]
     num_test: _Count = 0
     level: Annotated[int, Field(ge=1, lt=1000)] | None = None
     profile: DeviceProfile | None = None
-    """Of its device, where the server is to choose the level."""
+    """Profile of the silo's device, where the server is to choose the level."""
 
     def device(self, client_id: int) -> Device:
-        """The silo as level rules see it."""
+        """Return the silo as rules for capability levels see it."""
         return Device(client_id, self.domain, self.num_train, self.level)
 
 
-class Measurement(_Told):
-    """How the model that a silo was sent does on its own test samples."""
+class Measurement(_Statement):
+    """Figures of the model that a silo was sent, on the silo's own test samples."""
 
     num_samples: _Count
     headline: float = 0.0
-    """The task's figure, such as Top-1 accuracy in percent."""
+    """The task's headline figure, such as Top-1 accuracy in percent."""
     loss: float = 0.0
 
 
 def read_announcement(text: object, levels: int) -> Announcement:
-    """An announcement out of a message; raises :class:`ProtocolError` for what is none, in words for its sender."""
+    """Read an announcement from the text of a message.
+
+    Args:
+        text: What the message carries.
+        levels: How many capability levels the experiment has.
+
+    Raises:
+        ProtocolError: The text is no announcement; the error tells its sender why.
+    """
     if not isinstance(text, str):
         raise ProtocolError("it did not say what data it holds; start it with the same partition as the server: own")
     if len(text) > MAX_LETTERS:
@@ -70,7 +78,11 @@ def read_announcement(text: object, levels: int) -> Announcement:
 
 
 def read_measurement(text: object, metric: Metric) -> Measurement:
-    """A measurement by ``metric`` out of a message; raises :class:`ProtocolError` for what is none."""
+    """Read a measurement from the text of a message.
+
+    Raises:
+        ProtocolError: The text is no measurement, or its headline is out of the range of ``metric``.
+    """
     try:
         measurement = Measurement.model_validate_json(text if isinstance(text, str) else "")
     except ValidationError as error:
@@ -81,8 +93,11 @@ def read_measurement(text: object, metric: Metric) -> Measurement:
 
 
 def read_measurements(text: object) -> dict[int, str]:
-    """By rank of its silos, what an edge passes on, to be read by :func:`read_measurement`; raises
-    :class:`ProtocolError`."""
+    """Split what an edge passes on into the text of each silo, by rank, for :func:`read_measurement`.
+
+    Raises:
+        ProtocolError: The text holds no texts by rank.
+    """
     try:
         return _TEXTS.validate_json(text if isinstance(text, str) else "")
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Who takes part in a run: who has joined, who is chosen for a round, and who is left out of it."""
+"""Choice of the clients that take part in a round, among those that have joined and are not left out."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Attendance:
         self._seed = experiment.settings.common_args.random_seed
         self._wanted = experiment.settings.train_args.client_num_per_round
         self.quarantine = Quarantine(experiment.settings.dapper_args.defence)
-        """Who is left out for what was refused, or by an operator."""
+        """Clients that are left out, for uploads that were refused or by an operator."""
         self._state = state
         self.quarantined: tuple[int, ...] = ()
         """Clients that were chosen for the last round, and left out of it."""
 
     def choose(self, features: Iterable[RoundFeature]) -> list[int]:
-        """The clients of the coming round, ascending, each at its level of this round.
+        """Choose the clients of the coming round, ascending, and set each one's level for it.
 
-        Those in quarantine are chosen like the others, so that samples follow from the seed alone, and then left out.
+        Clients in quarantine are sampled like the others and then left out: so who else is sampled follows from the
+        seed alone.
         """
         chosen = self._choose(features)
         round_ = self._state.round + 1
@@ -45,28 +46,34 @@ class Attendance:
     def _choose(self, features: Iterable[RoundFeature]) -> list[int]:
         profiles = self._state.profiles
         wanted = self._wanted
+        # Sorted, so that the sample follows from the seed and not from the order of a set.
         ids = [one for one in sorted(self._roster.available) if self._method.takes_part(profiles[one].level)]
         for feature in features:
             ids = list(feature.available(ids))
             wanted = feature.wanted(wanted)
-        wanted = max(0, wanted)
+        wanted = max(0, wanted)  # more clients may be at work already than are wanted
         if wanted >= len(ids):
             return ids
         stream = numpy_generator(self._seed, Stream.SAMPLING, self._state.round + 1)
         return sorted(stream.choice(ids, wanted, replace=False).tolist())
 
     def join(self, client_id: int, announcement: Announcement) -> bool:
-        """Take note of a silo that says what it holds, also where it is back with more; False if that is no news.
+        """Note what data a silo holds, when it joins or comes back.
 
-        It takes part from the next round on; in the open one its upload has to fit what it says now. Raises
-        :class:`ProtocolError` for one whose device can run no level.
+        It takes part from the next round on. Its upload in the open round has to fit what it says now.
+
+        Returns:
+            Whether the announcement differs from the silo's last one.
+
+        Raises:
+            ProtocolError: The silo's device can run no level.
         """
         is_news = self._roster.join(announcement.device(client_id), announcement.profile)
         self._renew(client_id)
         return is_news
 
     def relieve(self, records: Sequence[ClientRecord]) -> None:
-        """Clients that took longer than planned in the round just closed get another level, where the fleet says so."""
+        """Give clients that took longer than planned in the round just closed a smaller level, as the fleet asks."""
         for record in records:
             if self._roster.relieve(record.client, record.level, record.seconds):
                 self._renew(record.client)
@@ -77,16 +84,16 @@ class Attendance:
         self._state.profiles = tuple(known)
 
     def strike(self, client_id: int) -> None:
-        """An upload of the client was refused in the open round."""
+        """Count a refused upload of the client in the open round, and put it in quarantine where these are too many."""
         if self.quarantine.strike(client_id, self._state.round + 1):
             last = self.quarantine.standing.out_until[client_id]
             LOGGER.warning("client %d is in quarantine up to and including round %d", client_id, last)
 
     def lift(self, client_id: int) -> bool:
-        """Let a client in quarantine, or evicted, take part from the next round on; False where it is neither."""
+        """Let a client that is left out take part from the next round on; return whether it was left out."""
         return self.quarantine.lift(client_id, self._state.round + 1)
 
     @property
     def left_out(self) -> Mapping[int, int]:
-        """Clients in quarantine, or evicted, and the last round in which they are."""
+        """Last round that each client in quarantine, or evicted, is left out of, by client id."""
         return self.quarantine.out(self._state.round + 1)

@@ -1,4 +1,4 @@
-"""Rounds that close with so many uploads, while who is not done goes on (FedBuff; ``dapper_args.buffer_size``)."""
+"""Rounds that close after ``dapper_args.buffer_size`` uploads, while the other clients go on training (FedBuff)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedml_dapper.pruning import ChannelLayout
 
 
 class Buffered(RoundFeature):
-    """Silos that are at work when their round closes, and whose uploads count in the round in which they arrive."""
+    """Keeps silos that still train when their round closes; an upload counts in the round in which it arrives."""
 
     def __init__(self, state: ServerState, layout: ChannelLayout) -> None:
         self._state = state
         self._layout = layout
         self._at_work: dict[int, AtWork] = {}
-        """Silos that began in an earlier round, and whose uploads may count in the open one."""
+        """Silos that began in an earlier round and whose uploads may count in the open one, by client id."""
         self._opening = state
-        """The state in which the open round's clients began."""
+        """Server state from which the open round's clients began."""
         self._opened = OpenRound(number=0)
 
     @property

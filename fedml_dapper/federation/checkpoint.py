@@ -1,4 +1,4 @@
-"""What a run goes on from after an interruption.
+"""Checkpoints, from which a run resumes after an interruption.
 
 A checkpoint is a safetensors file. Its metadata hold a schema version, one JSON document with everything that is not a
 tensor, and a digest over these and every tensor's bytes.
@@ -28,9 +28,10 @@ from fedml_dapper.methods import Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import PruningPlan, Tensors
 
 SCHEMA = "2"
+"""Schema of the checkpoints that are written. Raise it when a reader of the old one would misread or refuse the new."""
 SCHEMA_BEFORE = "1"
-"""Of checkpoints; the one before is read, too. Raise it when a reader of the old one would misread or refuse the new
-one. In 1 settings stand section by section, without defaults of the method, which its ledger has."""
+"""Schema that is read as well. It has settings section by section, without defaults of the method, which are in the
+ledger."""
 _SCHEMA = "schema"
 _HEADER = "header"
 _DIGEST = "sha256"
@@ -41,19 +42,19 @@ _LATE = "late"
 _CHANGE = "change"
 _KEPT = "kept"
 _EXTRA = "extra"
-"""Of a late upload: weights, channels and extras."""
+"""The last three are prefixes of a late upload's tensors: changes of weights, kept channels, extras."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that server and clients hold between two rounds. Random streams need no place: they follow from the seed."""
+    """State of server and clients between two rounds, without random streams: these follow from the seed."""
 
     weights: Tensors
     """The global model."""
     memory: Memory
-    """The method's, on the server."""
+    """What the method remembers on the server."""
     memories: Mapping[int, Memory]
-    """The clients', by client id."""
+    """What the method remembers on each client, by client id."""
     best: Best
     best_validation: Best
     last_record: RoundRecord
@@ -69,7 +70,7 @@ class Checkpoint:
 
 
 class _Late(Record):
-    """What of a late upload is not a tensor."""
+    """Fields of a late upload that are not tensors."""
 
     round: int
     num_samples: int
@@ -89,9 +90,9 @@ class _Header(Record):
     clients: dict[int, dict[str, JsonValue]]
     late: dict[int, _Late] = Field(default_factory=dict)
     names: tuple[str, ...]
-    """Of all tensors, in the order of their dictionaries; sums over them depend on it."""
+    """Names of all tensors in the order of their dictionaries, on which the bits of sums over them depend."""
     on_device: tuple[str, ...]
-    """Those that were on the experiment's device, where that is not the CPU."""
+    """Names of the tensors that were on the experiment's device, where that is not the CPU."""
 
 
 def save_checkpoint(checkpoint: Checkpoint, settings: SharedSettings, path: Path) -> None:
@@ -114,9 +115,10 @@ def save_checkpoint(checkpoint: Checkpoint, settings: SharedSettings, path: Path
 
 
 def load_checkpoint(path: Path, settings: SharedSettings, device: torch.device) -> Checkpoint:
-    """Read a checkpoint, checked to its last bit.
+    """Read the checkpoint at ``path`` and check it to its last bit.
 
-    Raises :class:`DataError` naming ``path`` where it is damaged, or of other settings or a schema that is not read.
+    Raises:
+        DataError: The file is damaged, of other settings, or of a schema that is not read.
     """
     metadata = metadata_of(path, "checkpoint")
     schema = metadata.get(_SCHEMA, "none")
@@ -158,9 +160,10 @@ def load_checkpoint(path: Path, settings: SharedSettings, device: torch.device) 
 
 
 def accuracy_of(path: Path) -> float | None:
-    """By which checkpoints are compared: the global accuracy in their round, on validation samples where there are any.
+    """Return the global accuracy in a checkpoint's round, by which checkpoints are compared.
 
-    None where that round was not tested, or ``path`` is no checkpoint.
+    It is the one on validation samples where there are any. None where that round was not tested, or ``path`` is no
+    checkpoint.
     """
     try:
         record = _parsed(metadata_of(path, "checkpoint").get(_HEADER, ""), path).last_record

@@ -1,4 +1,4 @@
-"""A run's checkpoints: one file each, of which the latest and the best stay."""
+"""Folder with a run's checkpoints, one file each, in which the latest ones and the best stay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
-    """The checkpoints of a run of ``experiment``, below ``path``; the folder is made when the first one is saved."""
+    """Checkpoints of a run of ``experiment`` below ``path``; the folder is made when the first one is saved."""
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self._path = path
@@ -27,8 +27,8 @@ class CheckpointFolder:
         self._metric = experiment.method.problem.task.headline
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove those before it that are neither among the latest nor the best."""
-        save_checkpoint(checkpoint, self._settings, self._file(checkpoint.round))
+        """Write a checkpoint, then remove earlier ones that are neither the best nor among the latest."""
+        save_checkpoint(checkpoint, self._settings, _file(self._path, checkpoint.round))
         files = [path for path in self._newest_first() if path.is_file() and _round_of(path) <= checkpoint.round]
         accuracies = {path: accuracy_of(path) for path in reversed(files)}
         tested = {path: accuracy for path, accuracy in accuracies.items() if accuracy is not None}
@@ -38,25 +38,22 @@ class CheckpointFolder:
                 path.unlink()
 
     def latest(self, finished_rounds: int) -> Checkpoint | None:
-        """The latest checkpoint that can be used, after ``finished_rounds`` or fewer; None where there is none.
+        """Read the latest usable checkpoint of round ``finished_rounds`` or before; None where there is none.
 
         Each one passed over is renamed to ``*.refused``, with a warning that says why.
         """
         for path in self._newest_first():
             try:
-                checkpoint = load_checkpoint(path, self._settings, self._device)
+                found = load_checkpoint(path, self._settings, self._device)
             except DataError as error:
                 problem = str(error)
             else:
-                if checkpoint.round <= finished_rounds:
-                    return checkpoint
-                problem = f"checkpoint {path} is of round {checkpoint.round}, the ledger ends with {finished_rounds}"
+                if found.round <= finished_rounds:
+                    return found
+                problem = f"checkpoint {path} is of round {found.round}, the ledger ends with {finished_rounds}"
             LOGGER.warning("%s; looking for an earlier one", problem)
             path.replace(path.with_name(f"{path.name}.refused"))
         return None
-
-    def _file(self, round_: int) -> Path:
-        return _file(self._path, round_)
 
     def _newest_first(self) -> list[Path]:
         named = re.compile(r"round_\d+\.safetensors")
@@ -65,9 +62,10 @@ class CheckpointFolder:
 
 
 def checkpoint_of_round(folder: Path, round_: int, settings: SharedSettings) -> Checkpoint | None:
-    """The checkpoint after ``round_`` in ``folder``, on the CPU, if it was kept.
+    """Read the checkpoint after ``round_`` in ``folder``, onto the CPU; None where it was not kept.
 
-    Raises :class:`DataError` where it is damaged, or of other settings.
+    Raises:
+        DataError: The checkpoint is damaged, or of other settings.
     """
     path = _file(folder, round_)
     return load_checkpoint(path, settings, torch.device("cpu")) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""The clients' side of a round, for however many clients this process serves."""
+"""Client's side of a round: local updates and measurements, of as many clients as the process serves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClientSide:
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
-        """One client's local round on ``data``."""
+        """Train one client on ``data``, starting from ``downlink``."""
         client_id = downlink.client_id
         context = ClientContext(
             profile=self._profile(downlink),
@@ -68,7 +68,7 @@ class ClientSide:
         return as_received(upload, method.problem.layout)
 
     def announcement(self, client_id: int) -> Announcement:
-        """What the silo of ``client_id`` tells the server of its own data when it joins."""
+        """Return what the silo of ``client_id`` tells the server of its own data when it joins."""
         data = self._experiment.data_of(client_id)
         own = self._experiment.settings.silo_args
         return Announcement(
@@ -80,7 +80,7 @@ class ClientSide:
         )
 
     def measure(self, downlink: Downlink, data: ClientData) -> Measurement:
-        """How the model that the client would use, given ``downlink``, does on its own test samples."""
+        """Test the model that the client would use, given ``downlink``, on the client's own test samples."""
         client_id = downlink.client_id
         context = ClientContext(
             profile=self._profile(downlink),
@@ -93,7 +93,7 @@ class ClientSide:
         return Measurement(num_samples=count, headline=figures.headline, loss=figures.loss)
 
     def _profile(self, downlink: Downlink) -> ClientProfile:
-        """The client as of this round, in which its level may be another than in the first."""
+        """Return the client's profile in this round, in which its level may be another than in the first."""
         profile = self._experiment.profiles[downlink.client_id]
         ratios = self._experiment.settings.dapper_args.levels.ratios
         if downlink.level is None or downlink.level == profile.level:
@@ -103,14 +103,14 @@ class ClientSide:
         return replace(profile, level=downlink.level, ratio=ratios[downlink.level - 1])
 
     def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
-        """What draws from torch's global generator, such as dropout or a user's loader, follows from the seed too."""
+        """Train with torch's global generator seeded, which dropout or a user's loader may draw from."""
         seed = self._experiment.settings.common_args.random_seed
         layers = seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round)
         with freed_memory_kept(), layers, self._blamed(downlink):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 
     def _blamed(self, downlink: Downlink) -> AbstractContextManager[None]:
-        """What a user's network raises in training is said in one line."""
+        """Turn what a user's network raises in training into one line."""
         problem = self._experiment.method.problem
         network = problem.backbone
         where = f"client {downlink.client_id}, round {downlink.round}: the network {network.label} cannot be trained"
@@ -118,8 +118,10 @@ class ClientSide:
         return blamed(where, *hints, backward=bare(network) is not network)
 
     def _made_private(self, upload: Upload, downlink: Downlink) -> Upload:
-        """The upload as it may leave a client that does not trust the server: its change clipped and with noise, and
-        without what training measured. As it is, where the client need not see to that."""
+        """Clip the upload's change and add noise, and leave out training's measurements, for an untrusted server.
+
+        The upload stays as it is unless ``privacy.where`` is ``client``.
+        """
         problem = self._experiment.method.problem
         if problem.privacy is None or problem.privacy.where != "client":
             return upload
@@ -133,7 +135,7 @@ class ClientSide:
         )
 
     def _augment(self, client_id: int) -> Augment:
-        """What the task does with the client's training batches, from a stream of (client, round, epoch)."""
+        """Return the task's augmentation of the client's batches, seeded by client, round and epoch."""
         problem = self._experiment.method.problem
 
         def augment(batches: Iterable[Batch], round_: int, epoch: int) -> Iterator[Batch]:
@@ -144,13 +146,13 @@ class ClientSide:
         return augment
 
     def _own_figures(self, context: ClientContext, downlink: Downlink) -> Figures:
-        """The client's own model, given ``downlink``, on its own test samples."""
+        """Test the client's own model, given ``downlink``, on its own test samples."""
         method = self._experiment.method
         test = self._experiment.own_tests(context.profile.client_id).test
         return evaluate(method.personal_model(context, downlink), method.problem.task, test, context.device)
 
     def _validation_figures(self, context: ClientContext, downlink: Downlink) -> Figures | None:
-        """The same on its validation samples, where it has some."""
+        """Test the client's own model, given ``downlink``, on its validation samples; None where it has none."""
         method = self._experiment.method
         validation = self._experiment.own_tests(context.profile.client_id).validation
         if validation is None:
@@ -158,7 +160,7 @@ class ClientSide:
         return evaluate(method.personal_model(context, downlink), method.problem.task, validation, context.device)
 
     def _as_downlink(self, upload: Upload) -> Downlink:
-        """What was trained as if it had been sent: the few tensors that are uploaded whole are cut like the others."""
+        """Return the trained weights as a downlink: tensors that are uploaded whole are cut like the others."""
         layout = self._experiment.method.problem.layout
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}

@@ -1,4 +1,4 @@
-"""What a server and an edge do alike in a round: send clients what they start from, and take their uploads."""
+"""Base class of server and edge: sends clients what they start a round from, and takes their uploads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedml_dapper.methods import Aggregation, Downlink, Memory, ServerState, Upl
 
 
 class Collector:
-    """Carries rounds of one experiment: ``downlink`` and ``receive`` per client.
+    """Runs the rounds of one experiment: call ``downlink`` and ``receive`` for every client.
 
     An upload that does not fit raises :class:`ProtocolError` before anything has changed. In simulation, where clients
-    run our own code, that is a bug and ends the run. Where clients are other people's, whoever carries messages calls
-    :meth:`refuse`, and the round goes on without that client.
+    run our own code, that is a bug and ends the run. Where clients are other people's, the caller catches the error and
+    calls :meth:`refuse`, and the round goes on without that client.
     """
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
@@ -29,38 +29,43 @@ class Collector:
         self._check = UploadCheck(experiment)
         self.state = state
         self.holds_memories = experiment.settings.common_args.is_simulation
-        """Whether clients' memories are here; silos keep theirs to themselves."""
+        """Whether this process keeps clients' memories; silos keep theirs to themselves."""
         self.memories: dict[int, Memory] = {}
-        """What each client remembers, by client id."""
+        """What the method remembers on each client, by client id."""
         self._round = OpenRound(number=0)
-        """The open round, else the last one."""
+        """The open round, or the last one where none is open."""
 
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: Magnitude) -> None:
-        """Begin a round that these clients' uploads, about as large as ``usual``, are to be folded in."""
+        """Begin a round that folds the uploads of the ``awaited`` clients, ``usual`` being their usual size."""
         self._round = OpenRound(
             self.state.round + 1, aggregation, awaited, usual, self._record, self._note_refusal, self.holds_memories
         )
 
     def _note_refusal(self, client_id: int) -> None:
-        """An upload of the open round was refused."""
+        """Hook that is called where an upload of the open round is refused."""
 
     def downlink(self, client_id: int) -> Downlink:
-        """What ``client_id`` starts this round from."""
+        """Return what ``client_id`` starts this round from."""
         message = replace(self._method.downlink(self.state, client_id), level=self.state.profiles[client_id].level)
         self._round.bytes_down[client_id] = payload_bytes(message, self._layout)
         self._round.num_downlinks[client_id] += 1
         return message
 
     def receive(self, upload: Upload) -> None:
-        """Take one upload. Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what
-        its client has to send. One that the defence finds implausible is refused, in simulation as elsewhere."""
+        """Check one upload and fold it in.
+
+        One that the defence finds implausible is refused, in simulation as elsewhere.
+
+        Raises:
+            ProtocolError: The upload is not expected now or not what its client has to send; nothing has changed.
+        """
         self._check_awaited(upload, self.state)
         self._check.check_form(self.state, upload)
         if self._is_plausible(self.state, upload):
             self._round.take(upload)
 
     def _is_plausible(self, before: ServerState, upload: Upload) -> bool:
-        """Whether the upload is of a size that it may have; one that is not is refused."""
+        """Return whether the upload's size is plausible, and refuse it where it is not."""
         try:
             magnitude = self._check.check_change(before, upload, self._round.usual)
         except ProtocolError as error:
@@ -70,7 +75,7 @@ class Collector:
         return True
 
     def _check_awaited(self, upload: Upload, before: ServerState) -> None:
-        """Raises :class:`ProtocolError` unless a client that began in the state ``before`` may send ``upload`` now."""
+        """Raise :class:`ProtocolError` unless a client that began in the state ``before`` may send ``upload`` now."""
         if upload.round != before.round + 1:
             raise ProtocolError(f"upload of round {upload.round} arrived in round {self.state.round + 1}")
         if not self._round.is_awaited(upload.client_id):
@@ -84,31 +89,33 @@ class Collector:
         self._round.refuse(client_id, str(reason))
 
     def give_up(self, client_id: int) -> None:
-        """Go on without ``client_id`` in the open round, which is not to blame: it was never reached, or what it began
-        is lost. It may be chosen for the next round. Nothing happens where its upload was taken or refused before."""
+        """Go on without ``client_id`` in the open round, without blame: it was not reached, or its work is lost.
+
+        It may be chosen for the next round. Nothing happens where its upload was taken or refused before.
+        """
         self._round.give_up(client_id)
 
     @property
     def at_work(self) -> Mapping[int, int]:
-        """Silos that were at work already when the open or coming round began: the round that each began in."""
+        """Round that each silo began in which was at work before the open or coming round began, by client id."""
         return {}
 
     @property
     def refused_before(self) -> Mapping[int, str]:
-        """Clients whose upload was refused in the round before, and why; as far as that is known here."""
+        """Why uploads of the round before were refused, by client id; empty where that is not known here."""
         return {}
 
     @property
     def refused(self) -> Mapping[int, str]:
-        """Clients whose upload was refused in the open round, and why."""
+        """Why uploads of the open round were refused, by client id."""
         return self._round.refused
 
     def answered(self) -> set[int]:
-        """Clients whose upload of the open round has arrived and was not refused."""
+        """Return the clients whose upload of the open round has arrived and was not refused."""
         return self._round.answered()
 
     def _record(self, upload: Upload) -> ClientRecord:
-        """What the ledger says of an upload."""
+        """Return the ledger's record of an upload."""
         profile = self._start_of(upload.client_id).profiles[upload.client_id]
         params, macs = self._method.model_size(upload.plan)
         magnitude = self._round.magnitudes.get(upload.client_id, Magnitude())
@@ -133,5 +140,5 @@ class Collector:
         )
 
     def _start_of(self, client_id: int) -> ServerState:
-        """The state in which the client's upload began."""
+        """Return the server state from which the client began to train."""
         return self.state

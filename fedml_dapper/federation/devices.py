@@ -1,4 +1,4 @@
-"""What each device gets: the model of every capability level, as a device of that level would run it."""
+"""Tests of the models that devices get: the model of every capability level, as a device of that level runs it."""
 
 from __future__ import annotations
 
@@ -26,19 +26,26 @@ def measure_devices(
     memories: Mapping[int, Memory] | None = None,
     of_global: Mapping[str, float] | None = None,
 ) -> DeviceScores | None:
-    """Every level's model on every domain, and every client's level on the client's own domain.
+    """Test every level's model on every domain, and every client's level on the client's own domain.
 
-    Once as it is sent; once more, where it has BatchNorm and clients' images are at hand, with the statistics that a
-    device measures on its own training images, without labels. Where norms stay at home, ``memories`` are the clients',
-    and each runs a model with its own. None for other methods without a global model, and where a model takes memories
-    that are not at hand. ``of_global``: the global model's headlines by domain, which its levels need not find again.
+    Models are tested as they are sent. Those with BatchNorm are tested once more, where clients' images are at hand,
+    with the statistics that a device measures on its own training images, without labels.
+
+    Args:
+        experiment: Clients and test sets.
+        state: The server's, with the global model.
+        memories: The clients', by client id. Where norms stay at home, each client runs a model with its own.
+        of_global: Headlines of the global model by domain, to be used for levels whose model is the same.
+
+    Returns:
+        None for methods that have neither a global model nor norms at home, and where memories are needed and missing.
     """
     method = experiment.method
     if not experiment.tests:
         return None
     if method.has_global_model:
         fleet: _Fleet = _LevelModels(experiment, state, of_global or {})
-    elif method.problem.kept_at_home and memories is not None:
+    elif method.problem.personal_tensors and memories is not None:
         fleet = _OwnModels(experiment, state, memories)
     else:
         return None
@@ -47,7 +54,7 @@ def measure_devices(
 
 
 class _Fleet(ABC):
-    """Devices of all levels, and the test sets they run on."""
+    """Devices of all levels, and the test sets that their models are tested on."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
         self._experiment = experiment
@@ -56,23 +63,23 @@ class _Fleet(ABC):
 
     @abstractmethod
     def models(self) -> Iterable[Backbone | None]:
-        """What devices run; None where a device can run nothing."""
+        """Return the models that devices run; None for a device that can run none."""
 
     @abstractmethod
     def _of_client(self, profile: ClientProfile, own_statistics: bool) -> float | None:
-        """The headline of a client's model on the client's domain."""
+        """Return the headline of a client's model on the client's domain."""
 
     @abstractmethod
     def _of_level(self, level: int, domain: str, own_statistics: bool) -> float | None:
-        """The headline of a level's model on a domain."""
+        """Return the headline of a level's model on a domain."""
 
     @property
     def has_statistics(self) -> bool:
-        """Whether a model normalises by statistics that could be measured anew."""
+        """Whether some model normalises by running statistics, which a device can measure anew."""
         return any(model is not None and running_statistics(model, copy=False) for model in self.models())
 
     def figures(self, *, own_statistics: bool) -> DeviceFigures:
-        """Levels side by side, by as many threads as there are workers, which rest meanwhile."""
+        """Test all levels side by side, in as many threads as there are workers, which are idle meanwhile."""
         method = self._experiment.method
 
         def of_level(level: int) -> LevelFigures:
@@ -100,7 +107,7 @@ class _Fleet(ABC):
         )
 
     def _measured(self, model: Backbone, domain: str, images: ClientData | None) -> float:
-        """The headline of ``model`` on a domain, with the statistics of a client's ``images`` if there are any."""
+        """Test ``model`` on a domain, with statistics measured on a client's ``images`` if these are given."""
         method = self._experiment.method
         device = self._experiment.device
         model.to(device)
@@ -108,7 +115,7 @@ class _Fleet(ABC):
         if images is not None:
             renew_statistics(model, images, device)
         figure = evaluate(model, method.problem.task, self._tests[domain], device).headline
-        model.load_state_dict({**model.state_dict(), **before})
+        model.load_state_dict({**model.state_dict(), **before})  # the same model is tested on other domains, too
         return figure
 
 
@@ -124,7 +131,7 @@ class _LevelModels(_Fleet):
             for level in range(1, 1 + len(method.problem.ratios))
         }
         self._found: dict[tuple[int, str, int | None], float] = {}
-        whole = method.global_model(state)
+        whole = method.global_model(state)  # a level that cuts nothing runs this very model, which was tested before
         for level, model in self._models.items():
             if model is not None and _is_same(model, whole):
                 self._found |= {(level, domain, None): headline for domain, headline in of_global.items()}
@@ -140,11 +147,11 @@ class _LevelModels(_Fleet):
         return None if own_statistics and device is None else self._run(level, domain, device)
 
     def _first_of(self, domain: str) -> int | None:
-        """The client whose images stand for those of the domain's devices."""
+        """Return the client whose images stand for those of the domain's devices."""
         return next((client_id for client_id, data in sorted(self._data.items()) if data.domain == domain), None)
 
     def _run(self, level: int, domain: str, device: int | None) -> float | None:
-        """The headline of the level's model on a domain, with the statistics of a client's images if one is named."""
+        """Test the level's model on a domain once, with statistics of client ``device``'s images if one is named."""
         model = self._models[level]
         key = (level, domain, device)
         if model is None:

@@ -1,7 +1,7 @@
-"""Messages between the server and its edges as bytes, framed as those of silos are (``wire``).
+"""Encoding of the messages between the server and its edges, in the frame of silos' messages (``wire``).
 
-Weights of an order are those of the whole model. A sum has two tensors for each of the model's that is of floats: what
-was summed, and the weight that held it, by channel.
+An order carries the weights of the whole model. A sum carries two tensors for each of the model's floating-point
+tensors: the weighted sum, and the sum of the weights of the clients that hold each channel.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ _MEMORY = "memory/"
 _SUM = "sum/"
 _HELD = "held/"
 _LARGEST = "largest/"
-_WHOLE_NUMBERS = 2**31
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 
 
 class _Header(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
-    edge: int = Field(ge=2, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
+    edge: int = Field(ge=2, lt=_INTEGER_BOUND)
 
 
 class OrderHeader(_Header):
-    """What stands before an order's numbers."""
+    """Header of an encoded :class:`~fedml_dapper.federation.edges.Order`."""
 
     kind: Literal["order"]
     clients: tuple[int, ...]
     chosen: tuple[int, ...]
     profiles: tuple[tuple[int, str, int, float, int], ...]
-    """Client, domain, level, ratio, samples."""
+    """Client id, domain, level, ratio and number of samples of every client."""
     memory: dict[str, Any] = {}
     usual: tuple[float | None, float | None]
-    """Relative change and norm of extras, as :class:`Magnitude` has them."""
+    """Relative change and norm of extras, as in :class:`~fedml_dapper.federation.magnitude.Magnitude`."""
     settings: Told
-    """The server's, so that an edge can say in which its own differ."""
+    """The server's settings, so that an edge can tell in which its own differ."""
 
 
 class SumHeader(_Header):
-    """What stands before a sum's numbers."""
+    """Header of an encoded :class:`~fedml_dapper.federation.edges.EdgeSum`."""
 
     kind: Literal["sum"]
     total: float = Field(ge=0, lt=2**53, allow_inf_nan=False)
@@ -76,7 +77,7 @@ class EdgeCodec:
 
     @part("wire")
     def encode_order(self, order: Order, schema: int | None = None) -> bytes:
-        """``order`` as bytes; for ``schema`` see :meth:`Codec.encode`."""
+        """Encode ``order``, in ``schema`` or by default in that of our answers."""
         schema = schema or self._agreement.schema
         header = OrderHeader(
             kind="order",
@@ -95,8 +96,12 @@ class EdgeCodec:
 
     @part("wire")
     def decode_order(self, data: bytes) -> Order:
-        """Raises :class:`ProtocolError` for anything that is no order, and :class:`ConfigError`, which names what
-        differs, for one of another experiment. From then on we go by the server's settings."""
+        """Decode an order; from then on this process goes by the server's settings.
+
+        Raises:
+            ProtocolError: The bytes are no order.
+            ConfigError: The order is of another experiment; the error names the settings that differ.
+        """
         header, body = unframed(data, OrderHeader)
         self._agreement.accept(header.identity, header.settings, "the edge")
         weights = read_tensors(body)
@@ -114,6 +119,7 @@ class EdgeCodec:
 
     @part("wire")
     def encode_sum(self, message: EdgeSum) -> bytes:
+        """Encode the sum of an edge."""
         header = SumHeader(
             kind="sum",
             identity=self._agreement.identity(self._agreement.schema),
@@ -129,8 +135,13 @@ class EdgeCodec:
 
     @part("wire")
     def decode_sum(self, data: bytes) -> EdgeSum:
-        """Raises :class:`ProtocolError` for anything that is no sum of this experiment's; whether it is one of its
-        model and of the right clients is for the server to say (``edges.check_sum``)."""
+        """Decode the sum of an edge.
+
+        Whether it fits the model and is of the right clients is checked by ``edges.check_sum``.
+
+        Raises:
+            ProtocolError: The bytes are no sum of this experiment.
+        """
         header, body = unframed(data, SumHeader)
         self._agreement.check(header.identity)
         tensors = read_tensors(body)

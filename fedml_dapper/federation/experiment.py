@@ -1,4 +1,7 @@
-"""From settings to everything a run needs, checked before anything is written or trained."""
+"""The experiment that settings describe, built and checked before anything is written or trained.
+
+:func:`build_experiment` makes an :class:`Experiment`, which server, clients and edges share.
+"""
 
 from __future__ import annotations
 
@@ -55,32 +58,35 @@ class Experiment:
     settings: Settings
     method: Method[Any]
     clients: tuple[ClientData, ...]
-    """Those whose data this process has: all, or where silos have their own at most one."""
+    """Clients whose data this process has: all, or at most one where silos have data of their own."""
     roster: Roster
     tests: tuple[TestData, ...]
-    """One a domain, for the global model."""
+    """Test set of each domain, for the global model."""
     validations: tuple[TestData, ...]
-    """One a domain, by which a round of the global model is chosen; empty where the partition keeps none."""
+    """Validation set of each domain, by which the global model's round is chosen; empty where the partition keeps
+    none."""
     client_tests: tuple[ClientTests, ...]
-    """One for each of ``clients``, for its own model."""
+    """Samples on which each of ``clients`` tests its own model, in the same order."""
     unseen: UnseenDomain | None
     suite_label: str
     classes: tuple[str, ...]
-    """By label; empty where targets are no classes."""
+    """Names of the classes, by label; empty where targets are no classes."""
     preprocessing: Preprocessing | None
-    """From pictures to input, where the data are pictures."""
+    """How pictures become inputs, where the data are pictures."""
     device: torch.device
     notes: tuple[str, ...]
+    """What is worth knowing of data, network and plans, one line each, for the ledger."""
     sources: Mapping[str, str]
-    """By setting, what is not of this package: what the setting names, or what a program passes in its place."""
+    """Code and data from outside of this package, by setting: what the setting names, or what a program passes in its
+    place."""
     workers: WorkerPlan
-    """Who trains the clients of a round in a simulation of one command."""
+    """How many processes train the clients of a round, in a simulation of one command."""
     clock: VirtualClock | None = None
-    """On which a simulation's rounds take time; None without a fleet that has one."""
+    """Virtual clock of a simulation's rounds; None without a fleet that has one."""
 
     @property
     def division(self) -> Division:
-        """Everyone's data."""
+        """The data of all clients whose data this process has, and the test sets."""
         return Division(self.clients, self.client_tests, self.tests, self.validations, self.notes)
 
     @property
@@ -89,25 +95,25 @@ class Experiment:
 
     @cached_property
     def profiles(self) -> tuple[ClientProfile, ...]:
-        """The clients as of the first round, in client order."""
+        """Profiles of all clients in the first round, in client order."""
         return self.roster.profiles(1)
 
     @property
     def silos_have_own_data(self) -> bool:
-        """Whether nobody knows everyone's data, so that silos say what they hold when they join."""
+        """Whether each silo has data that nobody else knows, so that it announces them when it joins."""
         return self.settings.data_args.partition == "own"
 
     @property
     def sums_in_secret(self) -> bool:
-        """Whether clients are processes of their own whose uploads the server does not see, but their sum."""
+        """Whether clients are processes of their own that sum uploads securely, so that the server sees sums alone."""
         return self.method.problem.secure_sums is not None and not self.settings.common_args.is_simulation
 
     def data_of(self, client_id: int) -> ClientData:
-        """The training data of ``client_id``, which this process has."""
+        """Return the training data of ``client_id``, which this process has."""
         return next(client for client in self.clients if client.client_id == client_id)
 
     def own_tests(self, client_id: int) -> ClientTests:
-        """What ``client_id``, whose data this process has, tests its own model on."""
+        """Return the samples on which ``client_id``, whose data this process has, tests its own model."""
         return next(
             tests
             for client, tests in zip(self.clients, self.client_tests, strict=True)
@@ -115,14 +121,14 @@ class Experiment:
         )
 
     def one_by_one(self, reason: str) -> Experiment:
-        """The same without workers, if it has any, and with a note that gives the ``reason``."""
+        """Return the experiment without worker processes, with a note that gives the ``reason`` if it had any."""
         if self.workers.count == 1:
             return self
         alone = WorkerPlan.of_one(self.settings.device_args.threads, reason)
         return replace(self, workers=alone, notes=(*self.notes, str(alone.note)))
 
     def record(self) -> RunRecord:
-        """The ledger's first line."""
+        """Return the run's record, which is the ledger's first line."""
         return RunRecord(
             version=__version__,
             suite=self.suite_label,
@@ -152,14 +158,20 @@ class Experiment:
 def build_experiment(
     settings: Settings, model: nn.Module | None = None, data: ExperimentData | None = None, rank: int = 0
 ) -> Experiment:
-    """Load the data, deal it out, trace the model and check every level's budget.
+    """Load the data, divide it among clients, trace the model and check every level's budget; writes nothing.
 
-    ``model`` and ``data`` are what a program passes in place of what ``settings`` name. ``rank`` counts where silos
-    have data of their own: rank 0 is the server, rank N the silo of client N - 1; then come edges.
+    Args:
+        settings: The experiment's settings.
+        model: Network that a program passes in place of the one that ``settings`` name.
+        data: Data that a program passes in place of those that ``settings`` name.
+        rank: This process, where silos have data of their own: rank 0 is the server, rank N the silo of client N - 1;
+            then come edges.
 
-    Raises :class:`ConfigError` or :class:`DataError` with what to do; writes nothing.
+    Raises:
+        ConfigError: Settings do not fit each other, the network or the method; the error says what to do.
+        DataError: Data are missing, damaged or not what the task needs.
     """
-    check_names(settings, model is not None, data is not None)
+    check_names(settings, model is not None, data is not None)  # first, as loading data may take long
     seed = settings.common_args.random_seed
     device = device_of(settings)
     if slow := slow_precision(settings.device_args.using_gpu, settings.device_args.precision):
@@ -169,7 +181,7 @@ def build_experiment(
     _check_targets(build_task(settings.train_args), data)
     division = data.division
     unseen = data.unseen
-    clients = data.division.clients
+    clients = division.clients
     settings, passed_notes = _as_passed(settings, model, data)
     args = settings.model_args
     asked = (data.num_classes, seed, data.example)
@@ -234,13 +246,15 @@ def build_experiment(
 
 
 def _as_passed(settings: Settings, model: nn.Module | None, data: ExperimentData) -> tuple[Settings, tuple[str, ...]]:
-    """``settings`` without the names of data and of a network in whose place a program passes its own, and what is to
-    be said of that. FedML's loaders and its model hub go by these names."""
+    """Return ``settings`` without the names of data and network that a program passes, and notes that say so.
+
+    The program may have used these names itself, for FedML's loaders and its model hub.
+    """
     if data.source is not None:
         settings = with_passed_data(settings)
     args = settings.model_args
     seed = settings.common_args.random_seed
-    if model is None or args.model is None or ":" in args.model:  # which names code, and has to be what is passed
+    if model is None or args.model is None or ":" in args.model:  # `file:name` is code, and has to be what is passed
         return settings, ()
     if is_named(model, args, data.num_classes, seed, data.example):
         return settings, ()
@@ -249,8 +263,10 @@ def _as_passed(settings: Settings, model: nn.Module | None, data: ExperimentData
 
 
 def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Device]) -> FleetPlan | None:
-    """Who can run what; None without a fleet, and where silos name their devices when they join. Raises
-    :class:`ConfigError` where too few can run anything."""
+    """Plan which level each client's device can run; None without a fleet, or where silos name their devices later.
+
+    Raises :class:`ConfigError` where too few clients can run any level.
+    """
     args = settings.dapper_args
     fewest = settings.dapper_args.min_clients_per_round
     if args.fleet is None or args.fleet.devices is None:
@@ -267,7 +283,10 @@ def _fleet_plan(settings: Settings, method: Method[Any], devices: Sequence[Devic
 
 
 def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> VirtualClock | None:
-    """The virtual clock, where the fleet is to have one. Raises :class:`ConfigError` where there is nothing for it."""
+    """Return the virtual clock of a fleet that has one.
+
+    Raises :class:`ConfigError` where the experiment is no simulation or the clock's settings do not fit the method.
+    """
     args = settings.dapper_args.fleet
     training = settings.train_args
     if fleet is None or args is None or args.clock is None:
@@ -292,13 +311,13 @@ def _clock(settings: Settings, method: Method[Any], fleet: FleetPlan | None) -> 
 
 
 def build_untrained(settings: Settings, num_classes: int, example: Inputs) -> Method[Any]:
-    """The method of ``settings`` on data of so many classes and inputs like ``example``, which need not be here."""
+    """Build the method of ``settings`` without its data, for ``num_classes`` classes and inputs like ``example``."""
     backbone = build_backbone(settings.model_args, num_classes, settings.common_args.random_seed, example)
     return build_method(settings.dapper_args, build_problem(settings, backbone, example))
 
 
 def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Problem:
-    """What ``settings`` have learnt by ``backbone`` from inputs like ``example``, a batch of one."""
+    """Build the learning problem of ``settings`` for ``backbone`` and inputs like ``example``, a batch of one."""
     privacy = settled_privacy(settings)
     return Problem(
         backbone=backbone,
@@ -311,7 +330,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
-        at_home=settings.dapper_args.at_home,
+        personal_layers=settings.dapper_args.at_home,
         privacy=privacy,
         secure_sums=settled_secure_sums(settings, privacy),
     )
@@ -327,7 +346,7 @@ def _sources(settings: Settings, model: nn.Module | None, data: ExperimentData) 
 
 
 def _check_targets(task: Task, data: ExperimentData) -> None:
-    """Raises :class:`DataError` where the data's targets are not what the task needs."""
+    """Raise :class:`DataError` where the data's targets are not what the task needs."""
     for place, sample in data.firsts:
         misfit = task.misfit_of_targets(sample.targets, data.num_classes)
         if misfit:
@@ -336,7 +355,7 @@ def _check_targets(task: Task, data: ExperimentData) -> None:
 
 @torch.no_grad()
 def _check_outputs(problem: Problem, num_classes: int) -> None:
-    """Raises :class:`ConfigError` where the model's outputs are not what the task needs."""
+    """Raise :class:`ConfigError` where the model's outputs are not what the task needs."""
     model = copy.deepcopy(problem.backbone).eval()
     try:
         outputs = model(moved(problem.example, next(model.parameters()).device))
@@ -351,7 +370,7 @@ def _check_outputs(problem: Problem, num_classes: int) -> None:
 
 
 def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootprint, ...]:
-    """Cost of each capability level's model, strongest first."""
+    """Return the cost of each capability level's model, strongest first."""
     rows = []
     for level, ratio in enumerate(levels.ratios, start=1):
         cost = asdict(method.footprint(ratio))
@@ -360,7 +379,7 @@ def level_footprints(method: Method[Any], levels: LevelArgs) -> tuple[LevelFootp
 
 
 def device_of(settings: Settings) -> torch.device:
-    """Where ``settings`` have models and data; raises :class:`ConfigError` where that is not there."""
+    """Return the device of models and data; raise :class:`ConfigError` where settings want a GPU and none is there."""
     if not settings.device_args.using_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -369,7 +388,7 @@ def device_of(settings: Settings) -> torch.device:
 
 
 def slow_precision(using_gpu: bool, precision: Precision) -> str | None:
-    """What is to be said where this machine has no instructions for ``precision``; None where it has."""
+    """Return a warning where this machine has no instructions for ``precision``; None where it has."""
     if using_gpu or precision != "bf16" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     return (

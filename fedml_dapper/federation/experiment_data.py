@@ -1,4 +1,4 @@
-"""The data of an experiment: what its settings name, dealt out, or what a program passes."""
+"""Data of an experiment, divided among clients: those that its settings name, or those that a program passes."""
 
 from __future__ import annotations
 
@@ -29,26 +29,25 @@ from fedml_dapper.inputs import Inputs
 
 @dataclass(frozen=True)
 class ExperimentData:
-    """Everyone's data, and what all of them have in common."""
+    """Data of all clients, with what all of them have in common: classes, the shape of inputs, preprocessing."""
 
     division: Division
     unseen: UnseenDomain | None
     label: str
-    """Printed beside results."""
+    """Name of the data as printed beside results."""
     classes: tuple[str, ...]
-    """Their names, by label."""
+    """Names of the classes, by label."""
     example: Inputs
     """A batch of one input, on the CPU."""
     firsts: tuple[tuple[str, Batch], ...]
-    """One sample as a batch, on the CPU, of each place where samples are, by the place in words; none where silos have
-    all of them."""
+    """First sample of each domain and part, as a batch of one on the CPU, with a description of the place for errors;
+    empty where silos have all samples."""
     source: str | None = None
-    """What a program passes, in words that are the same in every process of one run; None for data that settings
-    name."""
+    """Description of what a program passes, equal in every process of a run; None for data that settings name."""
     notes: tuple[str, ...] = ()
-    """What reading them had to do, to be logged."""
+    """What was done to read the data, to be logged."""
     preprocessing: Preprocessing | None = None
-    """From pictures to input, where the data are pictures."""
+    """How pictures become inputs, where the data are pictures."""
 
     @property
     def num_classes(self) -> int:
@@ -56,16 +55,26 @@ class ExperimentData:
 
 
 def load_data(settings: Settings, device: torch.device, rank: int = 0) -> ExperimentData:
-    """The data that ``settings`` name; of silos with data of their own what ``rank`` has. Rank 0 is the server;
-    edges, which come after the silos, hold what it does.
+    """Load the data that ``settings`` name, onto ``device``.
 
-    Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
+    Where silos have data of their own, those of ``rank`` alone are loaded. Rank 0 is the server; edges, which come
+    after the silos, hold what it does.
+
+    Raises:
+        ConfigError: The settings of the data do not fit each other, or the data.
+        DataError: Data are missing or damaged.
     """
-    suite, unseen, division = _dealt_out(settings, rank)
+    suite, unseen, division = _divided(settings, rank)
     return ExperimentData(
-        division.to(device), unseen, suite.label, suite.classes, suite.example, tuple(_firsts(suite)),
-        notes=tuple(suite.notes), preprocessing=suite.preprocessing,
-    )  # fmt: skip
+        division.to(device),
+        unseen,
+        suite.label,
+        suite.classes,
+        suite.example,
+        tuple(_firsts(suite)),
+        notes=tuple(suite.notes),
+        preprocessing=suite.preprocessing,
+    )
 
 
 def _firsts(suite: Suite) -> Iterator[tuple[str, Batch]]:
@@ -74,7 +83,7 @@ def _firsts(suite: Suite) -> Iterator[tuple[str, Batch]]:
             yield f"{suite.name}, domain {domain.name}, {part}", samples.first
 
 
-def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
+def _divided(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | None, Division]:
     args = settings.data_args
     training = settings.train_args
     seed = settings.common_args.random_seed
@@ -89,10 +98,11 @@ def _dealt_out(settings: Settings, rank: int) -> tuple[Suite, UnseenDomain | Non
 
 
 def passed_data(settings: Settings, dataset: object) -> ExperimentData:
-    """FedML's eight-part tuple that a program passes, used as it is.
+    """Take over the eight-part tuple that a program has loaded by FedML, without dividing it anew.
 
-    Raises :class:`ConfigError` where ``settings`` say something else, :class:`~fedml_dapper.errors.DataError` where it
-    is no such tuple.
+    Raises:
+        ConfigError: ``settings`` describe other data than the program passes.
+        DataError: ``dataset`` is no such tuple.
     """
     division, first, num_classes = loaded_division(dataset)
     sizes = [client.num_samples for client in division.clients]
@@ -120,9 +130,9 @@ def passed_data(settings: Settings, dataset: object) -> ExperimentData:
 
 
 def with_passed_data(settings: Settings) -> Settings:
-    """``settings`` without what FedML's loaders go by, which a program that passes data may have used."""
+    """Return ``settings`` without those that FedML's loaders read, which a program that passes data may have used."""
     args = settings.data_args
-    left = dict.fromkeys(("dataset", "data_cache_dir"))
+    unset = dict.fromkeys(("dataset", "data_cache_dir"))
     if args.partition == "dirichlet":  # FedML's partition_method and partition_alpha
-        left |= {"partition": None, "dirichlet_alpha": None}
-    return settings.model_copy(update={"data_args": args.model_copy(update=left)})
+        unset |= {"partition": None, "dirichlet_alpha": None}
+    return settings.model_copy(update={"data_args": args.model_copy(update=unset)})

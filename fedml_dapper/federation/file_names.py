@@ -1,4 +1,4 @@
-"""What the files in a run's folder are called."""
+"""Names of the files in a run's folder."""
 
 LEDGER_NAME = "ledger.jsonl"
 MODEL_NAME = "global_model.safetensors"

@@ -1,4 +1,4 @@
-"""A run that is over, or as far as it has come: its method, models and memories, and its data where they are here."""
+"""A run read back from its folder: method, model and memories, and the data where they can be loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run's folder holds, ready to make models of, on the CPU."""
+    """Content of a run's folder, on the CPU, from which models can be made. The run may be finished or cut short."""
 
     folder: Path
     record: RunRecord
@@ -29,23 +29,24 @@ class FinishedRun:
     origin: ModelOrigin
     method: Method[Any]
     state: ServerState
-    """After the last round whose model was written."""
+    """Server state after the last round whose model was written."""
     memories: Mapping[int, Memory]
-    """The clients', by client id; empty where no checkpoint of that round was kept, or clients keep them."""
+    """Clients' memories by client id; empty where no checkpoint of that round was kept, or silos keep them."""
     experiment: Experiment | None
-    """With the data; None where they are not here."""
+    """The experiment with its data; None where the data are not here."""
     without_data: str
-    """Why they are not."""
+    """Why the data are not here; empty where they are."""
 
 
 def open_finished(folder: Path) -> FinishedRun:
-    """The run in ``folder``. Where its data are elsewhere, the network is built from what its model's file says.
+    """Read the run in ``folder``; where its data are elsewhere, the network is built from its model's file.
 
-    Raises :class:`DataError` where there is no run or no model, :class:`ConfigError` where the code that the run names
-    is not what it was, or where a program passed the network.
+    Raises:
+        DataError: There is no run, or no model.
+        ConfigError: The code that the run names has changed, or a program passed the network.
     """
     record, _ = read_ledger(folder / LEDGER_NAME)
-    settings = _as_it_was(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
+    settings = _as_in_run(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
     file = read_model(folder / MODEL_NAME)
     check_code(record.sources, settings, file.path)
     experiment, without = _with_data(record, settings)
@@ -66,8 +67,8 @@ def open_finished(folder: Path) -> FinishedRun:
     return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
 
 
-def _as_it_was(settings: Settings, record: RunRecord) -> Settings:
-    """``settings`` on the CPU, with the method's own as they were in the run, whatever its defaults are today."""
+def _as_in_run(settings: Settings, record: RunRecord) -> Settings:
+    """Return ``settings`` on the CPU, with the method's settings of the run in place of today's defaults."""
     args = settings.dapper_args
     params = args.params | ({record.method: record.params} if record.params else {})
     update = {"device_args": DeviceArgs(), "dapper_args": args.model_copy(update={"params": params})}
@@ -75,7 +76,7 @@ def _as_it_was(settings: Settings, record: RunRecord) -> Settings:
 
 
 def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None, str]:
-    """The experiment of a run, or why its data cannot be had."""
+    """Return the experiment of a run, or None and the reason why its data cannot be loaded."""
     if settings.data_args.dataset is None:
         return None, "a program passed them"
     here = sources(settings)
@@ -89,7 +90,7 @@ def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None
 
 
 def _profiles(record: RunRecord) -> tuple[ClientProfile, ...]:
-    """The clients as the ledger has them."""
+    """Return the clients' profiles as the ledger records them."""
     return tuple(
         ClientProfile(client.client, client.domain, client.level, client.ratio, client.num_samples)
         for client in record.clients

@@ -1,4 +1,4 @@
-"""Do server and client mean the same experiment, and do their versions understand each other?"""
+"""Check that server and client run the same experiment, in versions that understand each other."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from fedml_dapper.federation.versions import EARLIEST, WIRE_SCHEMA, WIRE_SCHEMA_
 
 
 class Sender(BaseModel):
-    """What a message of any schema says of its sender."""
+    """Sender of a message of any schema: its schema and its version of this package."""
 
     model_config = ConfigDict(frozen=True)
 
     wire_schema: int = Field(ge=0, strict=True)
     version: str | None = None
-    """Of this package; messages of schema 4 do not say it."""
+    """Version of this package; None in messages of schema 4, which do not say it."""
 
     def check(self) -> None:
-        """Raises :class:`ProtocolError`, which says who is to upgrade, where we do not understand its messages."""
+        """Raise :class:`ProtocolError`, which says who is to upgrade, unless we understand the sender's messages."""
         check_understood(self.version or EARLIEST, self.wire_schema)
 
 
 class Identity(Sender):
-    """What a message says of its sender, and of the experiment it belongs to."""
+    """Sender of a message and the experiment that the message belongs to."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -37,7 +37,7 @@ class Identity(Sender):
     settings_digest: str
 
     def difference(self, own: Identity) -> str | None:
-        """The first value in which this experiment differs from our ``own``, naming both; None if none does."""
+        """Return the first value in which the experiment differs from our ``own``, naming both; None if none does."""
         for name, label in (("method", "method"), ("settings_digest", "settings digest")):
             theirs = getattr(self, name)
             ours = getattr(own, name)
@@ -47,32 +47,32 @@ class Identity(Sender):
 
 
 Told = Annotated[SharedSettings | dict[str, Any], Field(union_mode="left_to_right")]
-"""Settings in a message. Schema 4 has them section by section, without defaults of the method."""
+"""Settings in a message; in schema 4 they are written section by section, without defaults of the method."""
 
 
 class Agreement:
-    """What this process says in messages of its experiment, and whose messages it takes.
+    """Identity that this process puts into its messages, and the check of the identity in others' messages.
 
-    The server's word counts. Who is sent its settings compares them with its own, and from then on says the server's
-    digest, in the schema in which it was spoken to. Two versions may have one experiment and two digests: what the one
-    has to be told may be the other's default.
+    The server's settings count. A process that receives them compares them with its own, and from then on sends the
+    server's digest, in the schema of the server's message. Two versions of this package may give one experiment two
+    digests, since a setting that is chosen in one may be the default of the other.
     """
 
     def __init__(self, shared: SharedSettings, sections: Mapping[str, Any]) -> None:
-        self._told: Mapping[int, Told] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
+        self._settings: Mapping[int, Told] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
         self._digests = {WIRE_SCHEMA: shared.digest, WIRE_SCHEMA_BEFORE: digest_of_sections(sections)}
         self._shared = shared
         self.schema = WIRE_SCHEMA
-        """In which we answer."""
+        """Schema in which this process answers."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> Agreement:
-        """As it is until a server was heard."""
+        """Return the agreement of a process that has not heard from a server yet."""
         sections = shared_settings(experiment.settings, experiment.sources)
         return cls(SharedSettings.of_experiment(experiment), sections)
 
     def identity(self, schema: int) -> Identity:
-        """What our messages of ``schema`` say."""
+        """Return the identity that this process puts into messages of ``schema``."""
         return Identity(
             wire_schema=schema,
             version=None if schema == WIRE_SCHEMA_BEFORE else __version__,
@@ -81,18 +81,27 @@ class Agreement:
         )
 
     def settings(self, schema: int) -> Told:
-        """Our settings, for a message of ``schema``."""
-        return self._told[schema]
+        """Return our settings as a message of ``schema`` carries them."""
+        return self._settings[schema]
 
     def check(self, theirs: Identity) -> None:
-        """Raises :class:`ProtocolError`, which names what differs, for another experiment's message."""
+        """Raise :class:`ProtocolError`, which names what differs, for a message of another experiment."""
         theirs.check()
         difference = theirs.difference(self.identity(theirs.wire_schema))
         if difference is not None:
             raise ProtocolError(f"message of another experiment: {difference}")
 
     def accept(self, theirs: Identity, settings: Told, who: str) -> None:
-        """Go by the server's word; raises :class:`ConfigError`, which names ``who`` has other settings, and which."""
+        """Compare the server's settings with our own, and go by its digest and schema from now on.
+
+        Args:
+            theirs: Identity in the server's message.
+            settings: The server's settings.
+            who: What this process is called in errors.
+
+        Raises:
+            ConfigError: The settings are of another experiment; the error names which differ.
+        """
         theirs.check()
         if not isinstance(settings, SharedSettings):
             settings = SharedSettings.recorded(settings, self._shared, theirs.method)

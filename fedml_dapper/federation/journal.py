@@ -1,4 +1,4 @@
-"""Everyone who is to know of a run's course is told: first the files, then the observers."""
+"""Journal of a run: passes its events on to the run's files, and then to observers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedml_dapper.federation.server import Server
 
 
 class RunJournal:
-    """Writes a run down below ``run_dir``, if there is one, and tells observers of it.
+    """Writes a run's files below ``run_dir``, if one is given, and calls observers.
 
-    With ``resume`` the run goes on with what is in ``run_dir`` already. Observers hear of a round once it is written.
+    With ``resume`` the run goes on with what is in ``run_dir`` already. Observers are called once a round is written.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RunJournal:
         self._resume = resume
 
     def started(self) -> None:
-        """Call before the first round; the server may come out of it with rounds behind it."""
+        """Call before the first round; where the run is resumed, this restores the server from its checkpoint."""
         record = self._experiment.record()
         rounds = self._files.resume() if self._files is not None and self._resume else None
         for observer in self._observers:
@@ -44,6 +44,7 @@ class RunJournal:
                 observer.run_resumed(record, rounds)
 
     def round_opened(self, client_ids: Sequence[int]) -> None:
+        """Call when the clients of a round are chosen."""
         for observer in self._observers:
             observer.round_started(self._server.state.round + 1, client_ids)
 
@@ -53,11 +54,12 @@ class RunJournal:
             self._files.sum_opens(self._server.state.round + 1)
 
     def round_closed(self, record: RoundRecord) -> None:
+        """Call when a round is aggregated and tested."""
         for observer in self._observers:
             observer.round_finished(record)
 
     def finished(self) -> None:
-        """Call also when the run was cut short. The files come first; the others hear of it even if those fail."""
-        with ExitStack() as stack:
+        """Call after the last round, and also when the run was cut short."""
+        with ExitStack() as stack:  # calls all of them, in the order of the list, even if one raises
             for observer in reversed(self._observers):
                 stack.callback(observer.run_finished)

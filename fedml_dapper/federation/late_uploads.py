@@ -1,13 +1,15 @@
 """Uploads that count in a later round than the one they were made in (FedBuff; Nguyen et al., AISTATS 2022).
 
-A client that is late trained from a global model that has moved on since. So what its training changed is kept, and
-added to the global model of the round in which it arrives. Slim uploads are cut out of both models by the channels
-that they hold. Deviation: FedBuff starts a new client as soon as one is done, here that waits for the round's end.
-FedBuff has no word for statistics: those of BatchNorm are measured, not changed, and the late ones are mixed in. Their
-differences, added to statistics of another round, would make negative variances.
+A late client trained from a global model that has moved on since. So the change that its training made is kept, and
+added to the global model of the round in which it arrives. For slim uploads both models are cut to the channels that
+the upload holds.
 
-On the virtual clock an upload is there when its round closes, and waits. On real clocks its client is still at work,
-and what waits is the state of the server that it began with.
+Deviations: FedBuff starts a new client as soon as one is done; here it waits for the round's end. FedBuff does not
+mention BatchNorm's statistics: here late ones are averaged with those of the global model, as their changes, added to
+statistics of another round, would make negative variances.
+
+On the virtual clock a late upload exists when its round closes, and is kept (:class:`LateUpload`). On real clocks its
+client is still at work, and the server's state from which it began is kept (:class:`AtWork`).
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from fedml_dapper.pruning import ChannelLayout, Tensors, slim_tensors
 
 @dataclass(frozen=True)
 class LateUpload:
-    """An upload under way."""
+    """Upload that will count in a later round."""
 
     change: Upload
-    """As it was made, but that parameters and counters are what training changed."""
+    """The upload, with the change that training made in place of parameters and counters."""
     bytes_down: int
-    """Of the download that it began with."""
+    """Bytes of the download from which its client began."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class AtWork:
     """A client that is still training when its round closes."""
 
     server: ServerState
-    """As it was when the client's round opened."""
+    """Server state when the client's round opened."""
     bytes_down: int
-    """Of the download that it began with."""
+    """Bytes of the download from which the client began."""
 
     @property
     def begun(self) -> int:
@@ -46,7 +48,7 @@ class AtWork:
 
 
 def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_down: int) -> LateUpload:
-    """``upload`` of the open round, whose clients start from the global ``weights``."""
+    """Keep an ``upload`` of a round whose clients start from the global ``weights``, for a later round."""
     before = _cut(upload, weights, layout)
     change = {
         name: tensor if _is_statistic(name, tensor, layout) else tensor - before[name]
@@ -56,9 +58,11 @@ def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_d
 
 
 def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLayout) -> Upload:
-    """An upload as it counts in ``round_``, whose clients start from the global ``weights``: its change times
-    (1 + rounds passed)^-1/2, and this share of its statistics, the rest being those of ``weights``. Counters, which are
-    whole numbers, change as they did."""
+    """Return a late upload as it counts in ``round_``, whose clients start from the global ``weights``.
+
+    Its share is (1 + rounds passed)^-1/2. Parameters are those of ``weights`` plus this share of the change; statistics
+    are a mean of the upload's, with this share, and those of ``weights``. Counters, which are integers, change in full.
+    """
     change = late.change
     share = (1 + round_ - late.change.round) ** -0.5
     now = _cut(change, weights, layout)
@@ -72,11 +76,11 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
 
 
 def _is_statistic(name: str, tensor: Tensor, layout: ChannelLayout) -> bool:
-    """Whether a tensor is measured, as BatchNorm's mean and variance, rather than learnt or counted."""
+    """Return whether a tensor is measured, as BatchNorm's mean and variance, rather than learnt or counted."""
     return tensor.is_floating_point() and not layout.tensors[name].trainable
 
 
 def _cut(upload: Upload, weights: Tensors, layout: ChannelLayout) -> Tensors:
-    """The global model, as ``upload`` is cut, on its device."""
+    """Cut the global model to the channels of ``upload``, on the upload's device."""
     named = {name: weights[name].to(tensor.device) for name, tensor in upload.weights.items()}
     return slim_tensors(named, layout, upload.plan, upload.unsliced)

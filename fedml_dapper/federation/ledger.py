@@ -1,4 +1,4 @@
-"""The round ledger: a JSONL file, one :class:`RunRecord` line and then one :class:`RoundRecord` line a round."""
+"""The ledger of a run: a JSONL file with one :class:`RunRecord` line, then one :class:`RoundRecord` line per round."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fedml_dapper.run_lock import try_lock
 
 
 class LedgerWriter(RunObserver):
-    """Appends each record as it comes, onto the disk, so that an interrupted run keeps its finished rounds.
+    """Appends each record as it comes, and waits until it is on the disk: an interrupted run keeps its finished rounds.
 
-    While it is open nobody else can write to the same ledger, where the file system knows locks; no second run of this
-    process either, which the lock of the run's folder lets in.
+    While it is open, a lock on the file keeps others from writing, where the file system has locks. It also keeps out a
+    second run of this process, which the lock of the run's folder does not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,10 +34,10 @@ class LedgerWriter(RunObserver):
         self._write(record)
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
-        """Cut what stands after ``rounds``, all at once, to append to the rest, and have the first line say what is
-        different from now on.
+        """Drop what stands after ``rounds``, and note in the first line what differs from now on, in one replacement.
 
-        Raises :class:`DataError` where another process is writing.
+        Raises:
+            DataError: Another process is writing.
         """
         self._open("ab")
         content = self.path.read_bytes()
@@ -50,7 +50,7 @@ class LedgerWriter(RunObserver):
         if kept != content:
             with written_whole(self.path) as scratch:
                 scratch.write_bytes(kept)
-            self.run_finished()
+            self.run_finished()  # the open file, and the lock on it, are those of the file that was replaced
             self._open("ab")
 
     def round_finished(self, record: RoundRecord) -> None:
@@ -76,10 +76,14 @@ class LedgerWriter(RunObserver):
 
 
 def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
-    """What can be gone on from: a ledger's run, and its rounds up to the first line that is torn, damaged or missing.
+    """Read the part of a ledger from which a run can be resumed.
 
-    None where there is no ledger, or not even a whole first line. Raises :class:`DataError` where that is whole but
-    no run's.
+    Returns:
+        The run, and its rounds up to the first line that is torn, damaged or missing. None where there is no ledger,
+        or not even a whole first line.
+
+    Raises:
+        DataError: The first line is whole, but no run's.
     """
     if not path.is_file():
         return None
@@ -99,19 +103,24 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
 
 
 def count_rounds(path: Path) -> tuple[RunRecord | None, int]:
-    """A ledger's run, and how many whole lines follow it; no run where there is not even a whole first line.
+    """Read a ledger's run and count the whole lines after it, much faster than :func:`read_ledger`.
 
-    Much faster than :func:`read_ledger`. Raises :class:`DataError` where the first line is no run's.
+    The run is None where there is not even a whole first line.
+
+    Raises:
+        DataError: The first line is no run's.
     """
     first, *lines = packed.content(path).split(b"\n")
     return (_run_of(first, path), len(lines) - 1) if lines else (None, 0)
 
 
 def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
-    """A ledger's run and its finished rounds, compressed or not.
+    """Read a ledger's run and its finished rounds, from a plain or compressed file.
 
-    A last line without its line break is a record that a killed run did not finish, and is left out. Raises
-    :class:`DataError` naming any other line that cannot be read.
+    A last line without its line break is a record that a killed run did not finish, and is left out.
+
+    Raises:
+        DataError: There is no ledger, or another line cannot be read; the error names it.
     """
     if packed.find(path) is None:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
@@ -128,15 +137,15 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
 
 
 def _check_consistent(run: RunRecord, rounds: Sequence[RoundRecord], path: Path) -> None:
-    """Raises :class:`DataError` where rounds are not each other's, or not the run's."""
+    """Raise :class:`DataError` where rounds do not follow each other, or have levels that the run lacks."""
     levels = {row.level for row in run.footprints}
     for number, record in enumerate(rounds, start=1):
         place = f"{path}: line {number + 1}"
         if record.round != number:
             raise DataError(f"{place} is of round {record.round}, where round {number} is due; was the file edited?")
-        strange = {client.level for client in record.clients} - levels
-        if strange and levels:
-            raise DataError(f"{place} has a client of level {min(strange)}, which the run lacks; was the file edited?")
+        unknown = {client.level for client in record.clients} - levels
+        if unknown and levels:
+            raise DataError(f"{place} has a client of level {min(unknown)}, which the run lacks; was the file edited?")
 
 
 def _run_of(line: bytes, path: Path) -> RunRecord:

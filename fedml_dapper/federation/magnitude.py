@@ -1,9 +1,9 @@
-"""How large uploads are, and which are out of all proportion.
+"""Size of uploads, compared with that of the round before to refuse those that are out of all proportion.
 
-A finite upload can be of a size that ruins whatever it is averaged into. No bound of that is right for every network
-and learning rate. But an upload moves about as far as those of the round before: of all methods here, in three rounds
-on the embedded digits, none moved three times as far as their median. So where clients are other people's, one that
-moves very much further is refused. What is small in itself passes, however small the others are.
+A finite upload can be so large that it ruins every mean it enters. No bound of its size is right for every network and
+learning rate, but an upload moves about as far as those of the round before: of all methods here, in three rounds on
+the embedded digits, none moved three times as far as their median. So where clients are other people's, an upload that
+moves very much further is refused. One that is small in itself passes, however small the others are.
 """
 
 from __future__ import annotations
@@ -22,22 +22,26 @@ from fedml_dapper.methods import Upload
 from fedml_dapper.pruning import Tensors, relative_change
 
 HARMLESS_CHANGE = 1.0
-"""A relative change by which no model is ruined: it has moved as far as it is long."""
+"""Relative change up to which every upload passes: the model has moved by its own norm."""
 HARMLESS_EXTRAS = 1e3
-"""The same for the l2 norm of what a method's clients send besides weights."""
+"""l2 norm up to which every upload's extras pass."""
 
 
 @dataclass(frozen=True)
 class Magnitude:
-    """Of one upload, or what is usual among several; None where nothing is known."""
+    """Size of one upload, or the usual size of several; None stands for unknown."""
 
     change: float | None = None
-    """||w - W|| / ||W|| over all weights, W being what the client was sent."""
+    """||w - W|| / ||W|| over all weights w, W being the weights that the client was sent."""
     extras: float | None = None
     """l2 norm over all extras; None without any."""
 
     def check(self, usual: Magnitude, times: float) -> None:
-        """Raises :class:`ProtocolError` where this is more than ``times`` what is known to be usual, and not small."""
+        """Check that an upload of this size is plausible.
+
+        Raises:
+            ProtocolError: It is more than ``times`` the ``usual`` size, as far as that is known, and not harmless.
+        """
         for what, own, others, harmless in (
             ("the upload moved by", self.change, usual.change, HARMLESS_CHANGE),
             ("what comes with the weights has norm", self.extras, usual.extras, HARMLESS_EXTRAS),
@@ -48,7 +52,7 @@ class Magnitude:
                 )
 
     def without(self, known: Magnitude) -> Magnitude:
-        """What is in this and not in ``known``."""
+        """Return the figures of this magnitude that ``known`` lacks."""
         return Magnitude(
             self.change if known.change is None else None,
             self.extras if known.extras is None else None,
@@ -56,30 +60,30 @@ class Magnitude:
 
 
 def magnitude_of(upload: Upload, before: Tensors) -> Magnitude:
-    """Of ``upload``, whose client was sent ``before``, cut alike."""
+    """Measure ``upload``, whose client was sent the weights ``before``, with the same channels."""
     extras = _norm(upload.extras.values()) if upload.extras else None
     return Magnitude(relative_change(upload.weights, before), extras)
 
 
 def recorded_magnitude(record: ClientRecord) -> Magnitude:
-    """As the ledger has it."""
+    """Return the size of an upload from the ledger's record of it."""
     return Magnitude(record.change, record.extras_norm)
 
 
 def usual_magnitude(records: Collection[ClientRecord]) -> Magnitude:
-    """The lower median over a round's clients: of two, the smaller."""
+    """Return the usual size of a round's uploads: the lower median over its clients, of two the smaller."""
     changes = [record.change for record in records if record.change is not None]
     extras = [record.extras_norm for record in records if record.extras_norm is not None]
     return Magnitude(median_low(changes) if changes else None, median_low(extras) if extras else None)
 
 
 def is_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether there is no infinity and no NaN among them."""
+    """Return whether no tensor holds infinity or NaN."""
     return all(_is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """A sum that is finite, which takes a fraction of the time, tells it; one that overflows does not."""
+    # A finite sum proves it in a fraction of the time; a sum that overflows proves nothing.
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 

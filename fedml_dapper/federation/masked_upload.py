@@ -1,4 +1,4 @@
-"""A silo's upload where the server learns sums alone: it stays here, and leaves under masks."""
+"""Upload of a silo in a secure sum: it stays with the silo, and leaves it under masks alone."""
 
 from __future__ import annotations
 
@@ -27,28 +27,42 @@ from fedml_dapper.secure_sum.fixed_point import as_words
 
 
 def terms_of_sum(experiment: Experiment, round_: int) -> bytes:
-    """On what a silo sums in a round, digested, by its own file and not by what a server says: the method, the seed, by
-    which rules, in which code, and how much noise each of them adds. Silos sum with those of the same terms."""
+    """Return a digest of the terms on which a silo takes part in a round's sum.
+
+    These are the method, the seed, the sum's rules, its fixed-point code and the noise that each silo adds, all from
+    the silo's own settings and not from what a server says. Silos sum with silos of the same terms alone.
+    """
     problem = experiment.method.problem
     secure = problem.secure_sums
     assert secure is not None, "Experiment.sums_in_secret says so"
     rules = [secure.rules.threshold, secure.rules.min_holders, secure.rules.most_clients]
     code = [secure.code.scale, secure.code.largest, secure.code.summands, secure.noise_std]
     privacy = None if problem.privacy is None else [problem.privacy.clip, problem.privacy.noise_multiplier]
-    told = [experiment.method.name, problem.seed, rules, code, privacy, round_]
-    return hashlib.sha256(json.dumps(told).encode()).digest()
+    terms = [experiment.method.name, problem.seed, rules, code, privacy, round_]
+    return hashlib.sha256(json.dumps(terms).encode()).digest()
 
 
 class MaskedUpload:
-    """One upload, and its silo's part in the sum of its round, in which it signs by its ``identity``.
+    """One upload, and its silo's part in the secure sum of the upload's round.
 
-    ``promise`` is called before it signs a list of survivors, with what is signed.
+    Args:
+        experiment: The silo's.
+        codec: Encodes plans, which the silo signs.
+        upload: What the silo trained.
+        downlink: What it trained from.
+        identity: By which the silo signs.
+        promise: Called before the silo signs a list of survivors, with the statement that it signs.
     """
 
     def __init__(
-        self, experiment: Experiment, codec: SumCodec, upload: Upload, downlink: Downlink, identity: Identity,
+        self,
+        experiment: Experiment,
+        codec: SumCodec,
+        upload: Upload,
+        downlink: Downlink,
+        identity: Identity,
         promise: Callable[[bytes], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         secure = experiment.method.problem.secure_sums
         assert secure is not None, "Experiment.sums_in_secret says so"
         self._layout = experiment.method.problem.layout
@@ -66,14 +80,14 @@ class MaskedUpload:
         self._sum_id = ""
         self._packing: Packing | None = None
         self.has_signed = False
-        """Whether it has signed a list of survivors, after which no other sum of the round may be opened."""
+        """Whether the silo has signed a list of survivors, after which no other sum of the round may be opened."""
 
     def ready(self) -> SumMessage:
-        """What the server is told when the upload is there."""
+        """Return the message that tells the server that the silo has trained."""
         return SumMessage(self.round, self._client, "", Ready(self._participant.public_keys, self._steps))
 
     def answer(self, message: SumMessage) -> SumMessage:
-        """What is to be said to what the server says; that nothing more is, where that is against the protocol."""
+        """Answer a message of the server; the answer is :class:`Declined` where the message breaks the protocol."""
         try:
             content = self._answer(message)
         except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""Which methods go with which settings of an experiment."""
+"""Check that a method can do what the settings of an experiment ask for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from fedml_dapper.methods import Method
 
 
 def check_method(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError`, which says what to choose in place of what, where ``settings`` ask for something
-    that ``method`` cannot do."""
+    """Raise :class:`ConfigError`, which says what to choose, where ``method`` cannot do what ``settings`` ask for."""
     aggregation = settings.dapper_args.defence.aggregation
     if aggregation != "mean" and not method.takes_robust_means:
         raise ConfigError(
@@ -41,7 +40,7 @@ def check_method(settings: Settings, method: Method[Any]) -> None:
 
 
 def _check_buffer(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where rounds cannot close before everyone is done."""
+    """Raise :class:`ConfigError` where ``buffer_size`` is set and rounds cannot close before all clients are done."""
     args = settings.dapper_args
     wanted = settings.train_args.client_num_per_round
     if args.buffer_size is None:
@@ -64,7 +63,7 @@ def _check_buffer(settings: Settings, method: Method[Any]) -> None:
 
 
 def _check_edges(settings: Settings, method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where a sum of uploads is not all that the server has to know."""
+    """Raise :class:`ConfigError` where there are edges and the server needs more than a sum of uploads."""
     if settings.comm_args.edges and not method.takes_edges:
         raise ConfigError(
             f"comm_args.dapper_grpc.edges: with these settings `{method.name}`, or dapper_args.defence, learns more of"

@@ -1,4 +1,4 @@
-"""The one set of metric names, the same in every sink and in Python (docs/tracking.md has the table)."""
+"""Metrics of a round, under the names that every tracking sink shares (table in docs/reference/metrics.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from fedml_dapper.federation.records import ClientRecord, DeviceFigures, RoundRe
 
 
 def metrics_of(record: RoundRecord) -> dict[str, float]:
-    """Everything that is tracked of a round. Accuracies, the task's headline, are missing where a round had no test."""
+    """Return all tracked metrics of a round by name.
+
+    Accuracies are in the task's headline figure, and are missing in rounds without a test.
+    """
     metrics: dict[str, float] = {}
     scores = record.scores
     if scores is not None:
@@ -56,7 +59,7 @@ def _of_devices(name: str, figures: DeviceFigures) -> dict[str, float]:
 
 
 def _loss_per_level(clients: tuple[ClientRecord, ...]) -> dict[int, float]:
-    """Mean training loss per sample over the clients of each level."""
+    """Return the mean training loss per sample over the clients of each level."""
     total: defaultdict[int, float] = defaultdict(float)
     samples: defaultdict[int, int] = defaultdict(int)
     for client in clients:

@@ -1,8 +1,8 @@
-"""A model's file: weights under the network's own names, and what is needed to build the network for them.
+"""Model files: weights under the network's own names, with what is needed to build the network for them.
 
-The global model of a run is written so, and slim ones that are exported. The metadata hold one JSON document: the
-round and a :class:`ModelOrigin`. It is one entry, as safetensors writes several in any order, and files of equal models
-are to be equal.
+The global model of a run and exported slim models are such files. The metadata hold one JSON document with the round
+and a :class:`ModelOrigin`. It is a single entry, since safetensors writes several in any order, and files of equal
+models are to be equal.
 """
 
 from __future__ import annotations
@@ -34,58 +34,61 @@ _ABOUT = "about"
 _ROUND = "round"
 _SECTIONS = ("model_args", "train_args", "dapper_args")
 CODE = ("model_args.model", "train_args.task", "dapper_args.method")
-"""Settings whose code a model cannot be rebuilt without."""
+"""Settings that may name code without which the model cannot be rebuilt."""
 
 
 class InputPart(Record):
     """One of several tensors that an input consists of."""
 
     shape: tuple[int, ...]
-    """The shape of a batch of one."""
+    """Shape of a batch of one."""
     dtype: str
     fill: int
-    """What stands for it where there are no data: 1 for a mask that begins with it, which left nothing with 0."""
+    """Value that stands for the data: 1 for a mask that begins with 1, as an all-zero mask would leave nothing; else
+    0."""
 
     @classmethod
     def of(cls, part: Tensor) -> InputPart:
-        """What is kept of ``part``, a batch of one: what it looks like, and whether it is a mask."""
+        """Describe ``part``, a batch of one, by its shape, its dtype and whether it is a mask."""
         fill = int(part.numel() > 0 and is_mask(part) and part.flatten()[0] == 1)
         return cls(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."), fill=fill)
 
     @property
     def example(self) -> Tensor:
-        """A batch of one."""
+        """A batch of one, filled with one value."""
         return torch.full(self.shape, self.fill, dtype=getattr(torch, self.dtype))
 
 
 class ModelOrigin(Record):
-    """Where a model comes from, and all that its network follows from but the weights."""
+    """Origin of a model: the experiment that made it, and all that is needed to build its network but the weights."""
 
     version: str
+    """Version of this package."""
     commit: str | None
-    """Of this package's source, where it ran from a clone."""
+    """Commit of this package's source, where it ran from a clone."""
     suite: str
+    """Label of the data."""
     method: str
     classes: tuple[str, ...]
-    """By label; empty where targets are no classes."""
+    """Names of the classes, by label; empty where targets are no classes."""
     input_shape: tuple[int, ...] | None
-    """The shape of a batch of one; None where an input is several tensors."""
+    """Shape of a batch of one; None where an input is several tensors."""
     input_dtype: str | None
     input_parts: dict[str, InputPart] | tuple[InputPart, ...] | None = Field(
         default=None, exclude_if=lambda parts: parts is None
     )
     """The several tensors of an input, by name or in order; None where it is one."""
     preprocessing: Preprocessing | None
-    """From pictures to input, where the data are pictures."""
+    """How pictures become inputs, where the data are pictures."""
     seed: int
     settings: dict[str, Any]
     """Sections of the experiment's settings: network, task, method, levels."""
     sources: dict[str, str]
-    """For settings that name something outside of the package: which object, and a digest of its source."""
+    """Object and digest of its source, by the setting that names it, of code from outside of the package."""
 
     @property
     def example(self) -> Inputs:
-        """A batch of one input, of zeros; of several tensors masks that leave all there."""
+        """A batch of one input: zeros, and ones for masks among several tensors."""
         if isinstance(self.input_parts, dict):
             return {name: part.example for name, part in self.input_parts.items()}
         if self.input_parts is not None:
@@ -102,22 +105,22 @@ class _About(Record):
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a model's file holds."""
+    """Content of a model's file."""
 
     path: Path
     weights: dict[str, Tensor]
     round: int
-    """After which the model was written."""
+    """Round after which the model was written."""
     origin: ModelOrigin | None
     """None in files of earlier versions."""
 
 
 def origin_of(experiment: Experiment) -> ModelOrigin:
-    """What the file of a model of ``experiment`` says of itself."""
+    """Describe the origin of models of ``experiment``."""
     problem = experiment.method.problem
     shared = shared_settings(experiment.settings, named={})
     params = experiment.method.params.model_dump(mode="json")
-    shared["dapper_args"]["params"] = {experiment.method.name: params}  # as they are, whatever is the default later
+    shared["dapper_args"]["params"] = {experiment.method.name: params}  # all values, as a later default may differ
     return ModelOrigin(
         version=__version__,
         commit=commit(),
@@ -133,7 +136,7 @@ def origin_of(experiment: Experiment) -> ModelOrigin:
 
 
 def _inputs_of(example: Inputs) -> dict[str, Any]:
-    """The fields of an origin that say what inputs are."""
+    """Return the fields of a :class:`ModelOrigin` that describe inputs."""
     if isinstance(example, Tensor):
         return {"input_shape": tuple(example.shape), "input_dtype": str(example.dtype).removeprefix("torch.")}
     parts = (
@@ -145,12 +148,12 @@ def _inputs_of(example: Inputs) -> dict[str, Any]:
 
 
 def save_model(weights: Tensors, path: Path, round_: int, origin: ModelOrigin) -> None:
-    """Write a model after ``round_``; an older file at ``path`` stays until the new one is complete."""
+    """Write the model of ``round_``; an older file at ``path`` stays until the new one is complete."""
     write_tensors(weights, {_ABOUT: _About(round=round_, origin=origin).model_dump_json()}, path)
 
 
 def read_model(path: Path) -> ModelFile:
-    """What :func:`save_model` wrote; raises :class:`DataError` where there is nothing, or something else."""
+    """Read a file of :func:`save_model`; raise :class:`DataError` where there is none, or another one."""
     if not path.is_file():
         raise DataError(
             f"no global model at {path}; a run writes it with its first checkpoint, or when it is cut short"
@@ -162,7 +165,7 @@ def read_model(path: Path) -> ModelFile:
 
 
 def round_of_model(path: Path) -> int | None:
-    """The round after which :func:`save_model` wrote ``path``; None where it did not."""
+    """Return the round of the model at ``path``; None where :func:`save_model` wrote no such file."""
     try:
         about = _about(path)
     except DataError:
@@ -171,12 +174,14 @@ def round_of_model(path: Path) -> int | None:
 
 
 def load_model(path: Path | str) -> Backbone:
-    """The network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
+    """Load the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
 
     It is on the CPU, in evaluation mode, and as narrow as the file's tensors are; neither data nor experiment file are
-    needed. A network of one's own is looked for where it was, then beside ``path``. Raises :class:`DataError` for files
-    of other kinds or of versions that did not write what is needed, :class:`ConfigError` where code is missing or is
-    not what it was.
+    needed. Code of a network of one's own is looked for where it was, then beside ``path``.
+
+    Raises:
+        DataError: The file is of another kind, or of a version that did not write what is needed.
+        ConfigError: The network's code is missing or has changed.
     """
     file = read_model(path_of(path))
     if file.origin is None:
@@ -196,8 +201,12 @@ def load_model(path: Path | str) -> Backbone:
 
 
 def rebuild_method(origin: ModelOrigin, path: Path) -> Method[Any]:
-    """The method, around the network, of the model file at ``path``; see :func:`load_model` for what is raised."""
-    settings = _beside(check(Settings, origin.settings, where=str(path)), path.parent)
+    """Build the method, with its network, of the model file at ``path``, whose origin is ``origin``.
+
+    Raises:
+        ConfigError: The network's code is missing or has changed.
+    """
+    settings = _with_code_from(check(Settings, origin.settings, where=str(path)), path.parent)
     check_code(origin.sources, settings, path)
     settings = settings.model_copy(
         update={
@@ -210,39 +219,43 @@ def rebuild_method(origin: ModelOrigin, path: Path) -> Method[Any]:
     return build_method(settings.dapper_args, build_problem(settings, backbone, example))
 
 
-def check_code(there: dict[str, str], settings: Settings, path: Path) -> None:
-    """Raises :class:`ConfigError` where the code that ``settings`` name is not that of the model at ``path``."""
+def check_code(recorded: dict[str, str], settings: Settings, path: Path) -> None:
+    """Check that the code that ``settings`` name is that of the model at ``path``, whose sources are ``recorded``.
+
+    Raises:
+        ConfigError: It is not, or a program passed the network, so that there is no code to build it from.
+    """
     if settings.model_args.model is None:
         raise ConfigError(
-            f"{path}: a program passed the network, {there.get('model_args.model')}, so that only it can build it; load"
-            " the file's tensors into it there"
+            f"{path}: a program passed the network, {recorded.get('model_args.model')}, so that only it can build it;"
+            " load the file's tensors into it there"
         )
     here = sources(settings)
     for key in CODE:
-        if key in there and here.get(key) != there[key]:
+        if key in recorded and here.get(key) != recorded[key]:
             raise ConfigError(
-                f"{key}: {path} was made with {there[key]}, here is {here.get(key, 'none')}; put the file that it was"
-                " made with where it was, or beside the model"
+                f"{key}: {path} was made with {recorded[key]}, here is {here.get(key, 'none')}; put the file that it"
+                " was made with where it was, or beside the model"
             )
 
 
-def _beside(settings: Settings, folder: Path) -> Settings:
-    """``settings`` with code that is not where they say looked for in ``folder``."""
+def _with_code_from(settings: Settings, folder: Path) -> Settings:
+    """Return ``settings`` that name the files of code in ``folder`` where theirs are missing or relative."""
     for key, value in references(settings):
         reference = Reference.parse(value) if key in CODE else None
         if reference is None or reference.file is None:
             continue
-        there = reference.file
-        here = folder / reference.file.name
-        if here.is_file() and not (there.is_absolute() and there.is_file()):
+        named = reference.file
+        beside = folder / named.name
+        if beside.is_file() and not (named.is_absolute() and named.is_file()):
             section, name = key.split(".")
-            moved = getattr(settings, section).model_copy(update={name: f"{here}:{reference.name}"})
+            moved = getattr(settings, section).model_copy(update={name: f"{beside}:{reference.name}"})
             settings = settings.model_copy(update={section: moved})
     return settings
 
 
 def _about(path: Path) -> _About | None:
-    """What the file says of itself; None where it is no model's."""
+    """Return the round and origin in the file's metadata; None where it is no model's file."""
     metadata = metadata_of(path, "global model")
     if _ABOUT not in metadata:
         round_ = metadata.get(_ROUND, "")  # all that earlier versions wrote

@@ -1,4 +1,4 @@
-"""Whether everything that an experiment names is there, before anything is loaded: all mistakes at once."""
+"""Check of the names in an experiment's settings, before anything is loaded; it reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ from fedml_dapper.tasks import TASKS
 
 
 def check_names(settings: Settings, passes_model: bool, passes_data: bool) -> None:
-    """Raises :class:`ConfigError` for names of methods, tasks, data, networks and rules that stand for nothing, and for
-    settings of methods that these do not have. What a program passes needs no name."""
+    """Check that all methods, tasks, data, networks and rules that ``settings`` name exist, and methods' own settings.
+
+    Args:
+        settings: The experiment's.
+        passes_model: Whether a program passes the network, so that no name is needed.
+        passes_data: Whether a program passes the data.
+
+    Raises:
+        ConfigError: Names stand for nothing, or settings of methods do not exist; the error lists all of them.
+    """
     mistakes = []
-    for look in _looks(settings, passes_model, passes_data):
+    for check in _checks(settings, passes_model, passes_data):
         try:
-            look()
+            check()
         except ConfigError as error:
             mistakes.append(str(error))
     if len(mistakes) == 1:
@@ -30,7 +38,7 @@ def check_names(settings: Settings, passes_model: bool, passes_data: bool) -> No
         raise ConfigError(counted(mistakes, "names, and settings of methods"))
 
 
-def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterator[Callable[[], object]]:
+def _checks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterator[Callable[[], object]]:
     args = settings.dapper_args
     data = settings.data_args.dataset
     network = settings.model_args.model
@@ -52,7 +60,7 @@ def _looks(settings: Settings, passes_model: bool, passes_data: bool) -> Iterato
 
 
 def _method(name: str) -> type[Method[Any]] | None:
-    """The method of that name, which may be somebody's own under the name of one that is built in."""
+    """Return the method of that name, which may be a user's own that hides a built-in one; None where there is none."""
     try:
         return METHODS.find(name)
     except ConfigError:

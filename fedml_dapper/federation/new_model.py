@@ -1,4 +1,4 @@
-"""The new global model of a round; or the one before, where the uploads would ruin it."""
+"""Makes the new global model of a round, or keeps the one before where the uploads would ruin it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ LOGGER = logging.getLogger(__name__)
 
 
 def make_model(opened: OpenRound, state: ServerState, times_median: float | None, is_simulation: bool) -> str | None:
-    """Write the model that the uploads come to into ``state``; or say why it stays as it is.
+    """Finish the aggregation of a round's uploads, and write the new global model into ``state``.
 
-    In the first round nothing is known of what is usual: there it shows when all uploads are in whether one exceeds
-    ``times_median``. In a simulation, where clients run our own code, a model that is ruined is a result.
+    Outliers are looked for once more here, since in the first round uploads' usual size is known only when all are in.
+    In a simulation, where clients run our own code, a model that is not finite is a result and is kept.
+
+    Args:
+        opened: The round, with all uploads folded.
+        state: The server's, with the model of the round before.
+        times_median: How many times the usual size an upload may have; None for any.
+        is_simulation: Whether clients run our own code.
+
+    Returns:
+        Why ``state`` keeps the model of the round before; None where it has the new one.
     """
     outliers = {} if times_median is None else _outliers(opened.records, opened.usual, times_median)
     if outliers:
@@ -26,7 +35,7 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
             opened.note_refusal(client_id, reason)
         opened.records = [record for record in opened.records if record.client not in outliers]
         return f"what clients {sorted(outliers)} sent is out of all proportion"
-    weights = dict(state.weights)
+    weights = dict(state.weights)  # to go back to, since closing the aggregation writes into the state
     memory = state.memory.snapshot()
     with part("aggregation"):
         opened.aggregation.close()
@@ -39,8 +48,10 @@ def make_model(opened: OpenRound, state: ServerState, times_median: float | None
 
 
 def _outliers(records: list[ClientRecord], known: Magnitude, times: float) -> dict[int, str]:
-    """Clients whose folded upload is no better than one that would have been refused, had it been known when it came
-    what is usual; and why."""
+    """Return why folded uploads are out of proportion, by client id, in figures whose usual size was not known before.
+
+    Uploads that exceed the usual size as ``known`` when they came have been refused already.
+    """
     usual = usual_magnitude(records).without(known)
     outliers = {}
     for record in records:
@@ -52,14 +63,16 @@ def _outliers(records: list[ClientRecord], known: Magnitude, times: float) -> di
 
 
 def judged(record: ClientRecord, state: ServerState) -> ClientRecord:
-    """``record`` with what the defence made of the upload, where it judges them."""
+    """Return ``record`` with the defence's verdict on the upload, where there is one."""
     verdict = state.verdicts.get(record.client)
     if verdict is None:
         return record
     if verdict.counted == 0:
         LOGGER.warning(
-            "round %d: upload of client %d left out: it agrees by %.3g with the others", state.round, record.client,
+            "round %d: upload of client %d left out: it agrees by %.3g with the others",
+            state.round,
+            record.client,
             verdict.agreement,
-        )  # fmt: skip
-    said = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
-    return record.model_copy(update=said)
+        )
+    update = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
+    return record.model_copy(update=update)

@@ -1,4 +1,4 @@
-"""The one interface for whoever wants to know how a run goes: the ledger, the terminal, tracking sinks."""
+"""Interface of all that follows a run's course: the ledger, the terminal, tracking sinks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from fedml_dapper.federation.records import RoundRecord, RunRecord
 
 
 class RunObserver:
-    """Override what you care about; every hook does nothing by default."""
+    """Observer of a run, whose hooks do nothing by default: override those that you need."""
 
     def run_started(self, record: RunRecord) -> None:
-        """Before the first round."""
+        """Called before the first round."""
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
-        """In place of :meth:`run_started` where a run goes on after ``rounds``."""
+        """Called in place of :meth:`run_started` where a run goes on after ``rounds``."""
         self.run_started(record)
 
     def round_started(self, round_: int, client_ids: Sequence[int]) -> None:
-        """Before the clients of a round train."""
+        """Called before the clients of a round train."""
 
     def client_stepped(self, client_id: int, done: int, total: int) -> None:
-        """After each optimizer step of a client."""
+        """Called after each optimizer step of a client, with the steps ``done`` of the ``total``."""
 
     def round_finished(self, record: RoundRecord) -> None:
-        """After aggregation and evaluation."""
+        """Called after aggregation and evaluation."""
 
     def run_finished(self) -> None:
-        """After the last round, and also when a run was interrupted."""
+        """Called after the last round, and also when a run was interrupted."""

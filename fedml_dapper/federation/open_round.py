@@ -1,4 +1,4 @@
-"""One round's uploads as they come in: who is awaited, what was refused, and in which order the rest is folded."""
+"""The open round: which uploads are awaited, which were refused, and the order in which the others are folded."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fedml_dapper.profiling import part
 LOGGER = logging.getLogger(__name__)
 _REASON_LENGTH = 200
 NOTHING_USUAL = Magnitude()
-"""The size of uploads before there were any."""
+"""Usual size of uploads before there were any."""
 
 
 class OpenRound:
-    """The uploads of one round, from its opening on; :meth:`close` ends it, and what came in can still be asked for.
+    """Uploads of one round, from its opening until :meth:`close`; its records can still be read after that.
 
-    Uploads are folded in ascending client id whatever the order of arrival, so the result does not depend on it; one
-    that arrives early waits for its turn. Those whose turn has come are folded together and dropped; the last ones of a
-    round when it closes, as the new model is made of the sums in the same pass.
+    Uploads are folded in ascending client id, so that the result does not depend on the order of arrival; one that
+    arrives early waits for its turn. Uploads whose turn has come are folded together and dropped. The last ones are
+    folded when the round closes, in the same pass that makes the new model from the sums.
     """
 
     def __init__(
@@ -36,8 +36,16 @@ class OpenRound:
         refused: Callable[[int], None] | None = None,
         is_simulation: bool = False,
     ) -> None:
-        """``number`` counts from 1. ``record`` makes an upload's line of the ledger, ``refused`` is told of clients
-        whose upload was. In a simulation an upload that cannot be folded is a bug and raises; elsewhere it is refused.
+        """Open a round.
+
+        Args:
+            number: The round's number, from 1; 0 before the first one.
+            aggregation: What uploads are folded into; None for a round that is closed.
+            awaited: Clients whose uploads may come.
+            usual: Usual size of uploads.
+            record: Makes the ledger's record of an upload.
+            refused: Called with the client id where an upload is refused.
+            is_simulation: Whether an upload that cannot be folded is a bug and raises; elsewhere it is refused.
         """
         self.number = number
         self._aggregation = aggregation
@@ -51,45 +59,45 @@ class OpenRound:
         self._folded: set[int] = set()
         self._aside: set[int] = set()
         self.usual = usual
-        """How large uploads of the round before were."""
+        """Usual size of uploads of the round before."""
         self.magnitudes: dict[int, Magnitude] = {}
-        """How large each upload that came is, by client id."""
+        """Size of each upload that has come, by client id."""
         self.records: list[ClientRecord] = []
-        """The ledger's lines of the uploads that were folded, in this order."""
+        """The ledger's records of the uploads that were folded, in this order."""
         self.refused: dict[int, str] = {}
-        """Clients whose upload was refused, and why."""
+        """Why uploads were refused, by client id."""
         self.begun: dict[int, int] = {}
-        """The earlier round that an upload began in and that counts now, by client id."""
+        """Round in which an upload began, by client id, for uploads of earlier rounds that count now."""
         self.bytes_down: dict[int, int] = {}
-        """Bytes of the model that each client was sent, by client id."""
+        """Bytes of the message that each client was sent, by client id."""
         self.num_downlinks: Counter[int] = Counter()
-        """How often each client was sent something."""
+        """How often each client was sent what it starts from."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a round, and it was not closed."""
+        """Whether uploads can be folded: the round has begun, and is not closed."""
         return self._aggregation is not None
 
     @property
     def aggregation(self) -> Aggregation:
-        """What the uploads are folded into."""
+        """The aggregation that uploads are folded into."""
         assert self._aggregation is not None, "no round is open"
         return self._aggregation
 
     def close(self) -> None:
-        """End the round: nothing is folded any more."""
+        """End the round, so that nothing is folded any more."""
         self._aggregation = None
 
     def is_awaited(self, client_id: int) -> bool:
-        """Whether the client's upload may still come."""
+        """Return whether the client's upload may still come."""
         return client_id in self._awaited and client_id not in self._early
 
     def answered(self) -> set[int]:
-        """Clients whose upload has come and was not refused, those set aside included."""
+        """Return the clients whose upload has come and was not refused, those set aside included."""
         return self._folded | self._early.keys() | self._aside
 
     def line_of(self, upload: Upload) -> ClientRecord:
-        """What the ledger says of ``upload``."""
+        """Return the ledger's record of ``upload``."""
         assert self._record is not None, "no round is open"
         return self._record(upload)
 
@@ -99,7 +107,7 @@ class OpenRound:
         self._fold_in_turn()
 
     def set_aside(self, client_id: int) -> None:
-        """The client has answered, and there is nothing of it to be folded."""
+        """Note that the client has answered, without an upload to be folded in this round."""
         self._awaited.remove(client_id)
         self._aside.add(client_id)
         self._fold_in_turn()
@@ -118,14 +126,14 @@ class OpenRound:
             self._fold_in_turn()
 
     def note_refusal(self, client_id: int, reason: str) -> None:
-        """Write down that the client's upload was refused, whenever that shows."""
+        """Record that the client's upload was refused, which may show after it was folded."""
         self.refused[client_id] = one_line(reason)
         LOGGER.warning("round %d: upload of client %d refused: %s", self.number, client_id, self.refused[client_id])
         if self._on_refusal is not None:
             self._on_refusal(client_id)
 
     def fold_the_rest(self) -> list[int]:
-        """Fold whatever has come; who has not answered is returned."""
+        """Fold all uploads that wait for their turn; return the clients that have not answered."""
         unfinished = [client_id for client_id in self._awaited if client_id not in self._early]
         for client_id in sorted(self._early):
             self._fold(self._early.pop(client_id))
@@ -134,6 +142,7 @@ class OpenRound:
     def _fold_in_turn(self) -> None:
         while self._awaited and self._awaited[0] in self._early:
             self._fold(self._early.pop(self._awaited.pop(0)))
+        # The last uploads of a round are left to close(), which folds them in the pass that makes the new model.
         if self._awaited and isinstance(self._aggregation, HoldingAggregation):
             with part("aggregation"):
                 self._aggregation.fold()
@@ -152,6 +161,6 @@ class OpenRound:
 
 
 def one_line(reason: str) -> str:
-    """A reason as it may stand in logs and ledger: it can quote what a stranger sent."""
+    """Return a reason as one short printable line for logs and ledger, since it may quote what a stranger sent."""
     text = "".join(letter if letter.isprintable() else "?" for letter in reason)
     return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}..."

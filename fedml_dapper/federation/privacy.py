@@ -1,4 +1,4 @@
-"""Which experiments ``dapper_args.privacy`` goes with, and what it comes to there."""
+"""Mechanisms that ``dapper_args.privacy`` asks for, and the check that a method goes with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from fedml_dapper.secure_sum import FixedPoint, Rules
 
 _PLACE = "dapper_args.privacy"
 _MOST_LOST = 0.1
-"""Of the clip, to rounding."""
+"""Largest share of the clip that rounding to the steps of fixed-point numbers may take."""
 
 
 def settled_privacy(settings: Settings) -> Privacy | None:
-    """The mechanism that ``settings`` ask for; raises :class:`ConfigError` where no noise reaches the epsilon."""
+    """Return the mechanism of differential privacy that ``settings`` ask for; None where they ask for no noise.
+
+    Raises:
+        ConfigError: No noise is enough for ``target_epsilon``.
+    """
     args = settings.dapper_args.privacy
     if args is None or not args.adds_noise:
         return None
@@ -38,8 +42,11 @@ def settled_privacy(settings: Settings) -> Privacy | None:
 
 
 def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSums | None:
-    """How ``settings`` have changes summed under masks, or as they would be under masks, with the noise of ``privacy``;
-    None where they do not."""
+    """Return rules and fixed-point code of the secure sums that ``settings`` ask for; None where they ask for none.
+
+    A simulation sums in the same code without masks. Clients together add the noise of ``privacy``, each an equal share
+    that is enough if the fewest clients of a sum are left, without those that may collude.
+    """
     args = settings.dapper_args.privacy
     if args is None or args.secure_aggregation is None:
         return None
@@ -50,12 +57,17 @@ def settled_secure_sums(settings: Settings, privacy: Privacy | None) -> SecureSu
     if privacy is None:
         return SecureSums(rules, FixedPoint(largest, clients))
     share = privacy.std / sqrt(rules.min_holders - args.colluding)
+    # If no client drops out, the sum has the noise of all of them, which the code needs room for.
     code = FixedPoint(largest if privacy.clip is None else min(largest, privacy.clip), clients, share * sqrt(clients))
     return SecureSums(rules, code, ceil(share * code.scale))
 
 
 def check_privacy(method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where the server learns more of a client than sums."""
+    """Check that ``method`` goes with the experiment's privacy: of a client the server may learn sums alone.
+
+    Raises:
+        ConfigError: The server learns more, or noise does not go with tensors that are sent.
+    """
     if method.problem.privacy is None and method.problem.secure_sums is None:
         return
     if learns := method.beyond_sums:
@@ -76,8 +88,11 @@ def check_privacy(method: Method[Any]) -> None:
 
 
 def _check_steps(problem: Problem, personal: Collection[str]) -> None:
-    """Raises :class:`ConfigError` where noise that clients add in whole steps is not as good as Gaussian, or where so
-    much of it has to have room in 32 bits that steps are too long for changes."""
+    """Raise :class:`ConfigError` where fixed-point numbers do not fit the noise that clients add together.
+
+    Too much noise leaves room in 32 bits for coarse steps alone, to which changes are rounded; too little noise, in
+    steps, is worse than Gaussian noise.
+    """
     privacy = problem.privacy
     secure = problem.secure_sums
     if privacy is None or privacy.clip is None or secure is None:
@@ -100,7 +115,7 @@ def _check_steps(problem: Problem, personal: Collection[str]) -> None:
 
 
 def _check_counters(method: Method[Any]) -> None:
-    """Raises :class:`ConfigError` where an upload has integers that count for something; BatchNorm's do not."""
+    """Raise :class:`ConfigError` where an upload has integers other than BatchNorm's counters, which nothing reads."""
     tensors = method.problem.layout.tensors
     whole = sorted(name for name, spec in tensors.items() if not spec.dtype.is_floating_point)
     odd = [name for name in whole if name not in method.personal and not name.endswith("num_batches_tracked")]
@@ -112,20 +127,20 @@ def _check_counters(method: Method[Any]) -> None:
 
 
 def privacy_note(privacy: Privacy, comm_round: int) -> str:
-    """What the run's ledger says of its privacy before the first round."""
+    """Return the ledger's note on the privacy that a run of ``comm_round`` rounds promises."""
     after = epsilon(privacy, comm_round)
     promise = f"epsilon {after:.3g} with delta {privacy.delta:g}" if privacy.delta and after < float("inf") else "none"
-    by = {"server": "the server", "client": "each client", "distributed": "clients together"}[privacy.where]
+    adds_noise = {"server": "the server", "client": "each client", "distributed": "clients together"}[privacy.where]
     seed = "secret noise" if privacy.is_secret else "noise that follows from the run's seed, which is for experiments"
     clip = "no clip" if privacy.clip is None else f"clip {privacy.clip:g}"
     return (
         f"differential privacy of a client in all {comm_round} rounds: {promise} (noise multiplier"
-        f" {privacy.noise_multiplier:.4g}, {clip}, added by {by}; {seed})"
+        f" {privacy.noise_multiplier:.4g}, {clip}, added by {adds_noise}; {seed})"
     )
 
 
 def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
-    """What the run's ledger says of its sums before the first round."""
+    """Return the ledger's note on how a run sums securely."""
     rules = secure.rules
     code = secure.code
     how = "as a simulation, without masks: the same sums" if is_simulation else "under masks"
@@ -137,7 +152,7 @@ def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
 
 
 def who_is_safe(rules: Rules, silos: int) -> str:
-    """How many ``silos`` are hidden behind each other by ``rules``, in one line for people."""
+    """Say in one line how many of the ``silos`` in a sum are hidden among each other by ``rules``."""
     allies = rules.allies(silos)
     helped = f" and {allies} of them help it, which leaves {rules.min_holders - allies} others" if allies else ""
     return f"a sum opens for at least {rules.min_holders} of {silos} silos, also if the server lies{helped}"

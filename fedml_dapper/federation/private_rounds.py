@@ -1,4 +1,4 @@
-"""Rounds of differential privacy: what they spend of it, and how clients count that send nothing."""
+"""Rounds under differential privacy: the account of what they spend, and the count of clients that send nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fedml_dapper.methods import Method, Privacy, ServerState, TrainingMetrics, 
 
 
 class PrivateRounds(RoundFeature):
-    """Keeps the account of ``privacy``, by client."""
+    """Keeps account of how often each client was asked, and so of the epsilon that was spent."""
 
     def __init__(self, method: Method[Any], privacy: Privacy, state: ServerState) -> None:
         self._method = method
         self._privacy = privacy
         self._state = state
         self._spent: PrivacySpent | None = None
-        """What was spent up to the last round that was closed."""
+        """Account after the last round that was closed."""
         self._uses: dict[int, int] = {}
         """How often each client of the round that closes was asked."""
 
@@ -28,11 +28,13 @@ class PrivateRounds(RoundFeature):
         clients = self._state.clients
         self._uses = {client_id: opened.num_downlinks.get(client_id, 1) for client_id in clients}
         if self._privacy.where == "server":
-            self._count_in_the_silent(set(clients) - {record.client for record in opened.records}, opened)
+            self._count_absent(set(clients) - {record.client for record in opened.records}, opened)
 
-    def _count_in_the_silent(self, client_ids: set[int], opened: OpenRound) -> None:
-        """Chosen clients without an upload count as ones that changed nothing: what is divided by has to be the same
-        with and without anybody's upload (``pruning.private``)."""
+    def _count_absent(self, client_ids: set[int], opened: OpenRound) -> None:
+        """Fold in chosen clients without an upload as ones that changed nothing.
+
+        The divisor of the mean has to be the same with and without any client's upload (``pruning.private``).
+        """
         for client_id in sorted(client_ids):
             sent = self._method.downlink(self._state, client_id)
             nothing = TrainingMetrics(0.0, 0, 0.0)

@@ -1,4 +1,7 @@
-"""What a silo has signed, on its disk before the signature leaves: one list of survivors a round, whatever crashes."""
+"""File of what a silo has signed in secure sums, so that it signs one list of survivors a round, even after a crash.
+
+An entry is on the disk before the signature leaves the silo.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,16 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 
 
 class Promises:
-    """The promises of the silo of this rank, a line each in a file in ``folder``, which is made with the first one."""
+    """Promises of the silo of this rank: one line each in a file in ``folder``, made with the first promise."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / f"silo-{rank}-signed.jsonl"
 
     def forget(self) -> None:
-        """Begin anew, as a silo's operator asks for who knows that no server may still open what was signed.
+        """Delete all promises, for an operator who knows that no server can still open what was signed.
 
-        Raises :class:`ConfigError` where the file cannot be deleted.
+        Raises:
+            ConfigError: The file cannot be deleted.
         """
         try:
             self._path.unlink(missing_ok=True)
@@ -27,9 +31,10 @@ class Promises:
             raise ConfigError(f"{self._path} cannot be deleted: {error.strerror}") from error
 
     def keep(self, round_key: bytes, statement: bytes) -> None:
-        """Promise to sign of the round that ``round_key`` stands for this statement alone.
+        """Promise to sign this ``statement`` alone in the round that ``round_key`` stands for.
 
-        Raises :class:`ProtocolError` where another one was promised, or this one cannot be written down.
+        Raises:
+            ProtocolError: Another statement was promised, or this one cannot be written.
         """
         round_ = round_key.hex()
         digest = hashlib.sha256(statement).hexdigest()
@@ -43,14 +48,14 @@ class Promises:
                 )
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"\n{json.dumps([round_, digest])}\n")  # apart from a line that was torn
+                file.write(f"\n{json.dumps([round_, digest])}\n")  # the last line may be torn: begin a new one
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise ProtocolError(f"what is signed cannot be written down in {self._path}: {error.strerror}") from error
 
     def _read(self) -> dict[str, str]:
-        """By round; a line that was torn stands for a signature that never left."""
+        """Return digests by round; torn lines are skipped, as their signatures never left."""
         if not self._path.exists():
             return {}
         promised = dict[str, str]()

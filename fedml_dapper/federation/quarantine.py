@@ -1,4 +1,4 @@
-"""Who has sent how much that was refused, and who is left out for it (``dapper_args.defence``)."""
+"""Quarantine of clients whose uploads were refused too often (``dapper_args.defence``)."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from fedml_dapper.config.limits import MAX_ROUNDS
 
 
 class Standing(BaseModel):
-    """What is remembered from one round to the next, by client id; clients of clean record are not named."""
+    """Refused uploads and quarantines by client id; clients that have neither are not named."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     strikes: dict[int, int] = {}
-    """Refused uploads since the last quarantine."""
+    """Number of refused uploads since the client's last quarantine."""
     out_until: dict[int, int] = {}
-    """The last round of a quarantine; of one that an operator evicted, more rounds than there can be."""
+    """Last round of the client's quarantine; ``MAX_ROUNDS`` for one that an operator evicted."""
 
 
 class Quarantine:
-    """Counts strikes and leaves clients out; without ``defence.strikes`` it counts and leaves nobody out."""
+    """Counts refused uploads and leaves clients out; without ``defence.strikes`` only operators leave clients out."""
 
     def __init__(self, defence: DefenceArgs) -> None:
         self._defence = defence
         self.standing = Standing()
 
     def strike(self, client_id: int, round_: int) -> bool:
-        """Count a refused upload in ``round_``; True where it puts the client in quarantine from the next round on."""
+        """Count a refused upload in ``round_``; return whether it puts the client in quarantine from the next on."""
         strikes = dict(self.standing.strikes)
         out_until = dict(self.standing.out_until)
         strikes[client_id] = strikes.get(client_id, 0) + 1
@@ -39,7 +39,7 @@ class Quarantine:
         return caught
 
     def holds(self, client_id: int, round_: int) -> bool:
-        """Whether the client is left out of ``round_``."""
+        """Return whether the client is left out of ``round_``."""
         return round_ <= self.standing.out_until.get(client_id, 0)
 
     def evict(self, client_id: int) -> None:
@@ -48,11 +48,11 @@ class Quarantine:
         self.standing = self.standing.model_copy(update={"out_until": out_until})
 
     def is_evicted(self, client_id: int) -> bool:
-        """Whether only an operator lets the client in again."""
+        """Return whether an operator evicted the client, so that only an operator lets it in again."""
         return self.standing.out_until.get(client_id, 0) >= MAX_ROUNDS
 
     def lift(self, client_id: int, round_: int) -> bool:
-        """Let the client take part again; False where it was not left out of ``round_``."""
+        """Let the client take part again; return whether it was left out of ``round_``."""
         if not self.holds(client_id, round_):
             return False
         out_until = {one: until for one, until in self.standing.out_until.items() if one != client_id}
@@ -60,5 +60,5 @@ class Quarantine:
         return True
 
     def out(self, round_: int) -> dict[int, int]:
-        """Who is left out of ``round_``, and the last round in which it is."""
+        """Return the clients that are left out of ``round_``, with the last round of each one's quarantine."""
         return {one: until for one, until in self.standing.out_until.items() if round_ <= until}

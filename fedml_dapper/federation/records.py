@@ -1,9 +1,9 @@
-"""The ledger's records: what a run is, and what happened in each of its rounds.
+"""Records of the ledger: one of the run, and one of each round.
 
-Fields named ``accuracy`` hold the figure that the task is judged by, which ``RunRecord.metric`` names: in
-classification Top-1 accuracy in percent. Losses are the task's, in nats where it is cross-entropy; sizes are bytes,
-times seconds. Every wall-clock figure sits in a field named
-``seconds``; everything else repeats exactly when a run is repeated with the same seed on the same machine.
+Fields named ``accuracy`` hold the task's headline figure, which ``RunRecord.metric`` names: in classification Top-1
+accuracy in percent. Losses are the task's, in nats where it is cross-entropy. Sizes are bytes, times seconds. Every
+wall-clock figure sits in a field named ``seconds``; everything else repeats exactly when a run is repeated with the
+same seed on the same machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LevelFootprint(Record):
 
 
 class ClientSummary(Record):
-    """Who takes part."""
+    """A client of the run: its domain, its capability level and how many samples it trains on."""
 
     client: int
     domain: str
@@ -43,58 +43,65 @@ class ClientSummary(Record):
 
 
 class Stretch(Record):
-    """A part of a run, up to where it went on with more rounds to come or with another version of this package."""
+    """Earlier part of a run that was resumed with a larger ``comm_round`` or by another version of this package."""
 
     rounds: int
-    """After how many."""
+    """Number of rounds that were finished at the end of this part."""
     comm_round: int
-    """How many were to come, all in all."""
+    """Number of rounds that the run was to have then, in all."""
     version: str
+    """Version of this package that ran this part."""
 
 
 class RunRecord(Record):
-    """First line of a ledger."""
+    """The run's record, first line of a ledger."""
 
     record: Literal["run"] = "run"
     version: str
     suite: str
-    """The data's label; says "(subset)" where the data is not the complete set."""
+    """Label of the data; it says "(subset)" where they are not the complete set."""
     domains: tuple[str, ...]
-    """Those that clients train on."""
+    """Domains that clients train on."""
     classes: tuple[str, ...] = ()
-    """By label; empty where targets are no classes, and in ledgers of earlier versions."""
+    """Names of the classes, by label; empty where targets are no classes, and in ledgers of earlier versions."""
     unseen_domain: str | None = None
     """A domain without clients, scored all the same."""
     method: str
     metric: Metric = TOP_1
-    """By what models are judged."""
+    """The task's headline figure, by which models are compared."""
     settings: dict[str, Any]
+    """Settings of the experiment, section by section."""
     params: dict[str, Any] = {}
-    """The method's own settings, defaults included; empty in ledgers of earlier versions, which say what was given."""
+    """The method's own settings, defaults included; empty in ledgers of earlier versions, whose ``settings`` have those
+    that were given."""
     workers: int = 1
-    """How many clients trained at a time, each in a process of its own; where a run was resumed, when it began."""
+    """How many clients trained at a time, each in a process of its own, when the run was started."""
     threads: int | None = None
-    """Of each process; None where torch chose, in several processes, and in ledgers of earlier versions."""
+    """Torch's threads in each process; None where each of several processes chose for itself, and in ledgers of earlier
+    versions."""
     sources: dict[str, str] = {}
-    """For settings that name something outside of the package: which object, and a digest of its source."""
+    """Object and digest of its source, by the setting that names it, of code and data from outside of the package."""
     footprints: tuple[LevelFootprint, ...]
+    """Cost of each capability level's model, strongest first."""
     cost_note: str
-    """What the method costs beyond, or does not save of, the footprints; empty where there is nothing to say."""
+    """How the method's real cost differs from the footprints; empty where it does not."""
     clients: tuple[ClientSummary, ...]
     notes: tuple[str, ...]
-    """What reading the data came upon, and what the partition had to do, e.g. let two clients share samples."""
+    """What was found in the data, and what the partition had to do, e.g. let two clients share samples."""
     earlier: tuple[Stretch, ...] = ()
-    """What was otherwise before; all else in this record is of the latest stretch."""
+    """Earlier parts of a resumed run; all else in this record is of the latest part."""
 
     @property
     def comm_round(self) -> int:
-        """How many rounds there are to be."""
+        """Number of rounds that the run is to have."""
         rounds: int = self.settings["train_args"]["comm_round"]
         return rounds
 
     def after(self, before: RunRecord, rounds: int) -> RunRecord:
-        """This record of a run that so far was ``before``'s, for ``rounds`` rounds; ``before`` itself if nothing
-        changed that it says of the run."""
+        """Return the record of a run that is resumed after ``rounds`` rounds, whose record was ``before``.
+
+        It is ``before`` itself where neither ``comm_round`` nor the version has changed.
+        """
         if (before.comm_round, before.version) == (self.comm_round, self.version):
             return before
         stretch = Stretch(rounds=rounds, comm_round=before.comm_round, version=before.version)
@@ -114,82 +121,88 @@ class ClientRecord(Record):
     bytes_up: int
     bytes_down: int
     loss: float
-    """Mean training loss per sample over the last local epoch, regulariser included. This and what follows up to
-    ``accuracy_after`` is what the client says; only what could not be is refused."""
+    """Mean training loss per sample over the last local epoch, regulariser included. This field and those up to
+    ``accuracy_after`` are as the client reports them; impossible values are refused."""
     steps: int
+    """Optimizer steps."""
     seconds: float
+    """Seconds of local training."""
     accuracy_before: float | None = None
-    """The client's own model on its own test samples before the round's training; None where it is not measured."""
+    """Headline of the client's own model on its own test samples before the round's training; None where it is not
+    measured."""
     accuracy_after: float | None = None
+    """The same after the round's training."""
     change: float | None = None
-    """||w - W|| / ||W|| of the upload, W being what the client was sent; None where nobody asked."""
+    """||w - W|| / ||W|| of the uploaded weights w, W being what the client was sent; None where it is not measured."""
     extras_norm: float | None = None
-    """l2 norm of what the upload holds besides weights."""
+    """l2 norm of what the upload holds besides weights; None where it is not measured."""
     begun: int | None = None
-    """The round from whose model it trained, where that is an earlier one (``dapper_args.buffer_size``,
+    """Round from whose model the client trained, where that is an earlier one (``dapper_args.buffer_size``,
     ``fleet.clock.late``)."""
     agreement: float | None = None
-    """Mean cosine of its change with those of the others (:class:`fedml_dapper.pruning.Verdict`, as what follows); None
-    where uploads are not screened."""
+    """Mean cosine of the client's change with those of the others (:class:`fedml_dapper.pruning.Verdict`, as are the
+    next two fields); None where uploads are not screened."""
     length: float | None = None
-    """How many times as far as most others it moved."""
+    """Norm of the client's change, relative to that of most others."""
     counted: float | None = None
-    """The share of its change that went into the global model: 0 where it was left out, less than 1 where it was
+    """Share of the client's change that went into the global model: 0 where it was left out, less than 1 where it was
     shortened."""
 
 
 class RoundSeconds(Record):
-    """Where a round's time went."""
+    """Wall-clock time of a round, in seconds."""
 
     total: float
     evaluation: float
 
 
 class EdgeRecord(Record):
-    """What an edge did in a round."""
+    """An edge's part in a round."""
 
     clients: tuple[int, ...]
-    """Those whose uploads it summed."""
+    """Clients whose uploads the edge summed."""
     bytes_down: int
-    """Of the order that it was sent."""
+    """Bytes of the order that the edge was sent."""
     bytes_up: int
-    """Of the sum."""
+    """Bytes of the edge's sum."""
 
 
 class Scores(Record):
-    """The global model on every domain's test set."""
+    """Figures of the global model on every domain's test set."""
 
     global_accuracy: float
-    """Unweighted mean over the domains that clients train on; over silos that test on their own samples, the mean
-    weighted by their numbers."""
+    """Unweighted mean over the domains that clients train on. Where silos test on their own samples, the mean over
+    silos, weighted by their numbers of test samples."""
     domain_accuracy: dict[str, float]
     domain_loss: dict[str, float]
+    """Mean loss per sample, by domain."""
     domain_figures: dict[str, dict[str, float]] = {}
-    """By domain and name, what the task measures besides."""
+    """Further figures of the task, by domain and name."""
     best_global_accuracy: float
     """Best ``global_accuracy`` so far: the paper's statistic."""
     best_domain_accuracy: dict[str, float]
     """Best per domain so far, each in its own round: the paper's domain columns."""
     unseen_accuracy: float | None = None
-    """On the domain that was left out."""
+    """Headline on the domain that was left out of training; None without such a domain."""
 
 
 class PersonalScores(Record):
-    """Each client's own model on its own samples, over all clients, also those that did not train in the round."""
+    """Figures of each client's own model on its own samples, over all clients, also those that did not train."""
 
     overall: float
-    """ALL: over the union of the clients' samples."""
+    """Headline over the union of the clients' samples: ALL in the papers' tables."""
     average: float
-    """AVG: unweighted mean over the clients."""
+    """Unweighted mean over the clients: AVG in the papers' tables."""
     worst: float
+    """Headline of the worst client."""
     deviation: float
     """Standard deviation over the clients (of the population)."""
     accuracy: tuple[float, ...]
-    """By client id."""
+    """Headline of each client, by client id."""
 
 
 class LevelFigures(Record):
-    """The model of one capability level on every domain's test set."""
+    """Headline of one capability level's model on every domain's test set."""
 
     level: int
     accuracy: float | None
@@ -198,25 +211,26 @@ class LevelFigures(Record):
 
 
 class DeviceFigures(Record):
-    """What devices get: the models of all levels, and each client's level on the client's own domain."""
+    """Headlines of the models that devices get: of all levels, and of each client's level on the client's domain."""
 
     levels: tuple[LevelFigures, ...]
-    """Strongest first."""
+    """Figures by level, strongest first."""
     clients: tuple[float | None, ...]
-    """By client id; None where the method has no model for the client's level."""
+    """Headline by client id; None where the method has no model for the client's level."""
     accuracy: float | None
     """Device accuracy: mean over the clients; None where there is no model for one of them."""
     worst: float | None
+    """Headline of the worst client; None where there is no model for one of them."""
 
 
 class DeviceScores(Record):
-    """What devices get after a round."""
+    """Figures of the models that devices get after a round."""
 
     sent: DeviceFigures
-    """With everything as the server has it."""
+    """Figures of the models as the server sends them."""
     own_statistics: DeviceFigures | None
-    """With BatchNorm's statistics measured on a device's own training images (for a level on a domain: those of the
-    domain's first client); None where the model has none, or where clients' images are elsewhere."""
+    """Figures with BatchNorm's statistics measured on a device's own training images (for a level on a domain: those of
+    the domain's first client). None where the model has no BatchNorm, or where clients' images are elsewhere."""
 
 
 class ClientOnClock(Record):
@@ -227,10 +241,11 @@ class ClientOnClock(Record):
     training_s: float
     upload_s: float
     joules: float | None
-    """That training took, without radio; None where the device's profile has no watts."""
+    """Energy of the client's training, without radio; None where the device's profile has no watts."""
     outcome: Literal["in time", "late", "surplus", "under way", "gone", "refused"]
-    """Whether its upload counted; or came after the deadline; or after as many others as were wanted; or will count in
-    a later round; or never came, since its device went off; or was refused (``RoundRecord.refused``)."""
+    """Outcome of the client's upload: ``in time``, it counted; ``late``, it came after the deadline; ``surplus``, as
+    many others as were wanted had come before; ``under way``, it will count in a later round; ``gone``, the device went
+    off; ``refused``, see ``RoundRecord.refused``."""
 
 
 class UnderWay(Record):
@@ -238,86 +253,93 @@ class UnderWay(Record):
 
     client: int
     begun: int
-    """The round in which it was chosen."""
+    """Round in which the client was chosen."""
     arrives_s: float
-    """When its upload is there, since the run's first round began."""
+    """Virtual time at which the client's upload arrives, since the run's first round began."""
 
 
 class RoundOnClock(Record):
     """A round on the virtual clock of a simulated fleet (``dapper_args.fleet.clock``)."""
 
     round_s: float
+    """Virtual length of the round."""
     elapsed_s: float
-    """Since the run's first round began."""
+    """Virtual time at the round's end, since the run's first round began."""
     joules: float | None
-    """That all who began took for training so far in the run; None where a device's profile has no watts."""
+    """Energy of all training in the run so far, also of uploads that did not count; None where a device's profile has
+    no watts."""
     offline: tuple[int, ...] = ()
-    """Who could not be chosen, since their devices were off where the round began."""
+    """Clients that could not be chosen, since their devices were off when the round began."""
     clients: tuple[ClientOnClock, ...]
     arrived: tuple[UnderWay, ...] = ()
     """Clients of earlier rounds whose uploads counted in this one."""
     under_way: tuple[UnderWay, ...] = ()
-    """Those whose uploads will count in later rounds."""
+    """Clients whose uploads will count in later rounds."""
 
 
 class PrivacySpent(Record):
-    """What ``dapper_args.privacy`` still promises after a round."""
+    """Differential privacy that was spent up to a round (``dapper_args.privacy``)."""
 
     epsilon: float | None
-    """Of the client that was asked most often; None where there is no noise, and so no promise."""
+    """Epsilon of the client that was asked most often; None where there is no noise, and so no guarantee."""
     delta: float | None
     rounds: dict[int, int] = {}
-    """In how many rounds each client was asked, by client id; with those that may have been asked again."""
+    """How often each client was asked, by client id. A client that may have been asked again in a round, with new
+    noise, counts each time."""
 
 
 class RoundRecord(Record):
-    """One line per round."""
+    """Record of one round, a line of the ledger."""
 
     record: Literal["round"] = "round"
     round: int
+    """Number of the round, from 1."""
     scores: Scores | None
-    """None in rounds that ``frequency_of_the_test`` skips."""
+    """Figures of the global model on test samples; None in rounds that ``frequency_of_the_test`` skips."""
     validation_scores: Scores | None = None
-    """The same on validation samples, by which a round is chosen; None where the partition keeps none."""
+    """Figures of the global model on validation samples, by which a round is chosen; None where the partition keeps
+    none."""
     clients: tuple[ClientRecord, ...]
-    """Those whose upload went into the new global model, or would have but for ``rolled_back`` or what ``counted``
-    says."""
+    """Clients whose upload was taken. It went into the new global model, unless ``rolled_back`` or the client's
+    ``counted`` says otherwise."""
     personal: PersonalScores | None = None
-    """On the clients' test samples; None where it is not measured."""
+    """Figures of clients' own models on their test samples; None where they are not measured."""
     validation: PersonalScores | None = None
-    """On their validation samples; None where the partition keeps none."""
+    """Figures of clients' own models on their validation samples; None where the partition keeps none."""
     devices: DeviceScores | None = None
-    """What each device gets; None where it is not measured, or where the method has no global model."""
+    """Figures of the models that devices get; None where they are not measured, or where the method has no global
+    model."""
     absent: tuple[int, ...] = ()
-    """Chosen for the round and not in quarantine, but no valid upload came in time; on a virtual clock, of which
-    ``clock`` says why. Some may be ``at_work``."""
+    """Clients that were chosen and are not in quarantine, but of which no valid upload came in time. Some may be
+    ``at_work``; on a virtual clock, ``clock`` says why."""
     refused: dict[int, str] = {}
-    """Those of the absent whose upload was refused, and why."""
+    """Why uploads of absent clients were refused, by client id."""
     quarantined: tuple[int, ...] = ()
-    """Chosen for the round, but left out for earlier uploads that were refused."""
+    """Clients that were chosen, but left out for earlier uploads that were refused."""
     edges: dict[int, EdgeRecord] = {}
-    """By rank, where there are edges between server and silos; clients' bytes are then those of their edge's line."""
+    """Part of each edge in the round, by rank; empty without edges. Bytes of an edge's clients are those between client
+    and edge."""
     not_finite: tuple[int, ...] = ()
-    """Clients that sent NaN or infinity; in a simulation, where such an upload is a result and counts."""
+    """Clients that sent NaN or infinity, in a simulation alone: there such an upload is a result and counts."""
     model_is_finite: bool = True
-    """Whether all of the new global model is a number."""
+    """Whether the new global model is free of NaN and infinity."""
     rolled_back: str | None = None
-    """Why the global model is still that of the round before, where this round's uploads would have ruined it, or too
-    few clients were left to open their sum."""
+    """Why the global model is still that of the round before: this round's uploads would have ruined it, or too few
+    clients were left to open their sum."""
     at_work: dict[int, int] = {}
-    """Silos whose uploads may count in later rounds, and the round that each began in (``dapper_args.buffer_size``)."""
+    """Round that each silo at work began in, whose upload may count in a later one (``dapper_args.buffer_size``)."""
     clock: RoundOnClock | None = None
-    """When things happened on the fleet's devices; None without a virtual clock."""
+    """The round on the fleet's virtual clock; None without one."""
     privacy: PrivacySpent | None = None
-    """What one client's data may have given away so far; None without ``dapper_args.privacy``."""
+    """Differential privacy spent so far; None without ``dapper_args.privacy``."""
     opened_share: float | None = None
-    """The share of the model's weights of which the sum over ``clients`` was opened, where silos sum under masks
-    (``dapper_args.privacy.secure_aggregation``); None where nothing was, and elsewhere."""
+    """Share of the model's weights whose sum over ``clients`` was opened, where silos sum under masks
+    (``dapper_args.privacy.secure_aggregation``); None where no sum was opened, and in other runs."""
     notes: dict[str, JsonValue] = {}
-    """What the method itself has to say of the round, by name."""
+    """Figures that the method itself reports of the round, by name."""
     seconds: RoundSeconds
 
     @property
     def left_out(self) -> tuple[int, ...]:
-        """Clients whose upload was screened out: it is among ``clients``, and nothing of it counted."""
+        """Clients whose upload was screened out: they are among ``clients``, and nothing of their upload counted."""
         return tuple(client.client for client in self.clients if client.counted == 0)

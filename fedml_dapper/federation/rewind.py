@@ -1,4 +1,4 @@
-"""What a silo remembered before its latest rounds, for a server that crashed and asks for them again."""
+"""Snapshots of a silo's memory, to repeat its latest rounds for a server that crashed and asks for them again."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Rewind:
-    """Snapshots of one client's memory, each from before a round it trained; ``rounds`` of them at most.
+    """Keeps snapshots of one client's memory, each from before a round that it trained; ``rounds`` of them at most.
 
-    A server that goes on from a checkpoint repeats the ``dapper_args.checkpoint_every`` rounds after it at most. In
-    simulation the checkpoint holds the clients' memories; a silo's stays with the silo, so the silo goes back itself.
+    A server that resumes from a checkpoint repeats at most ``dapper_args.checkpoint_every`` rounds. In simulation the
+    checkpoint holds the clients' memories; a silo's memory stays with the silo, which therefore goes back by itself.
     """
 
     def __init__(self, rounds: int) -> None:
         self._before: deque[tuple[int, Memory]] = deque(maxlen=rounds)
 
     def memory_for(self, round_: int, memory: Memory) -> Memory:
-        """From what to train ``round_``: ``memory``, or what it was before that round if that was trained already."""
+        """Return the memory from which to train ``round_``, and keep a snapshot of it.
+
+        It is ``memory``, or what that was before the round if the round was trained already.
+        """
         first_kept = self._before[0][0] if self._before else round_
-        while self._before and self._before[-1][0] >= round_:
+        while self._before and self._before[-1][0] >= round_:  # snapshots of rounds that are repeated now
             trained, memory = self._before.pop()
             LOGGER.info("the server repeats round %d; this silo forgets what it learnt in round %d", round_, trained)
         if first_kept > round_:

@@ -1,4 +1,4 @@
-"""Who takes part, and at which capability level in which round."""
+"""Roster of an experiment's clients, with each one's capability level in every round."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Roster:
-    """The clients of an experiment as this process knows them.
+    """The clients of an experiment as this process knows them, and their levels.
 
-    Where everyone's data follow from the settings all are known from the start. Silos with data of their own join, and
-    come back with more; the server knows those that have joined, a silo only itself.
+    Where all data follow from the settings, all clients are known from the start. Silos with data of their own join,
+    and may come back with more; the server knows those that have joined, a silo only itself.
 
-    Levels are stated, by the silos, by ``data_args.clients`` or as a list, or follow from devices, of a fleet or as
-    silos name them, or a rule gives them. A rule of the user's own is asked before every round, a built-in one once,
-    for all clients that there can be. Raises :class:`ConfigError` for a rule that is not to be had or gives no levels.
+    A client's level comes from one of these:
+
+    * it is stated: by the silo, by ``data_args.clients`` or by a list in the settings;
+    * its device decides: that of the fleet's plan, or the one that the silo names when it joins;
+    * a rule assigns it. A user's own rule is asked before every round, a built-in one once, for all possible clients.
+
+    Raises:
+        ConfigError: A rule does not exist or gives no valid levels.
     """
 
     def __init__(
@@ -50,12 +55,12 @@ class Roster:
 
     @property
     def joined(self) -> frozenset[int]:
-        """Ids of the clients that are known."""
+        """Ids of the clients that have joined, or are known from the start."""
         return frozenset(self._devices)
 
     @property
     def available(self) -> frozenset[int]:
-        """Ids of those that are known and whose device can run some level."""
+        """Ids of the known clients whose device can run some level."""
         return self.joined - self._left_out
 
     @property
@@ -64,10 +69,17 @@ class Roster:
         return self._rule is not None
 
     def join(self, device: Device, profile: DeviceProfile | None = None) -> bool:
-        """A silo is there, or is back, perhaps with other data; whether it says anything new. Where it names the
-        ``profile`` of its device, it has the largest level that this can run.
+        """Note a silo that joins, or comes back, perhaps with other data.
 
-        Raises :class:`ProtocolError` for a device that can run no level, or of which that cannot be said.
+        Args:
+            device: What the silo holds.
+            profile: Profile of its device, which then decides the silo's level: the largest that the device can run.
+
+        Returns:
+            Whether the silo is new or has said something new.
+
+        Raises:
+            ProtocolError: The device can run no level, or the experiment or the profile lacks what decides that.
         """
         if profile is not None:
             device = replace(device, level=self._level_on(device, profile))
@@ -76,8 +88,13 @@ class Roster:
         return device != before
 
     def relieve(self, client_id: int, level: int, seconds: float) -> bool:
-        """Whether a client whose training at ``level`` took so long has a smaller level from now on: where that was
-        longer than a round may take, the one that its device can run, or the smallest."""
+        """Lower the level of a client whose training at ``level`` took longer than a round may take.
+
+        Its new level is the one that its device can run in time, or the smallest.
+
+        Returns:
+            Whether the client has a smaller level from now on.
+        """
         found = None if self._joining is None else self._joining.after(client_id, level, seconds)
         before = self._devices.get(client_id)
         if found is None or before is None or before.level is None:
@@ -87,8 +104,10 @@ class Roster:
             return False
         LOGGER.warning(
             "client %d trained for %.1f s, longer than a round may take; it has level %d from now on",
-            client_id, seconds, smaller,
-        )  # fmt: skip
+            client_id,
+            seconds,
+            smaller,
+        )
         return self.join(replace(before, level=smaller))
 
     def _level_on(self, client: Device, profile: DeviceProfile) -> int:
@@ -105,7 +124,7 @@ class Roster:
         return found.level
 
     def profiles(self, round_: int) -> tuple[ClientProfile, ...]:
-        """Everyone as of ``round_``, in client order; those that are not known hold nothing."""
+        """Return the profiles of all clients in ``round_``, in client order; unknown clients have no samples."""
         known = tuple(self._devices[client_id] for client_id in sorted(self._devices))
         levels = dict(enumerate(self._stated))
         if self._rule is not None and known:
@@ -125,13 +144,13 @@ class Roster:
 
 
 def _joining(settings: Settings, method: Method[Any]) -> JoiningDevices | None:
-    """For silos that name their devices when they join; None where they cannot."""
+    """Return what chooses levels of silos that name their devices when they join; None where they cannot name any."""
     fleet = settings.dapper_args.fleet
     return None if fleet is None or fleet.devices is not None else JoiningDevices(fleet, method, settings.model_args)
 
 
 def _stated(settings: Settings) -> Sequence[int]:
-    """The levels that the settings list client by client; empty where they do not."""
+    """Return the levels that the settings list client by client; empty where they list none."""
     assignment = settings.dapper_args.levels.assignment
     if not isinstance(assignment, str):
         return assignment

@@ -1,4 +1,4 @@
-"""What an experiment may ask of its rounds besides training and averaging."""
+"""Interface of what an experiment adds to its rounds besides training and averaging: edges, privacy, a clock, ..."""
 
 from __future__ import annotations
 
@@ -10,51 +10,58 @@ from fedml_dapper.methods import ServerState, Upload
 
 
 class RoundFeature:
-    """One such thing, which a server's rounds call by these verbs; each does nothing by itself.
+    """Hooks that the server calls in every round; by default each one changes nothing.
 
-    They come in this order: :meth:`available` and :meth:`wanted`, while clients are chosen; :meth:`opening` and
+    They are called in this order: :meth:`available` and :meth:`wanted` while clients are chosen; :meth:`opening` and
     :meth:`opened`; for every upload :meth:`start_of`, :meth:`drops` and :meth:`received`; :meth:`closing` and
     :meth:`closed`.
     """
 
     def available(self, client_ids: Sequence[int]) -> Sequence[int]:
-        """Those of ``client_ids`` who can begin the coming round."""
+        """Return those of ``client_ids`` that can begin the coming round."""
         return client_ids
 
     def wanted(self, number: int) -> int:
-        """How many clients are to begin it, where ``number`` would be."""
+        """Return how many clients are to begin the coming round, ``number`` being asked for so far."""
         return number
 
     def opening(self, client_ids: Sequence[int]) -> Collection[int]:
-        """A round is about to begin with ``client_ids``: who else's upload may count in it."""
+        """Return the clients besides ``client_ids``, which begin the round, whose uploads may count in it."""
         return ()
 
     def opened(self, opened: OpenRound) -> None:
-        """The round has begun, and nothing was sent yet."""
+        """Called when the round has begun, before anything is sent."""
 
     def start_of(self, client_id: int) -> ServerState | None:
-        """The server's state in which the client's upload began, where it was an earlier round's."""
+        """Return the server state from which the client began to train; None where it began in the open round."""
         return None
 
     def drops(self, client_id: int) -> bool:
-        """Whether the client's upload, which has the right form, counts in no round at all."""
+        """Return whether the client's upload, which has the right form, counts in no round at all."""
         return False
 
     def received(self, upload: Upload) -> Upload | None:
-        """An upload as it counts in the open round; None where it counts in a later one."""
+        """Return an upload as it counts in the open round; None where it counts in a later one."""
         return upload
 
     def given_up(self, client_id: int) -> None:
-        """Nothing more will come of the client."""
+        """Called when nothing more is awaited of a client."""
 
     def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> str | None:
-        """All uploads are folded, and the model is about to be made; ``unfinished`` were awaited in vain. Why the round
-        is void, where it is."""
+        """Called when all uploads are folded, before the new model is made.
+
+        Args:
+            opened: The round.
+            unfinished: Clients that were awaited in vain.
+
+        Returns:
+            Why the round is void; None where it is not.
+        """
         return None
 
     def closed(self, record: RoundRecord) -> RoundRecord:
-        """The round's record, with what there is to be said of it."""
+        """Return the round's record, with what this feature adds to it."""
         return record
 
     def resumed(self, record: RoundRecord) -> None:
-        """The run goes on after ``record``, in a new process."""
+        """Called in a new process that goes on after the round of ``record``."""

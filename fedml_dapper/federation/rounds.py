@@ -1,4 +1,4 @@
-"""The round loop in one process; FedML's hooks, or none, sit between it and the clients."""
+"""The round loop of a simulation in one process, with FedML's hooks between it and the clients or without."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ def run_rounds(
     run_dir: Path | None = None,
     resume: bool = False,
 ) -> None:
-    """Run all rounds: ``update`` trains the clients of ``clients``, one after another or in workers, and each upload
-    is folded in and dropped.
+    """Run all rounds of an experiment in this process, or in workers that it forks.
 
-    Ledger, checkpoints and global model go into ``run_dir``, made by :func:`open_run_dir`; with ``resume`` the run goes
-    on after the last checkpoint there. ``observers`` hear of everything, and of the end also when a round raises or the
-    user interrupts.
+    Args:
+        experiment: What is run.
+        server: Chooses clients and folds each upload as it comes.
+        clients: Keeps the clients' memories, and calls back after each optimizer step.
+        update: Trains one client of ``clients``.
+        observers: Called at every event, and at the run's end also when a round raises or the user interrupts.
+        run_dir: Folder for ledger, checkpoints and global model, made by :func:`open_run_dir`.
+        resume: Whether to go on after the last checkpoint in ``run_dir``.
     """
 
     def report_step(client_id: int, done: int, total: int) -> None:
@@ -59,7 +63,7 @@ def run_rounds(
 
 @contextmanager
 def _threads_of(experiment: Experiment) -> Iterator[None]:
-    """Torch has as many threads as are planned, and where nobody asked for a number, afterwards those from before."""
+    """Give torch the planned number of threads; restore the former one afterwards, unless the settings ask for it."""
     before = torch.get_num_threads()
     if experiment.workers.threads is not None:
         torch.set_num_threads(experiment.workers.threads)
@@ -76,15 +80,22 @@ def simulate(
     run_dir: Path | str | None = None,
     resume: bool = False,
 ) -> tuple[Server, list[RoundRecord]]:
-    """The whole run without FedML: the server at its end, and every round's record.
+    """Run an experiment from beginning to end in this process, without FedML.
 
-    Nothing is written without a ``run_dir``; ``resume`` goes on with what it holds, if anything.
+    Args:
+        experiment: What is run.
+        observers: Called at every event.
+        run_dir: Folder for the run's files; without one nothing is written.
+        resume: Whether to go on with what ``run_dir`` holds, if anything.
+
+    Returns:
+        The server after the last round, and the records of all rounds.
     """
     if run_dir is not None:
         run_dir = open_run_dir(experiment, run_dir, resume)
     server = Server(experiment)
     clients = ClientSide(experiment)
-    collector = _Collector()
+    collector = _RecordCollector()
     run_rounds(
         experiment,
         server,
@@ -97,7 +108,7 @@ def simulate(
     return server, collector.records
 
 
-class _Collector(RunObserver):
+class _RecordCollector(RunObserver):
     def __init__(self) -> None:
         self.records: list[RoundRecord] = []
 

@@ -1,4 +1,4 @@
-"""The folder a run writes into."""
+"""The folder that a run writes into: made, locked, and checked before the run begins or goes on in it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,20 @@ from fedml_dapper.run_lock import lock_folder, unlock_folder
 def open_run_dir(
     experiment: Experiment, path: Path | str | None = None, resume: bool = False, restart: bool = False
 ) -> Path:
-    """Make the run's folder, lock it for this process, and put the effective settings into it; asking twice changes
-    nothing.
+    """Make the run's folder, lock it for this process, and write the effective settings into it.
 
-    By default a new one below ``dapper_args.output_dir``, named after data, method, seed and time. With ``resume`` the
-    folder may hold a run of the same experiment, also of fewer rounds; ``restart`` deletes what a run left there.
-    Raises :class:`ConfigError` where ``path`` holds any other run, cannot be written, or the run cannot be resumed, and
-    :class:`DataError` where another process is at it.
+    A second call for the same folder changes nothing.
+
+    Args:
+        experiment: What is to be run.
+        path: The folder; by default a new one below ``dapper_args.output_dir``, named after data, method, seed and
+            time.
+        resume: Whether the folder may hold a run of the same experiment, also of fewer rounds, to go on with.
+        restart: Whether to delete what a run left in the folder.
+
+    Raises:
+        ConfigError: The folder holds another run, cannot be written, or its run cannot be resumed.
+        DataError: Another process is writing into the folder.
     """
     settings = experiment.settings
     path = None if path is None else path_of(path)
@@ -63,14 +70,14 @@ def open_run_dir(
 
 
 def is_finished(run_dir: Path, experiment: Experiment) -> bool:
-    """Whether the run in ``run_dir`` has nothing left to do. The global model of its last round is written last."""
+    """Return whether the run in ``run_dir`` is complete: the global model of its last round is written last."""
     found = read_unfinished(run_dir / LEDGER_NAME)
     last = experiment.settings.train_args.comm_round
     return found is not None and len(found[1]) == last == round_of_model(run_dir / MODEL_NAME)
 
 
 def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) -> None:
-    """Raises :class:`DapperError` unless a run may begin in ``path``, or go on."""
+    """Raise :class:`DapperError` unless a run may begin in ``path``, or go on."""
     ledger = path / LEDGER_NAME
     if ledger.exists() and not ledger.is_file():
         raise ConfigError(f"{ledger} is no file; remove it, or choose another folder")
@@ -90,7 +97,7 @@ def _clear(path: Path) -> None:
 
 
 def _check_resumable(experiment: Experiment, path: Path) -> None:
-    """Raises :class:`ConfigError` unless ``path`` holds no run or one of the same settings on the same data."""
+    """Raise :class:`ConfigError` unless ``path`` holds no run or one of the same settings on the same data."""
     if not (path / LEDGER_NAME).exists() and any(path.glob(f"{CHECKPOINTS_NAME}/*.safetensors")):
         raise ConfigError(
             f"{path} has checkpoints, but no {LEDGER_NAME} that says what was run; put it back, or give --restart in"
@@ -120,9 +127,9 @@ def _check_resumable(experiment: Experiment, path: Path) -> None:
 
 
 def _check_rounds(experiment: Experiment, theirs: RunRecord, path: Path) -> None:
-    """Raises :class:`ConfigError` unless the run in ``path`` is to have as many rounds as before, or more of the same.
+    """Raise :class:`ConfigError` unless the run in ``path`` is to have as many rounds as before, or more of the same.
 
-    The method is the run's own, or else the settings differ in it, too.
+    Another method than the run's own is left to the comparison of settings.
     """
     before = theirs.comm_round
     now = experiment.settings.train_args.comm_round

@@ -1,4 +1,4 @@
-"""What a run writes below its folder, and how it goes on from there after an interruption."""
+"""The files that a run writes below its folder, from which it can be resumed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOGGER = logging.getLogger(__name__)
 class RunFiles(RunObserver):
     """Ledger, checkpoints and global model of the run that ``server`` drives.
 
-    They are written in this order, so that a checkpoint's rounds are all in the ledger, and a run whose last global
-    model is there has nothing left to do. A run that is cut short between two checkpoints writes one on its way out.
+    They are written in this order. So the ledger has all rounds of a checkpoint, and a run whose last global model is
+    written is complete. A run that is cut short between two checkpoints writes one on its way out.
     """
 
     def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
@@ -33,22 +33,23 @@ class RunFiles(RunObserver):
         privacy = experiment.method.problem.privacy
         has_secrets = privacy is not None and privacy.is_secret
         self._every_round = has_secrets or experiment.sums_in_secret
-        """Whether a round that is run again would be a second look at the clients' data: with other noise, or a sum
-        over others, which clients do not open again."""
+        """Whether to write a checkpoint after every round. A round that is run again, with new noise or a sum over
+        other clients, would give away more of the clients' data."""
         self._server = server
         self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
         self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
         self._opened = run_dir / OPENED_NAME
-        """Of the last round whose secure sum clients were asked to open: written before they are."""
+        """File with the last round whose secure sum clients were asked to open; it is written before they are asked."""
         self._model = run_dir / MODEL_NAME
         self._origin = origin_of(experiment)
         self._unsaved: list[Checkpoint] = []
-        """Of the last round that the ledger has, until it is on the disk; behind it, of the one being written there."""
+        """Checkpoint of the ledger's last round until it is written, then that of the round being written now."""
 
     def resume(self) -> list[RoundRecord] | None:
-        """Put the server, which is new, where the latest usable checkpoint left it; returns the rounds up to there.
+        """Restore the new server from the latest usable checkpoint.
 
-        None where nothing was begun, so that there is nothing to go on with.
+        Returns:
+            The rounds up to the checkpoint, none where the run starts over; None where no run was begun.
         """
         found = read_unfinished(self._ledger.path)
         if found is None:
@@ -65,7 +66,7 @@ class RunFiles(RunObserver):
         return rounds[: checkpoint.round]
 
     def sum_opens(self, round_: int) -> None:
-        """Call before clients are asked to open the secure sum of a round: it is not opened again, whatever happens."""
+        """Call before clients are asked to open a round's secure sum, so that a later process opens no other one."""
         with written_whole(self._opened) as file:
             file.write_text(f"{round_}\n")
 
@@ -78,6 +79,7 @@ class RunFiles(RunObserver):
             save_model(self._server.state.weights, self._model, self._server.state.round, self._origin)
 
     def round_finished(self, record: RoundRecord) -> None:
+        # Taken before the ledger is written: if that is cut short, run_finished saves the last round that it has.
         self._unsaved.append(self._server.checkpoint())
         self._ledger.round_finished(record)
         del self._unsaved[:-1]

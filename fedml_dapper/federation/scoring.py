@@ -1,6 +1,6 @@
-"""What is measured after a round: the global model on every domain, clients' own models on their own.
+"""Tests after a round: the global model on every domain, clients' own models on their own samples.
 
-By which figures, the task says.
+The task defines the figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedml_dapper.tasks import TOP_1, Metric
 
 @dataclass(frozen=True)
 class Measured:
-    """What a tested round's record says of models' figures; see :class:`RoundRecord` for when something is None."""
+    """Figures of a tested round; see :class:`RoundRecord` for each field, and for when it is None."""
 
     scores: Scores | None = None
     validation_scores: Scores | None = None
@@ -33,10 +33,10 @@ class Measured:
 
 
 class Scoring:
-    """Measures a round's models on test and validation samples, and remembers the best values.
+    """Tests a round's models on test and validation samples, and remembers the best values.
 
-    A domain's figures are the global model's on its samples. For a method without a global model they are the mean over
-    the domain's clients, each with its own model on its own samples.
+    A domain's figures are those of the global model on its samples. For a method without a global model they are the
+    mean over the domain's clients, each with its own model on its own samples.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -49,11 +49,16 @@ class Scoring:
 
     @part("evaluation")
     def measure(self, state: ServerState, memories: dict[int, Memory] | None) -> Measured:
-        """``memories`` are the clients', without which only they have their own models."""
+        """Test the models of the round just closed.
+
+        Args:
+            state: The server's, with the new global model.
+            memories: The clients', by client id; None where silos keep them, which then test their own models.
+        """
         experiment = self._experiment
         method = self._method
         if experiment.silos_have_own_data and not experiment.tests:
-            return Measured()  # the silos measure
+            return Measured()  # silos measure on their own test samples (see of_silos)
         wants_personal = experiment.settings.dapper_args.evaluation.personal
         if memories is not None:
             available = experiment.roster.available
@@ -92,8 +97,13 @@ class Scoring:
     def of_silos(
         self, own: Mapping[int, Figures], num_tests: Mapping[int, int], profiles: Sequence[ClientProfile]
     ) -> Scores:
-        """Scores out of what silos measured on their own test samples, by client id, each counting as often as it has
-        samples."""
+        """Return scores from what silos measured on their own test samples.
+
+        Args:
+            own: Figures by client id.
+            num_tests: Number of test samples by client id, which weigh a silo in means.
+            profiles: All clients', in client order.
+        """
         by_domain: dict[str, dict[int, Figures]] = {}
         for client_id, figures in sorted(own.items()):
             by_domain.setdefault(profiles[client_id].domain, {})[client_id] = figures
@@ -103,7 +113,7 @@ class Scoring:
     def _own_figures(
         self, state: ServerState, memories: dict[int, Memory]
     ) -> tuple[dict[int, Figures], dict[int, Figures]]:
-        """Every client's own model on its test samples, and on its validation samples where all clients have some."""
+        """Test every client's own model on its test samples, and on its validation samples where all have some."""
         experiment = self._experiment
         test = dict[int, Figures]()
         validation = dict[int, Figures]()
@@ -141,7 +151,7 @@ class Scoring:
         return means
 
     def _unseen(self, state: ServerState) -> float | None:
-        """The headline on the domain that was left out, with the method's model for newcomers."""
+        """Test the method's model for newcomers on the domain that was left out; None without one."""
         unseen = self._experiment.unseen
         device = self._experiment.device
         if unseen is None:
@@ -164,7 +174,14 @@ class Best:
         unseen: float | None = None,
         overall: float | None = None,
     ) -> Scores:
-        """Take a round's ``figures`` in, and say how they compare; ``overall`` stands in for their mean."""
+        """Take in a round's figures, and return its scores with the best values so far.
+
+        Args:
+            figures: Figures by domain.
+            metric: The headline's, which says whether more is better.
+            unseen: Headline on the domain that was left out.
+            overall: Global headline; by default the mean over domains.
+        """
         headlines = {domain: value.headline for domain, value in figures.items()}
         mean = fmean(headlines.values()) if overall is None else overall
         self.overall = mean if self.overall is None else metric.best((self.overall, mean))
@@ -196,7 +213,7 @@ def _over_clients(own: Mapping[int, Figures], samples: Sequence[TestData], metri
 
 
 def summarise(headlines: Sequence[float], sizes: Sequence[int], metric: Metric = TOP_1) -> PersonalScores:
-    """The statistics of FDSE and FedCMD over clients with ``sizes`` test samples."""
+    """Return the statistics of FDSE and FedCMD over clients' ``headlines``, with ``sizes`` test samples each."""
     return PersonalScores(
         overall=fmean(headlines, weights=sizes),
         average=fmean(headlines),

@@ -1,4 +1,4 @@
-"""A server's rounds where silos sum in secret: it hears who is ready, and of what they have trained the sum alone."""
+"""Rounds of a server in which silos sum their changes securely: it learns who has trained, and the sum alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class SecretSums(RoundFeature):
-    """In place of uploads: who is ready, and then one exchange among these, before the round closes."""
+    """Notes which clients are ready, in place of uploads, and sums over them before the round closes."""
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
         secure = experiment.method.problem.secure_sums
@@ -30,11 +30,11 @@ class SecretSums(RoundFeature):
         self._state = state
         self._secure = secure
         self._ready: dict[int, Ready] = {}
-        """Clients of the open round whose upload waits, at theirs, for the sum of all."""
+        """Messages of the clients of the open round that have trained, by client id."""
         self._exchange: SumExchange | None = None
-        """The open round's, once nobody else can become ready."""
+        """Exchange of the open round, from when no other client can become ready."""
         self._sum: OpenedSum | None = None
-        """What the round that closes came to; None where its sum is void."""
+        """Sum of the round that closes; None where it is void."""
         self.opened_before = 0
         """The last round whose sum clients may have been asked to open before this server was started."""
 
@@ -44,17 +44,21 @@ class SecretSums(RoundFeature):
         self._sum = None
 
     def announced(self, message: SumMessage) -> Upload:
-        """What is known of the upload of a client that says that it is ready; nothing is to be seen of it itself.
+        """Return what is known of the upload of a client that says that it is ready: all but its tensors.
 
-        Raises :class:`ProtocolError` where it says something else.
+        Raises:
+            ProtocolError: The message is of another kind, or of no client.
         """
         if not isinstance(message.content, Ready):
             raise ProtocolError("expected to hear that a client is ready for the sum, got another message")
         return self._unseen(message.client_id, message.round, message.content.steps)
 
     def take(self, client_id: int, ready: Ready, opened: OpenRound) -> None:
-        """Note that a client, which is awaited, has trained. Raises :class:`ProtocolError`, with nothing changed, for
-        keys that it cannot have."""
+        """Note that an awaited client has trained.
+
+        Raises:
+            ProtocolError: The client takes no part, or its keys are another client's; nothing has changed.
+        """
         if ready.keys is None:
             raise ProtocolError("it may have opened a sum of this round before, and nothing is opened twice")
         keys = [key for each in (*self._ready.values(), ready) for key in each.public]
@@ -64,11 +68,15 @@ class SecretSums(RoundFeature):
         opened.set_aside(client_id)
 
     def begin(self, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None) -> SumExchange:
-        """The sum over who is ready, before the round closes.
+        """Begin the sum over the clients that are ready, before the round closes.
 
-        ``witness`` tells who has signed what. ``opening`` is called before clients are asked to open it. One that an
-        earlier server may have seen opened is void: that of a round is a look at the clients' data, and there is no
-        second one.
+        Where an earlier server process may have opened this round's sum, the sum is void: the difference of two sums
+        could give away a single client's change.
+
+        Args:
+            codec: Encodes plans, which clients sign.
+            witness: Verifies who has signed what.
+            opening: Called before clients are asked to open the sum.
         """
         round_ = self._state.round + 1
         plans = {client_id: self._plan_of(client_id) for client_id in self._ready}
@@ -80,7 +88,7 @@ class SecretSums(RoundFeature):
         return self._exchange
 
     def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> str | None:
-        """Fold in what the sum came to, or say why it came to nothing."""
+        """Fold in the opened sum, or return why it is void."""
         exchange = self._exchange
         assert exchange is not None, "a round closes after its sum"
         assert exchange.is_over, "a round closes after its sum"

@@ -1,4 +1,4 @@
-"""The edges that a server has between it and some of its silos: each is sent an order, and answers with one sum."""
+"""Edges between a server and some of its silos: each is sent an order, and answers with one sum."""
 
 from __future__ import annotations
 
@@ -17,51 +17,64 @@ from fedml_dapper.profiling import part
 
 
 class ServedEdges(RoundFeature):
-    """Edges go by their rank - 1, as silos do. Their sums are merged in this order, when the round closes."""
+    """Sends orders to edges, and merges their sums in order of rank when the round closes.
+
+    As recipients of messages, edges are numbered by rank - 1, as silos are.
+    """
 
     def __init__(self, experiment: Experiment, state: ServerState) -> None:
         self._method = experiment.method
         self._state = state
         self._edges: Mapping[int, EdgeArgs] = {edge.rank - 1: edge for edge in experiment.settings.comm_args.edges}
         self._sums: dict[int, EdgeSum] = {}
-        """Sums of the open round's edges that have answered, by edge."""
+        """Sums that edges have sent in the open round, by edge."""
         self._asked: dict[int, dict[int, ClientProfile]] = {}
-        """Clients of each edge's order as they were then: a silo may say meanwhile that it holds other data."""
+        """Profiles of the clients in each edge's order, as of then: a silo may announce other data meanwhile."""
         self._merged: dict[int, EdgeRecord] = {}
-        """The ledger's lines of the edges in the round that closes, by rank."""
+        """Records of the edges in the round that closes, by rank."""
 
     def __contains__(self, recipient: int) -> bool:
-        """Whether that is no client, but an edge."""
+        """Return whether the recipient is an edge, not a client."""
         return recipient in self._edges
 
     def ranks_of_silos(self, edge: int) -> Sequence[int]:
-        """The ranks of the silos that this edge serves."""
+        """Return the ranks of the silos that this edge serves."""
         return self._edges[edge].silos
 
     def num_behind(self, recipient: int) -> int:
-        """How many clients can answer through a recipient: itself, or an edge's."""
+        """Return how many clients can answer through a recipient: 1, or the number of an edge's silos."""
         return len(self.ranks_of_silos(recipient)) if recipient in self else 1
 
     def in_place_of(self, client_ids: Iterable[int]) -> Sequence[int]:
-        """``client_ids``, but for those of edges, in whose place are these; ascending."""
+        """Return the recipients of messages for ``client_ids``: clients, or the edges that serve them; ascending."""
         served = {silo - 1: edge for edge, args in self._edges.items() for silo in args.silos}
         return sorted({served.get(client_id, client_id) for client_id in client_ids})
 
     def among(self, client_ids: Iterable[int], edge: int) -> list[int]:
-        """Those of ``client_ids`` whom the edge serves."""
+        """Return those of ``client_ids`` that the edge serves."""
         return [client_id for client_id in client_ids if client_id + 1 in self._edges[edge].silos]
 
     def order(self, edge: int, client_ids: Sequence[int], usual: Magnitude) -> Order:
-        """What an edge is to do among ``client_ids``, which it serves."""
+        """Make the order for an edge to run a round among ``client_ids``, which it serves."""
         state = self._state
         self._asked[edge] = {client_id: state.profiles[client_id] for client_id in client_ids}
         return Order(
-            state.round + 1, edge + 1, tuple(client_ids), state.clients, state.profiles, state.weights, state.memory,
-            usual,
-        )  # fmt: skip
+            round=state.round + 1,
+            edge=edge + 1,
+            clients=tuple(client_ids),
+            chosen=state.clients,
+            profiles=state.profiles,
+            weights=state.weights,
+            memory=state.memory,
+            usual=usual,
+        )
 
     def receive(self, message: EdgeSum, opened: OpenRound) -> None:
-        """Take what an edge has summed; raises :class:`ProtocolError`, with nothing changed, if it does not fit."""
+        """Take the sum of an edge.
+
+        Raises:
+            ProtocolError: The sum is not awaited, or does not fit what the server knows; nothing has changed.
+        """
         edge = message.edge - 1
         if message.round != opened.number or edge not in self or not opened.is_awaited(edge):
             raise ProtocolError(f"the edge of rank {message.edge} is not awaited with a sum of round {message.round}")
@@ -71,7 +84,7 @@ class ServedEdges(RoundFeature):
 
     @property
     def num_more(self) -> int:
-        """How many more clients than edges have answered through these."""
+        """Number of clients in edges' sums, minus the number of these sums."""
         return sum(len(message.records) - 1 for message in self._sums.values())
 
     def opened(self, opened: OpenRound) -> None:

@@ -1,4 +1,4 @@
-"""The server's side of a round: choose clients, send, receive one by one, close."""
+"""The server's side of a round: choose clients, send downlinks, receive uploads one by one, close."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Server(Collector):
-    """Drives a method round by round: ``round_clients``, ``downlink`` and ``receive`` per client, ``close_round``.
+    """Runs a method round by round: ``round_clients``, ``downlink`` and ``receive`` for every client, ``close_round``.
 
-    What an experiment asks of its rounds besides are :class:`RoundFeature` of their own, composed here.
+    Everything that an experiment adds to plain rounds is a :class:`RoundFeature`; they are composed here.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -43,14 +43,14 @@ class Server(Collector):
         privacy = experiment.method.problem.privacy
         self._scoring = Scoring(experiment)
         self.attendance = Attendance(experiment, self.state)
-        """Who takes part, and who is left out."""
+        """Choice of clients, and clients that are left out."""
         self._late = None if experiment.clock is None else VirtualTime(experiment, experiment.clock, self.state)
         is_buffered = experiment.settings.dapper_args.buffer_size is not None
         self._buffered = Buffered(self.state, self._layout) if is_buffered else None
         self.edges = ServedEdges(experiment, self.state)
-        """Servers between this one and some of the silos."""
+        """Edges between this server and some of the silos."""
         self.sums = SecretSums(experiment, self.state) if experiment.sums_in_secret else None
-        """Where silos sum in secret: their side of the server."""
+        """Secure sums; None where silos send uploads."""
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
         composed = (self.edges, self._buffered, self._late, private, self.sums)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
@@ -58,7 +58,7 @@ class Server(Collector):
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
         self._not_finite: list[int] = []
-        """Clients of the open round whose upload holds NaN or infinity, and counts."""
+        """Clients of the open round whose upload holds NaN or infinity and was taken all the same."""
         self._opened_at = 0.0
 
     @property
@@ -69,7 +69,7 @@ class Server(Collector):
     # A round
 
     def round_clients(self) -> Sequence[int]:
-        """The clients of the present round, ascending; opens the round if none is open."""
+        """Return the clients of the present round, ascending; opens the round if none is open."""
         if not self._round.is_open:
             self._open_round()
         return self._clients
@@ -85,10 +85,12 @@ class Server(Collector):
             feature.opened(self._round)
 
     def receive(self, upload: Upload) -> None:
-        """Take one upload; one that does not count in the open round is checked, and dropped or kept for later.
+        """Check one upload, and fold it in, keep it for a later round or drop it.
 
-        Raises :class:`ProtocolError`, with nothing changed, if it is not expected now or not what its client has to
-        send. One that the defence finds implausible is refused, in simulation as elsewhere.
+        One that the defence finds implausible is refused, in simulation as elsewhere.
+
+        Raises:
+            ProtocolError: The upload is not expected now or not what its client has to send; nothing has changed.
         """
         before = self._start_of(upload.client_id)
         self._check_awaited(upload, before)
@@ -99,7 +101,7 @@ class Server(Collector):
             self._count(upload)
 
     def _count(self, upload: Upload) -> None:
-        """In the open round, unless a feature keeps the upload for another."""
+        """Fold the upload in, unless a feature keeps it for another round."""
         counted: Upload | None = upload
         for feature in self._features:
             counted = None if counted is None else feature.received(counted)
@@ -115,7 +117,7 @@ class Server(Collector):
         return next((state for state in found if state is not None), self.state)
 
     def give_up(self, client_id: int) -> None:
-        """As of every collector; what a silo began in an earlier round is forgotten too."""
+        """Go on without ``client_id`` in the open round, without blame, and forget what it began in an earlier one."""
         if client_id not in self.answered():
             for feature in self._features:
                 feature.given_up(client_id)
@@ -123,12 +125,13 @@ class Server(Collector):
 
     @property
     def num_uploads(self) -> int:
-        """How many clients' uploads have arrived in the open round, those within edges' sums included."""
+        """Number of clients whose uploads have arrived in the open round, those within edges' sums included."""
         return len(self.answered()) + self.edges.num_more
 
     def close_round(self) -> RoundRecord:
-        """Aggregate what arrived, test the new global model if its turn has come, and say what happened."""
+        """Aggregate the uploads that arrived, test the new global model in rounds with a test, return the record."""
         unfinished = self._round.fold_the_rest()
+        # Features come before the model: edges and secure sums fold their sums in here, or find the round void.
         found = [feature.closing(self._round, unfinished) for feature in self._features]
         void = next((reason for reason in found if reason is not None), None)
         if void is None:
@@ -168,7 +171,7 @@ class Server(Collector):
         return record
 
     def _usual_now(self) -> Magnitude:
-        """What is known to be usual among the open round's uploads, from those of the round before."""
+        """Return the usual size of uploads, from those of the round before."""
         return usual_magnitude([] if self.last_record is None else self.last_record.clients)
 
     def _is_tested(self, round_: int) -> bool:
@@ -186,7 +189,7 @@ class Server(Collector):
     # Between rounds
 
     def checkpoint(self) -> Checkpoint:
-        """What :meth:`restore` needs; stays as it is while rounds go on. Only between two rounds, after the first."""
+        """Return a checkpoint, which later rounds do not change. Call it between two rounds, after the first."""
         assert not self._round.is_open, "a round is open"
         assert self.last_record is not None, "no round was closed"
         return Checkpoint(
@@ -218,13 +221,13 @@ class Server(Collector):
             self._late.late = dict(checkpoint.late)
 
     def join(self, client_id: int, announcement: Announcement) -> bool:
-        """As :meth:`Attendance.join`, of a silo that may have test samples too."""
+        """Note what data and test samples a silo holds; see :meth:`Attendance.join`."""
         is_news = self.attendance.join(client_id, announcement)
         self._own_tests.join(client_id, announcement)
         return is_news
 
     def evict(self, client_id: int) -> None:
-        """Go on without the client, in the open round and all later ones, until that is lifted."""
+        """Go on without the client, in the open round and all later ones, until :meth:`Attendance.lift`."""
         self.attendance.quarantine.evict(client_id)
         if self._round.is_open:
             self.give_up(client_id)
@@ -233,27 +236,34 @@ class Server(Collector):
         if client_id not in self.edges:
             self.attendance.strike(client_id)
 
-    # What features are asked besides
+    # Edges, secure sums and silos' measurements
 
     @property
     def recipients(self) -> Sequence[int]:
-        """To whom the open round's messages go: the clients, but for those of edges, and the edges of these."""
+        """Recipients of the open round's messages: clients, and edges in place of the clients that they serve."""
         return self.edges.in_place_of(self._clients)
 
     def order(self, edge: int) -> Order:
-        """What an edge is to do in this round; between two, who of its clients is to measure."""
+        """Make the order for an edge: to train in the open round, or to measure between two rounds."""
         clients = self.edges.among(self._clients, edge) if self._round.is_open else self._own_tests.behind(edge)
         order = self.edges.order(edge, clients, self._usual_now())
         self._round.bytes_down[edge] = order.payload_bytes
         return order
 
     def receive_sum(self, message: EdgeSum) -> None:
-        """Take what an edge has summed; raises :class:`ProtocolError`, with nothing changed, if it does not fit."""
+        """Take the sum of an edge.
+
+        Raises:
+            ProtocolError: The sum is not awaited, or does not fit what the server knows; nothing has changed.
+        """
         self.edges.receive(message, self._round)
 
     def receive_ready(self, message: SumMessage) -> None:
-        """Note that a client has trained, and waits for the others. Raises :class:`ProtocolError`, with nothing
-        changed, where it is not expected now or says what it cannot."""
+        """Note that a client has trained and waits for the secure sum.
+
+        Raises:
+            ProtocolError: The message is not expected now or cannot be true; nothing has changed.
+        """
         assert self.sums is not None, "silos send uploads"
         upload = self.sums.announced(message)
         self._check_awaited(upload, self.state)
@@ -263,19 +273,20 @@ class Server(Collector):
 
     @property
     def wants_measurements(self) -> bool:
-        """Whether the round just closed is to be tested, and nobody but the silos can do it."""
+        """Whether the round just closed is to be tested, and only silos have test samples."""
         own_tests_alone = self._experiment.silos_have_own_data and not self._experiment.tests
         return own_tests_alone and self._is_tested(self.state.round)
 
     @property
     def measurers(self) -> Sequence[int]:
-        """Silos that can measure now, and edges in place of theirs."""
+        """Recipients of requests to measure: silos with test samples, and edges in place of silos that they serve."""
         return self._own_tests.measurers(self.at_work.keys())
 
     def measured(self, measurements: Mapping[int, Measurement]) -> RoundRecord:
-        """The record of the round just closed, with what silos measured of its model on their own test samples.
+        """Add to the record of the round just closed the scores of its model on silos' own test samples.
 
-        A silo counts as often as it announced test samples. Without any measurement the record stays as it is.
+        Silos are weighted by the number of test samples that they announced. Without any measurement the record stays
+        as it is.
         """
         assert self.last_record is not None, "no round was closed"
         found = self._own_tests.figures(measurements)

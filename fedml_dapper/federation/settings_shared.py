@@ -1,7 +1,8 @@
-"""The settings on which everyone who takes part in a run has to agree, and in which of them two sides differ.
+"""Settings on which all processes of a run have to agree, and the comparison of two processes' settings.
 
-Two versions of this package may know different settings. One that a side does not know is the other's default there: so
-it has to be at its default. One that both know has to be equal, also where it stands at a default that changed.
+Two versions of this package may know different settings. A side that does not know a setting behaves as if it were at
+its default, so the other side has to have it there. A setting that both know has to be equal, also where one side has
+it at a default that changed between the versions.
 """
 
 from __future__ import annotations
@@ -47,23 +48,29 @@ _COMM_ROUND = "train_args.comm_round"
 
 
 class SharedSettings(BaseModel):
-    """One side's."""
+    """Settings of one process on which all processes of a run have to agree."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
-    """Of this package, there."""
+    """The process's version of this package."""
     method: str
     values: dict[str, JsonValue]
-    """By dotted key, defaults included. Those of the method stand under ``dapper_args.params.<name>``; ``comm_round``
-    only counts where the method depends on it. What is not of this package stands as a name and a digest of its
-    source."""
+    """Value by dotted key, defaults included. Settings of the method have keys ``dapper_args.params.<name>.<key>``;
+    ``comm_round`` is included only where the method depends on it. Code and data from outside of this package stand as
+    a name and a digest of their source."""
     chosen: tuple[str, ...]
-    """Keys of those that are not at their defaults."""
+    """Keys of the settings that are not at their defaults."""
 
     @classmethod
     def of(cls, settings: Settings, method: Method[Any], named: Mapping[str, str] | None = None) -> SharedSettings:
-        """Of an experiment; ``named`` says what is not of this package, by default as :func:`sources` does."""
+        """Collect the shared settings of an experiment.
+
+        Args:
+            settings: The experiment's.
+            method: The experiment's, with its own settings.
+            named: Code and data from outside of this package, by setting; by default those of :func:`sources`.
+        """
         named = sources(settings) if named is None else named
         found = {key: rest for key, *rest in _leaves(settings) if not _is_left_out(key, method)}
         found |= {key: rest for key, *rest in _leaves(method.params, f"{_PARAMS}.{method.name}.")}
@@ -74,7 +81,7 @@ class SharedSettings(BaseModel):
 
     @classmethod
     def of_experiment(cls, experiment: Experiment) -> SharedSettings:
-        """As this process has them."""
+        """Collect the shared settings of ``experiment``, as this process has them."""
         return cls.of(experiment.settings, experiment.method, experiment.sources)
 
     @classmethod
@@ -87,10 +94,15 @@ class SharedSettings(BaseModel):
         named: Mapping[str, str] | None = None,
         version: str = EARLIEST,
     ) -> SharedSettings:
-        """Settings that were written down section by section, which does not say what is at its default.
+        """Read settings that were written section by section, which does not tell chosen values from defaults.
 
-        ``method`` is the method's name, by default ``ours`` if the same is set. ``params`` are all of its settings;
-        without them what was given counts, and the rest is at its default.
+        Args:
+            sections: The settings.
+            ours: This process's settings, for the names that its version knows.
+            method: Name of the method; by default that of ``ours`` where the same method is set.
+            params: All settings of the method; by default those in ``sections``, the others being at their defaults.
+            named: Code and data from outside of this package, by setting.
+            version: Version of this package that wrote ``sections``.
         """
         given = sections.get("dapper_args", {})
         if method is None:
@@ -103,16 +115,18 @@ class SharedSettings(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Equal where method and all that is not at its default are."""
+        """Digest of the method and of all settings that are not at their defaults."""
         chosen = {key: self.values[key] for key in self.chosen}
         return _digest({"method": self.method, "chosen": chosen})
 
     def difference(self, ours: SharedSettings) -> str:
-        """Every setting in which this side's experiment is not ``ours``, with both values, e.g. ``train_args.epochs is
-        5 there and 1 here``; empty where there is none."""
+        """Return every setting in which this experiment differs from ``ours``, with both values; empty if none does.
+
+        For example ``train_args.epochs is 5 there and 1 here``.
+        """
         found = []
         for key in sorted(self.values.keys() | ours.values.keys()):
-            if self.method != ours.method and key.startswith(f"{_PARAMS}."):
+            if self.method != ours.method and key.startswith(f"{_PARAMS}."):  # the methods differ, which is said once
                 continue
             if key in self.values and key in ours.values:
                 there = self.values[key]
@@ -125,12 +139,12 @@ class SharedSettings(BaseModel):
         return "; ".join(filter(None, found))
 
     def _unmatched(self, key: str, other: SharedSettings, place: str, elsewhere: str) -> str:
-        """What is wrong with a setting that this side alone has; empty where nothing is."""
+        """Return what is wrong with a setting that this side alone has; empty where nothing is."""
         value = self.values[key]
         if any(one.startswith(f"{key}.") for one in other.values):
             return f"{key} is given {elsewhere} and {value} {place}"
         if key not in self.chosen or any(key.startswith(f"{one}.") for one in other.values):
-            return ""  # at its default; or of an optional section that the other side leaves out
+            return ""  # it is at its default, or in an optional section that the other side leaves out
         if is_older(other.version, self.version):
             advice = f"upgrade version {other.version}, or leave it at its default"
         elif is_older(self.version, other.version):
@@ -141,7 +155,7 @@ class SharedSettings(BaseModel):
 
 
 def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The same section by section, as they are written down; ``named`` as of :meth:`SharedSettings.of`."""
+    """Return shared settings section by section, as files record them; for ``named`` see :meth:`SharedSettings.of`."""
     values = settings.model_dump(mode="json")
     for key in _OF_THE_MACHINE:
         section, _, name = key.partition(".")
@@ -151,12 +165,15 @@ def shared_settings(settings: Settings, named: Mapping[str, str] | None = None) 
 
 
 def digest_of_sections(sections: Mapping[str, Any]) -> str:
-    """As messages of schema 4 have it: of every setting, and so of every default."""
+    """Return the digest in messages of schema 4, which covers every setting and so every default."""
     return _digest(sections)
 
 
 def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Every setting that differs between two of one version, written down section by section, with both values."""
+    """Return every setting that differs between two records of one version, with both values.
+
+    Both are written section by section, as :func:`shared_settings` returns them.
+    """
     left = dict(_flattened(theirs))
     right = dict(_flattened(ours))
     differing = sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))
@@ -164,21 +181,23 @@ def settings_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> s
 
 
 def changed_params(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """As :func:`settings_difference`, of a method's settings; those that one side does not know do not count, since
-    versions differ in them."""
+    """Return every setting of a method that differs, with both values, among those that both sides know.
+
+    Settings that one side does not know are left out, since versions differ in them.
+    """
     known = theirs.keys() & ours.keys()
     return settings_difference({key: theirs[key] for key in known}, {key: ours[key] for key in known})
 
 
 def _is_left_out(key: str, method: Method[Any] | None = None) -> bool:
-    """Whether a setting is one of a machine's, or does not count, or stands elsewhere."""
+    """Return whether a setting is one of the machine's, does not matter to ``method``, or is recorded elsewhere."""
     if key == _COMM_ROUND:
         return method is None or not method.fixed_comm_round
     return any(key == one or key.startswith(f"{one}.") for one in (_PARAMS, *_OF_THE_MACHINE))
 
 
 def _leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, JsonValue, bool]]:
-    """Every setting below ``section`` by dotted key, its value, and whether that is not its default."""
+    """Yield every setting below ``section``: its dotted key, its value, and whether the value is not the default."""
     dumped = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
@@ -190,7 +209,7 @@ def _leaves(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, JsonVal
 
 
 def _flattened(values: Mapping[str, Any], whole: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """By dotted key; mappings whose key is among ``whole`` stay in one piece."""
+    """Yield values by dotted key; mappings whose key is among ``whole`` stay in one piece."""
     for name, value in values.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and key not in whole:

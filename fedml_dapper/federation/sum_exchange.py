@@ -1,4 +1,4 @@
-"""The server's side of a round's secure sum: who is awaited with what, whom it tells what, and what comes of it."""
+"""The server's side of a round's secure sum: the messages it sends, the answers it awaits, and the opened sum."""
 
 from __future__ import annotations
 
@@ -28,37 +28,56 @@ _Step = Literal["dealing", "masking", "agreeing", "revealing", "over"]
 
 @dataclass(frozen=True, eq=False)
 class OpenedSum:
-    """What a round's sum came to."""
+    """Sum of a round's changes that was opened."""
 
     clients: tuple[int, ...]
-    """Whose changes it holds."""
+    """Clients whose changes are in the sum."""
     partial: PartialSum
     opened_share: float
-    """Of the model's weights that some of the clients hold."""
+    """Share that was opened of the model's weights that some client holds."""
     bytes_up: Mapping[int, int]
-    """Of what each sent for it."""
+    """Bytes that each client sent for the sum, by client id."""
 
 
 class SumExchange:
-    """A sum over the clients that are ``ready``, who hold the parts of ``plans``; step by step until it is over.
+    """A secure sum over the clients that are ready, step by step.
 
-    Whoever does not answer, or not as it has to, is lost: nothing else of it is opened. Whether the sum comes to
-    something shows in :attr:`opened`; else :attr:`void` says why not. ``opening`` is called before clients are asked to
-    open it.
+    Send the messages of :meth:`beginning`; :meth:`take` every answer; when :attr:`can_go_on`, send the messages of
+    :meth:`go_on`; until :attr:`is_over`. A client that does not answer, or answers wrongly, is lost: the sum goes on
+    without it.
+
+    Args:
+        round_: The round, from 1.
+        ready: Messages of the clients that have trained, by client id.
+        plans: Pruning plan of each client.
+        layout: The model's.
+        rules: How many clients a sum needs.
+        codec: Encodes plans, which clients sign.
+        witness: Verifies who has signed what.
+        opening: Called before clients are asked to open the sum.
     """
 
     def __init__(
-        self, round_: int, ready: Mapping[int, Ready], plans: Mapping[int, PruningPlan], layout: ChannelLayout,
-        rules: Rules, codec: SumCodec, witness: Witness, opening: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+        self,
+        round_: int,
+        ready: Mapping[int, Ready],
+        plans: Mapping[int, PruningPlan],
+        layout: ChannelLayout,
+        rules: Rules,
+        codec: SumCodec,
+        witness: Witness,
+        opening: Callable[[], None] = lambda: None,
+    ) -> None:
         self._round = round_
         self._sum_id = secrets.token_hex(16)
         self.awaited: set[int] = set()
-        """Who is to answer in the present step."""
+        """Clients that are to answer in the present step."""
         self.lost: dict[int, str] = {}
-        """Who has left the sum before it was over, and why."""
+        """Why clients have left the sum before it was over, by client id."""
         self.opened: OpenedSum | None = None
+        """The sum; None until it is opened, and where it is void."""
         self.void = ""
+        """Why the sum is void; empty where it is not."""
         self._step: _Step = "dealing"
         self._opening = opening
         self._bytes_up: dict[int, int] = dict.fromkeys(ready, 0)
@@ -75,18 +94,19 @@ class SumExchange:
 
     @property
     def is_over(self) -> bool:
+        """Whether the sum is opened or void."""
         return self._step == "over"
 
     def beginning(self) -> list[SumMessage]:
-        """What everybody is told first."""
+        """Return the messages that begin the sum, one for each client."""
         return [self._message(client, self._start) for client in sorted(self.awaited)]
 
     def is_about(self, message: SumMessage) -> bool:
-        """Whether a message answers what its client was told in the present step."""
+        """Return whether a message answers what its client was sent in the present step."""
         return message.sum_id == self._sum_id and message.client_id in self.awaited
 
     def take(self, message: SumMessage) -> None:
-        """One client's answer; who has given a wrong one is lost."""
+        """Take one client's answer; a client that answers wrongly is lost."""
         client = message.client_id
         content = message.content
         self.awaited.discard(client)
@@ -127,39 +147,39 @@ class SumExchange:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the present step has all that it needs, or will get."""
+        """Whether the present step has all answers that are awaited, or that it needs."""
         return not self.is_over and (not self.awaited or (self._step == "revealing" and self._summation.can_open))
 
     def go_on(self) -> list[SumMessage]:
-        """End the present step: what whom is told in the next one; nothing where the sum is over."""
-        told: dict[int, Content] = {}
+        """End the present step, and return the messages of the next one; none where the sum is over."""
+        contents: dict[int, Content] = {}
         try:
             match self._step:
                 case "dealing":
-                    told = {client: Inbox(sealed) for client, sealed in self._summation.end_dealing().items()}
+                    contents = {client: Inbox(sealed) for client, sealed in self._summation.end_dealing().items()}
                     self._step = "masking"
                 case "masking":
                     survivors = tuple(self._summation.end_masking())
                     self._opening()
-                    told = dict.fromkeys(survivors, Survivors(survivors))
+                    contents = dict.fromkeys(survivors, Survivors(survivors))
                     self._step = "agreeing"
                 case "agreeing":
                     consents = self._summation.end_agreeing()
-                    told = dict.fromkeys(consents, Agreed(consents))
+                    contents = dict.fromkeys(consents, Agreed(consents))
                     self._step = "revealing"
                 case "revealing":
                     self._open()
         except ProtocolError as error:
             self.end(str(error))
             return []
-        self.awaited = set(told)
-        return [self._message(client, content) for client, content in told.items()]
+        self.awaited = set(contents)
+        return [self._message(client, content) for client, content in contents.items()]
 
     def _open(self) -> None:
         opened = self._summation.open()
         cells = self._packing.cells
-        sent_at_all = cells.sizes[cells.members.any(axis=1)].sum()
-        share = float(cells.sizes[opened.cells].sum() / max(1, sent_at_all))
+        num_sent = cells.sizes[cells.members.any(axis=1)].sum()
+        share = float(cells.sizes[opened.cells].sum() / max(1, num_sent))
         self.opened = OpenedSum(opened.clients, self._packing.unpack(opened), share, self._bytes_up)
         self._step = "over"
 

@@ -1,15 +1,15 @@
-"""What a server and its silos tell each other in a secure sum, and that as bytes, framed as uploads are (``wire``).
+"""Messages between a server and its silos in a secure sum, and their encoding, in the frame of uploads (``wire``).
 
-silo -> server   Ready       it has trained: its public keys, which it has signed
-server -> silo   Start       everyone's keys and plans
-silo -> server   Deal        shares of its secrets, sealed for each of the others
-server -> silo   Inbox       what the others have sealed for it
-silo -> server   Masked      its change of the model, under masks
-server -> silo   Survivors   whose changes have come
-silo -> server   Consent     its signature of that list
-server -> silo   Agreed      everyone's signatures of it
-silo -> server   Revealed    shares of others' secrets, by which the masks come off
-silo -> server   Declined    it tells nothing more in this round, and why
+silo -> server   Ready       public keys of a silo that has trained, signed by it
+server -> silo   Start       keys and pruning plans of all silos
+silo -> server   Deal        shares of the silo's secrets, each sealed for one other silo
+server -> silo   Inbox       shares that other silos have sealed for this one
+silo -> server   Masked      the silo's change of the model, under masks
+server -> silo   Survivors   list of the silos whose masked changes have come
+silo -> server   Consent     the silo's signature of that list
+server -> silo   Agreed      all silos' signatures of that list
+silo -> server   Revealed    shares of other silos' secrets, from which the server computes the masks
+silo -> server   Declined    why the silo takes no further part in this sum
 """
 
 from __future__ import annotations
@@ -33,56 +33,71 @@ from fedml_dapper.secure_sum import MOST_CLIENTS, Consent, Deal, PublicKeys, Rev
 from fedml_dapper.secure_sum.fixed_point import Words
 from fedml_dapper.secure_sum.shamir import SHARE_BYTES
 
-_WHOLE_NUMBERS = 2**31
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 _LONGEST_PIECE = 1 << 16
-"""Bytes of a certificate, or a signature."""
+"""Largest certificate or signature, in bytes."""
 _Hex = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-_ClientId = Annotated[int, Field(ge=0, lt=_WHOLE_NUMBERS)]
+_ClientId = Annotated[int, Field(ge=0, lt=_INTEGER_BOUND)]
 _ClientIds = Annotated[tuple[_ClientId, ...], Field(max_length=MOST_CLIENTS)]
 
 
 @dataclass(frozen=True)
 class Ready:
+    """Message of a silo that has trained."""
+
     keys: PublicKeys | None
-    """None where it takes no part in a sum of this round, which it may have opened before."""
+    """The silo's public keys; None where it takes no part, as it may have opened a sum of this round before."""
     steps: int
-    """Optimizer steps that it made."""
+    """Optimizer steps that the silo made."""
 
     @property
     def public(self) -> tuple[bytes, ...]:
-        """Both keys."""
+        """The silo's public keys, for sealing and for masking; empty where it takes no part."""
         return () if self.keys is None else (self.keys.sealing, self.keys.masking)
 
 
 @dataclass(frozen=True)
 class Start:
+    """Message that begins a sum: keys and pruning plans of all clients, by client id."""
+
     keys: Mapping[int, PublicKeys]
     plans: Mapping[int, PruningPlan]
 
 
 @dataclass(frozen=True)
 class Inbox:
+    """Message with the shares that other clients have sealed for its recipient."""
+
     sealed: Mapping[int, bytes]
-    """By sender."""
+    """Sealed shares by sender's client id."""
 
 
 @dataclass(frozen=True, eq=False)
 class Masked:
+    """Message with a client's change of the model, under masks."""
+
     words: Words
 
 
 @dataclass(frozen=True)
 class Survivors:
+    """Message with the list of clients whose masked changes have come, to be signed."""
+
     clients: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Agreed:
+    """Message with the clients' signatures of the list of survivors, by client id."""
+
     consents: Mapping[int, Consent]
 
 
 @dataclass(frozen=True)
 class Declined:
+    """Message of a client that takes no further part in the sum."""
+
     reason: str
 
 
@@ -91,12 +106,12 @@ Content = Ready | Start | Deal | Inbox | Masked | Survivors | Consent | Agreed |
 
 @dataclass(frozen=True, eq=False)
 class SumMessage:
-    """To or from one client, about the sum of a round."""
+    """Message to or from one client, about the sum of a round."""
 
     round: int
     client_id: int
     sum_id: str
-    """Drawn by the server for each sum, 32 hexadecimal digits; empty in :class:`Ready`."""
+    """Random number of the sum, 32 hexadecimal digits that the server draws; empty in :class:`Ready`."""
     content: Content
 
 
@@ -104,38 +119,39 @@ class _Plan(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kept: dict[str, str] = {}
-    """Group -> bitmap."""
+    """Bitmap of kept channels by group, in base64."""
     omitted: tuple[str, ...] = ()
 
 
 class SumHeader(BaseModel):
-    """What stands before the bytes of a message; which of the last fields count, the kind says."""
+    """Header of an encoded :class:`SumMessage`; its kind decides which of the last fields are set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Literal["ready", "start", "deal", "inbox", "masked", "survivors", "consent", "agreed", "revealed", "declined"]
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
     client_id: _ClientId
     sum_id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$")
-    steps: int = Field(default=0, ge=0, lt=_WHOLE_NUMBERS)
+    steps: int = Field(default=0, ge=0, lt=_INTEGER_BOUND)
     keys: dict[_ClientId, tuple[_Hex, _Hex, _Hex]] = Field(default={}, max_length=MOST_CLIENTS)
-    """Of the body is each one's certificate, and its signature."""
+    """Keys for sealing and masking and digest of the plan, by client id. The body holds the client's certificate and
+    its signature."""
     plans: dict[_ClientId, _Plan] = Field(default={}, max_length=MOST_CLIENTS)
     clients: _ClientIds = ()
-    """Of whom the body's pieces are, one each, of equal length where ``lengths`` say nothing."""
+    """Clients whose pieces the body holds, one each, of equal length where there are no ``lengths``."""
     lengths: Annotated[
         tuple[Annotated[int, Field(ge=0, le=_LONGEST_PIECE)], ...], Field(max_length=2 * MOST_CLIENTS)
     ] = ()
-    """Of the body's pieces."""
+    """Lengths of the body's pieces, in bytes."""
     lost: _ClientIds = ()
-    """The same, after these."""
+    """Clients whose pieces follow those of ``clients`` in the body."""
     commitment: _Hex | None = None
     reason: str = Field(default="", max_length=1000)
 
 
 class SumCodec:
-    """Encodes and decodes these messages of one experiment."""
+    """Encodes and decodes the messages of one experiment's secure sums."""
 
     def __init__(self, codec: Codec, agreement: Agreement) -> None:
         self._codec = codec
@@ -143,7 +159,8 @@ class SumCodec:
 
     @part("wire")
     def encode(self, message: SumMessage) -> bytes:
-        fields, body = self._taken_apart(message)
+        """Encode a message."""
+        fields, body = self._header_and_body(message)
         header = SumHeader(
             identity=self._agreement.identity(self._agreement.schema),
             round=message.round,
@@ -155,34 +172,38 @@ class SumCodec:
 
     @part("wire")
     def decode(self, data: bytes) -> SumMessage:
-        """Raises :class:`ProtocolError` for anything that is no such message of this experiment."""
+        """Decode a message.
+
+        Raises:
+            ProtocolError: The bytes are no message of a secure sum of this experiment.
+        """
         header, body = unframed(data, SumHeader)
         self._agreement.check(header.identity)
         return SumMessage(header.round, header.client_id, header.sum_id, self._content(header, body))
 
     def part(self, plan: PruningPlan) -> bytes:
-        """Digest of what a client of this plan holds."""
-        [told] = self._plans({0: plan}).values()
-        return hashlib.sha256(json.dumps(told.model_dump(), sort_keys=True).encode()).digest()
+        """Return the digest of the part of the model that a client with this plan holds."""
+        [encoded] = self._plans({0: plan}).values()
+        return hashlib.sha256(json.dumps(encoded.model_dump(), sort_keys=True).encode()).digest()
 
     def context(self, start: SumMessage) -> bytes:
-        """What sets one sum apart from all others: its round, its number and the plans of its clients."""
+        """Return a digest that is different for every sum: of its round, its number and its clients' plans."""
         assert isinstance(start.content, Start)
         plans = {client: plan.model_dump() for client, plan in self._plans(start.content.plans).items()}
-        told = json.dumps([start.round, start.sum_id, plans], sort_keys=True)
-        return hashlib.sha256(told.encode()).digest()
+        context = json.dumps([start.round, start.sum_id, plans], sort_keys=True)
+        return hashlib.sha256(context.encode()).digest()
 
-    def _taken_apart(self, message: SumMessage) -> tuple[dict[str, object], bytes]:
+    def _header_and_body(self, message: SumMessage) -> tuple[dict[str, object], bytes]:
         fields: dict[str, object]
         pieces: list[bytes] = []
         match message.content:
             case Ready(keys, steps):
                 own = {message.client_id: keys} if keys else {}
                 fields = {"kind": "ready", "steps": steps, "keys": _hex(own)}
-                pieces = _words_for(own)
+                pieces = _credentials(own)
             case Start(all_keys, plans):
                 fields = {"kind": "start", "keys": _hex(all_keys), "plans": self._plans(plans)}
-                pieces = _words_for(all_keys)
+                pieces = _credentials(all_keys)
             case Deal(sealed, commitment):
                 fields = {"kind": "deal", "clients": tuple(sealed), "commitment": commitment.hex()}
                 pieces = [*sealed.values()]
@@ -254,8 +275,8 @@ def _hex(keys: Mapping[int, PublicKeys]) -> dict[int, tuple[str, str, str]]:
     return {client: (each.sealing.hex(), each.masking.hex(), each.part.hex()) for client, each in keys.items()}
 
 
-def _words_for(keys: Mapping[int, PublicKeys]) -> list[bytes]:
-    """Each one's certificate and signature."""
+def _credentials(keys: Mapping[int, PublicKeys]) -> list[bytes]:
+    """Return the certificate and then the signature of each client."""
     return [piece for each in keys.values() for piece in (each.certificate, each.signature)]
 
 
@@ -263,10 +284,11 @@ def _keys(header: SumHeader, body: bytes) -> dict[int, PublicKeys]:
     pieces = _cut(body, header.lengths)
     if len(pieces) != 2 * len(header.keys):
         raise ProtocolError("a message of a sum does not hold a certificate and a signature for each client's keys")
-    words = zip(pieces[::2], pieces[1::2], strict=True)
     return {
         client: PublicKeys(bytes.fromhex(sealing), bytes.fromhex(masking), bytes.fromhex(part), certificate, signature)
-        for (client, (sealing, masking, part)), (certificate, signature) in zip(header.keys.items(), words, strict=True)
+        for (client, (sealing, masking, part)), certificate, signature in zip(
+            header.keys.items(), pieces[::2], pieces[1::2], strict=True
+        )
     }
 
 
@@ -284,7 +306,7 @@ def _agreed(header: SumHeader, body: bytes) -> Agreed:
 
 
 def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
-    """``body`` cut into pieces of these lengths; raises :class:`ProtocolError`."""
+    """Cut ``body`` into pieces of these lengths."""
     if sum(lengths) != len(body):
         raise ProtocolError("a message of a sum is not as long as the pieces that it names")
     ends = list(accumulate(lengths))
@@ -292,7 +314,7 @@ def _cut(body: bytes, lengths: Sequence[int]) -> list[bytes]:
 
 
 def _pieces(body: bytes, clients: tuple[int, ...], length: int | None = None) -> dict[int, bytes]:
-    """``body`` cut into a piece for each of these clients; raises :class:`ProtocolError`."""
+    """Cut ``body`` into pieces of equal length, one for each of these clients."""
     if length is None:
         length = len(body) // max(1, len(clients))
     if len(set(clients)) < len(clients) or len(body) != length * len(clients):

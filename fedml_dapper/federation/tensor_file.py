@@ -1,4 +1,4 @@
-"""Tensors with a few words about them, as a safetensors file that is on the disk whole or not at all."""
+"""Safetensors files with metadata, which are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def write_tensors(tensors: Tensors, metadata: Mapping[str, str], path: Path) -> 
 
 
 def read_tensors(path: Path, noun: str) -> dict[str, Tensor]:
-    """All tensors of the file, a ``noun`` in errors; raises :class:`DataError` where it is damaged."""
+    """Read all tensors of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
     with _opened(path, noun) as file:
         return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 
 def metadata_of(path: Path, noun: str) -> dict[str, str]:
-    """What the file says besides its tensors; raises :class:`DataError` where it is damaged."""
+    """Read the metadata of a file, a ``noun`` in errors; raise :class:`DataError` where it is damaged or missing."""
     with _opened(path, noun) as file:
         return dict(file.metadata() or {})
 
 
 def storable(tensors: Tensors) -> dict[str, Tensor]:
-    """On the CPU, contiguous, and copied where two share memory, which safetensors refuses."""
+    """Return tensors as safetensors takes them: on the CPU, contiguous, and copied where two share memory."""
     moved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     users = Counter(tensor.untyped_storage().data_ptr() for tensor in moved.values())
     return {

@@ -1,4 +1,4 @@
-"""A model on test samples, by the task's figures."""
+"""Evaluation of a model on test samples, in the task's figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from fedml_dapper.profiling import part
 from fedml_dapper.tasks import Task
 
 CPU_BATCH = 32
-"""Images that a CPU takes through the model at once: their activations stay in its cache, which saves a fifth."""
+"""Largest batch in evaluation on a CPU: activations of so many images stay in its cache, which saves a fifth of the
+time."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A model's figures on some samples: the task's headline, its mean loss, and whatever else it measures."""
+    """Figures of a model on some samples: the task's headline, the mean loss per sample, and other figures by name."""
 
     headline: float
     loss: float
@@ -31,9 +32,10 @@ class Figures:
 @part("evaluation")
 @torch.no_grad()
 def evaluate(model: nn.Module, task: Task, test: TestData, device: torch.device) -> Figures:
-    """The task's figures and mean loss of ``model``, in evaluation mode.
+    """Evaluate ``model`` on test samples, in evaluation mode and on ``device``, where it stays.
 
-    Raises :class:`ConfigError` where the task does not give the figure that it names as its headline.
+    Raises:
+        ConfigError: The task's figures lack the one that it names as its headline.
     """
     model.to(device).eval()
     sums = dict[str, Tensor]()

@@ -1,7 +1,7 @@
-"""Figures of the models that clients trained, before anything was aggregated.
+"""Figures of the models that clients trained, before aggregation.
 
-They are measured where and when the model is there, and kept in the client's memory: it travels with the client, and
-checkpoints hold it, so that a client that sits a round out is still scored by what it trained last.
+They are measured right after training and kept in the client's memory. The memory travels with the client and is in
+checkpoints, so a client that sits out a round is still scored by the model that it trained last.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _KEY = "trained_figures"
 
 @dataclass(frozen=True)
 class TrainedFigures:
-    """On the client's own test samples, and on its validation samples where it has some."""
+    """Figures of a trained model on the client's test samples, and on its validation samples where it has some."""
 
     test: Figures
     validation: Figures | None
 
     def keep(self, memory: Memory) -> None:
-        """In place of what was kept before."""
+        """Write the figures into the client's memory, over those of its last training."""
         memory.values[_KEY] = asdict(self)
 
     @classmethod
     def recall(cls, memory: Memory) -> TrainedFigures | None:
-        """What was kept last; nothing of a client that has not trained."""
+        """Read the figures from the client's memory; None for a client that has not trained."""
         kept = cast("dict[str, dict[str, Any] | None] | None", memory.values.get(_KEY))
         if kept is None or kept["test"] is None:
             return None

@@ -1,4 +1,4 @@
-"""Which client begins next, where several train at a time and their uploads count in client order."""
+"""Order in which clients begin to train, where several train at a time and uploads are folded in client order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from fedml_dapper.fleet import local_work, round_macs
 from fedml_dapper.methods import ClientProfile
 
 AHEAD = 4
-"""Clients per trainer that may have begun before the one whose upload is next has come."""
+"""Clients per trainer that may begin while the next upload in client order is awaited. More would let more uploads wait
+in memory, fewer would leave trainers idle behind an expensive client."""
 
 
 class Turns:
-    """The turns of ``clients``, which one of ``trainers`` takes when it is free.
+    """Assigns clients to trainers as these become free.
 
-    The most expensive client by ``cost`` is first, so that none is left to train alone at the end. An upload waits for
-    those before it in the order of ``clients``. So no client begins far ahead of the one whose turn it is to count:
-    what waits does not grow with the number of clients.
+    The most expensive client begins first, so that none is left to train alone at the end. An upload waits for those
+    before it in the order of ``clients``, so no client begins far ahead of the next upload in this order: the number of
+    uploads that wait does not grow with the number of clients.
+
+    Args:
+        clients: Client ids in the order in which uploads are folded.
+        cost: Cost of a client's round, in any unit.
+        trainers: How many clients train at a time.
     """
 
     def __init__(self, clients: Sequence[int], cost: Callable[[int], float], trainers: int) -> None:
@@ -27,15 +33,19 @@ class Turns:
         self._window = AHEAD * trainers
         self._left = set(clients)
         self._due = 0
-        """Position of the one whose turn it is to count."""
+        """Position of the client whose upload is to be folded next."""
 
     @property
     def left(self) -> frozenset[int]:
-        """Those that have not begun."""
+        """Clients that have not begun."""
         return frozenset(self._left)
 
     def take(self, done: Collection[int]) -> int | None:
-        """Who begins now, given whose uploads are there or will not come; None where nobody may yet, or is left."""
+        """Return the client that begins now; None where none is left or none may begin yet.
+
+        Args:
+            done: Clients whose uploads have come, or will not come.
+        """
         while self._due < len(self._clients) and self._clients[self._due] in done:
             self._due += 1
         near = self._clients[self._due : self._due + self._window]
@@ -45,12 +55,12 @@ class Turns:
         return chosen
 
     def give_back(self, client: int) -> None:
-        """A client that began has to begin once more."""
+        """Put back a client that began, and has to begin once more."""
         self._left.add(client)
 
 
 def cost_of_rounds(experiment: Experiment, profile_of: Callable[[int], ClientProfile]) -> Callable[[int], float]:
-    """What a client's round takes in comparison with others': its multiply-accumulates."""
+    """Return a function of the client id that gives the cost of a client's round, in multiply-accumulates."""
 
     @cache
     def macs(level: int, ratio: float) -> int:

@@ -1,4 +1,4 @@
-"""Leave one domain out: nobody trains on it, and a newcomer with unlabelled images of it is tested (FDSE, Table 2)."""
+"""Test on a domain that is left out of training, with a newcomer that has unlabelled images of it (FDSE, Table 2)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from fedml_dapper.errors import ConfigError
 
 @dataclass(frozen=True)
 class UnseenDomain:
-    """The newcomer's images, whose labels no method sees, and its domain's test set."""
+    """Images of the newcomer, whose labels no method sees, and the test set of its domain."""
 
     data: ClientData
     test: TestData
 
 
 def leave_out(suite: Suite, settings: Settings) -> tuple[Suite, UnseenDomain | None]:
-    """``suite`` without ``dapper_args.evaluation.unseen_domain``, and that domain; raises ``ConfigError``."""
+    """Take ``dapper_args.evaluation.unseen_domain`` out of ``suite``; return the rest and that domain.
+
+    Raises:
+        ConfigError: The suite has no such domain, or no other.
+    """
     name = settings.dapper_args.evaluation.unseen_domain
     if name is None:
         return suite, None
@@ -31,9 +35,9 @@ def leave_out(suite: Suite, settings: Settings) -> tuple[Suite, UnseenDomain | N
     alone = replace(suite, domains=tuple(domain for domain in suite.domains if domain.name == name))
     seed = settings.common_args.random_seed
     batch_size = settings.train_args.batch_size
-    of_trainers = {"clients": None}
-    if settings.data_args.partition not in PARTITIONS:  # the user's own speaks of those who train as well
-        of_trainers["partition"] = None
-    drawn = settings.data_args.model_copy(update=of_trainers)
-    newcomer = divide(alone, drawn, 1, batch_size, seed)
+    unset = {"clients": None}
+    if settings.data_args.partition not in PARTITIONS:  # a user's own partition is made for the clients that train
+        unset["partition"] = None
+    data_args = settings.data_args.model_copy(update=unset)
+    newcomer = divide(alone, data_args, 1, batch_size, seed)
     return seen, UnseenDomain(newcomer.clients[0], newcomer.domain_tests[0])

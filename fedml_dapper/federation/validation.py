@@ -1,8 +1,7 @@
-"""Is an upload what its client can have to say in the open round? Asked before a single value of it is used.
+"""Check of uploads against what the server knows of the client and the problem, before any of their values is used.
 
-That a message is whole, of this experiment and well-formed, its numbers finite and its plan within the model, is the
-codec's to say (``wire``), that it is awaited, the server's. Here it is compared with what the server knows of the
-client and of the problem.
+Other checks come first: the codec (``wire``) checks that a message is whole, of this experiment and well-formed, its
+numbers finite and its plan within the model; the server checks that it is awaited.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from fedml_dapper.models.norms import BatchNorm, InstanceNorm
 from fedml_dapper.pruning import Tensors, check_fits, slim_tensors
 
 MAX_PASSES = 16
-"""How often a norm may count a batch, or an optimizer step on it, in a local epoch. FDSE's norms count four times,
-Ditto's clients say two steps; others count once."""
+"""How often a norm's counter, or the count of optimizer steps, may grow for one batch. FDSE's norms count four times,
+Ditto's clients make two steps; others count once."""
 
 
 class UploadCheck:
@@ -29,15 +28,16 @@ class UploadCheck:
         self._metric = experiment.method.problem.task.headline
         self._defence: DefenceArgs = experiment.settings.dapper_args.defence
         is_simulation = experiment.settings.common_args.is_simulation
-        is_bounded = experiment.settings.dapper_args.privacy is not None  # and no client may decide on another's upload
+        # Under privacy the clip bounds uploads, and whether one counts may not depend on other clients' uploads.
+        is_bounded = experiment.settings.dapper_args.privacy is not None
         self.times_median = None if is_simulation or is_bounded else self._defence.max_times_median
-        """``defence.max_times_median``, where clients are other people's and nothing else bounds them."""
+        """``defence.max_times_median`` where clients are other people's and nothing else bounds uploads; else None."""
         state = experiment.method.problem.backbone.state_dict()
         whole = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point() and tensor.numel()}
         self._first_counts = {name: (int(tensor.min()), int(tensor.max())) for name, tensor in whole.items()}
         self._known: tuple[ClientProfile, ...] = ()
         self._most_a_round = 0
-        """Batches that the client of ``_known`` with the most can count in a round."""
+        """Most batches that a client of ``_known`` can count in a round."""
         self._variances = [
             f"{name}.running_var"
             for name, layer in experiment.method.problem.backbone.named_modules()
@@ -45,11 +45,14 @@ class UploadCheck:
         ]
 
     def check_form(self, server: ServerState, upload: Upload) -> None:
-        """Raises :class:`ProtocolError` unless ``upload`` is in form what its client has to send in this round.
+        """Check that ``upload`` has the form that its client has to send in this round.
 
-        Compared are the plan with what the client's level or the method prescribes, names, shapes and dtypes with that
-        plan, extras with what the method expects, the sample count with the client's own, and the ranges of counters
-        and variances.
+        The plan is compared with what the client's level or the method prescribes; names, shapes and dtypes with that
+        plan; extras with what the method expects; the sample count with the client's own. Counters and variances have
+        to be within their ranges.
+
+        Raises:
+            ProtocolError: The upload has another form.
         """
         self._method.check_plan(server, upload)
         check_fits(upload.weights, upload.plan, upload.unsliced, self._layout, self._layout.tensors.keys())
@@ -70,33 +73,40 @@ class UploadCheck:
                 raise ProtocolError(f"upload's `{name}` holds negative variances")
 
     def check_steps(self, server: ServerState, upload: Upload) -> None:
-        """Raises :class:`ProtocolError` unless the upload's client can have made as many steps as it says."""
+        """Raise :class:`ProtocolError` where the upload's client cannot have made as many steps as it reports."""
         most = self._most_batches(server.profiles[upload.client_id])
         if upload.metrics.steps > most:
             raise ProtocolError(f"upload says {upload.metrics.steps} steps, its client makes {most} at most")
 
     def _most_counted(self, server: ServerState) -> int:
-        """Batches that whoever trains on the most can have counted in all rounds so far, with much to spare. What every
-        upload keeps to, their mean does, and so all that start from it."""
-        if server.profiles is not self._known:  # of a crowd there may be a hundred thousand
+        """Return the most batches that any client can have counted in all rounds so far, generously.
+
+        A bound on every upload is one on their mean, and so on all uploads that start from it.
+        """
+        if server.profiles is not self._known:  # there may be a hundred thousand of them
             self._known = server.profiles
             self._most_a_round = max(self._most_batches(profile) for profile in server.profiles)
         return (server.round + 1) * self._most_a_round
 
     def _most_batches(self, profile: ClientProfile) -> int:
-        """That a client can count in a round. Batches may be as small as a sample: loaders are the user's, and a batch
-        may come in micro-batches."""
+        """Return the most batches that a client can count in a round.
+
+        Batches may be as small as one sample: loaders are the user's, and a batch may come in micro-batches.
+        """
         return MAX_PASSES * self._method.epochs(profile) * profile.num_samples
 
     def _check_shares(self, upload: Upload) -> None:
-        """Raises :class:`ProtocolError` where the headline is in percent and the upload's are not within 0..100."""
-        said = (upload.metrics.accuracy_before, upload.metrics.accuracy_after)
-        if not all(value is None or self._metric.can_be(value) for value in said):
-            raise ProtocolError(f"upload's {self._metric.title} is outside 0..100: {said}")
+        """Raise :class:`ProtocolError` where the headline is in percent and the upload's are not within 0..100."""
+        reported = (upload.metrics.accuracy_before, upload.metrics.accuracy_after)
+        if not all(value is None or self._metric.can_be(value) for value in reported):
+            raise ProtocolError(f"upload's {self._metric.title} is outside 0..100: {reported}")
 
     def check_change(self, server: ServerState, upload: Upload, usual: Magnitude) -> Magnitude:
-        """How large the upload is, where somebody asks. Raises :class:`ProtocolError` where it moved further than
-        ``defence.max_change`` lets it, or out of all proportion to what is ``usual``."""
+        """Measure the upload's size where the defence limits it; else return an unknown size.
+
+        Raises:
+            ProtocolError: The upload exceeds ``defence.max_change``, or is out of proportion to the ``usual`` size.
+        """
         limit = self._defence.max_change
         times = self.times_median
         if limit is None and times is None:
@@ -112,7 +122,7 @@ class UploadCheck:
         return magnitude
 
     def _before(self, server: ServerState, upload: Upload) -> Tensors:
-        """What the client was sent, cut as its upload is; of tensors that were not sent, the global model's."""
+        """Return what the client was sent, cut as its upload is; tensors that were not sent are the global model's."""
         sent = self._method.downlink(server, upload.client_id)
         same_cut = sent.plan.widths == upload.plan.widths
         cut = sent.weights if same_cut else slim_tensors(sent.weights, self._layout, upload.plan, upload.unsliced)

@@ -1,7 +1,7 @@
-"""Which versions of this package take part in one run, and in which schema of messages they speak to each other.
+"""Versions of this package that can take part in one run, and the schema of messages that they use.
 
 A message says its schema and the version of its sender. A process reads the present schema and the one before, and
-answers in the schema in which it was spoken to; so it can be upgraded before or after those it speaks with.
+answers in the schema of the message that it was sent; so it can be upgraded before or after its peers.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ from fedml_dapper import __version__
 from fedml_dapper.errors import ProtocolError
 
 WIRE_SCHEMA = 5
-"""Of messages. Raise it when a reader of the old schema would misread or refuse the new one, and have
-``identity.Agreement`` say what the old one has in its place."""
+"""Schema of messages. Raise it when a reader of the old schema would misread or refuse the new one, and teach
+``identity.Agreement`` to write the old one."""
 WIRE_SCHEMA_BEFORE = WIRE_SCHEMA - 1
-"""Is read too, and written to those who know no later one."""
+"""Schema that is read as well, and written to processes that know no later one."""
 FIRST_WITH_SUMS = 5
-"""The first schema whose processes know secure sums."""
+"""First schema with messages of secure sums."""
 EARLIEST = "0.1.0"
-"""Of messages and files that do not say of which version they are."""
+"""Version that is assumed of messages and files that do not say theirs."""
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})[0-9A-Za-z.+-]{0,40}")
 
 
 def check_understood(version: str, schema: int, own: str = __version__) -> None:
-    """Raises :class:`ProtocolError`, which says who is to upgrade, where we, of version ``own``, do not read messages
-    of ``schema`` that ``version`` sends."""
+    """Check that a process of version ``own`` reads messages of ``schema`` that a process of ``version`` sends.
+
+    Raises:
+        ProtocolError: It does not; the error says which side is to upgrade.
+    """
     _check_versions(version, own)
     if not WIRE_SCHEMA_BEFORE <= schema <= WIRE_SCHEMA:
         raise _too_far_apart(version, schema, own)
 
 
 def common_schema(version: object, latest: object, own: str = __version__) -> int:
-    """In which schema to speak to a process of ``version`` that knows none after ``latest``; raises as
-    :func:`check_understood` does, also for what is no version or number."""
+    """Return the schema for messages to a process of ``version`` whose latest schema is ``latest``.
+
+    Raises:
+        ProtocolError: There is no common schema, or ``version`` or ``latest`` is malformed.
+    """
     if not isinstance(version, str) or not isinstance(latest, int):
         raise ProtocolError("it says of which version it is in a way that this one does not understand: upgrade either")
     _check_versions(version, own)
@@ -43,12 +49,16 @@ def common_schema(version: object, latest: object, own: str = __version__) -> in
 
 
 def is_older(version: str, other: str) -> bool:
-    """Whether ``version`` has the lower major or minor number; raises :class:`ProtocolError` for what is none."""
+    """Return whether ``version`` is older than ``other`` by major or minor number.
+
+    Raises:
+        ProtocolError: One of them is no version.
+    """
     return _parsed(version) < _parsed(other)
 
 
 def _check_versions(version: str, own: str) -> None:
-    """Majors have to be equal, and minors of 0.x at most one apart."""
+    """Raise :class:`ProtocolError` unless majors are equal, and minors of 0.x at most one apart."""
     theirs = _parsed(version)
     ours = _parsed(own)
     if theirs[0] != ours[0] or (ours[0] == 0 and abs(theirs[1] - ours[1]) > 1):

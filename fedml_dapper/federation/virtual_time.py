@@ -1,4 +1,4 @@
-"""A simulation's rounds on the virtual clock of its fleet."""
+"""Rounds of a simulation on the virtual clock of its fleet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedml_dapper.methods import ServerState, Upload
 
 
 class VirtualTime(RoundFeature):
-    """Who is online, whose uploads come late or never, and what the ledger says of it."""
+    """Keeps the virtual clock: which devices are online, which uploads come late or never, and the ledger's record."""
 
     def __init__(self, experiment: Experiment, clock: VirtualClock, state: ServerState) -> None:
         settings = experiment.settings
@@ -32,9 +32,10 @@ class VirtualTime(RoundFeature):
         """Uploads that will count in a later round, by client id."""
 
     def available(self, client_ids: Sequence[int]) -> Sequence[int]:
-        """Those whose devices are on and who are not at work where the coming round begins.
+        """Return the clients whose devices are on, and not at work, when the coming round begins.
 
-        Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` devices are on or at work.
+        Raises:
+            ConfigError: Fewer than ``min_clients_per_round`` devices are on or at work.
         """
         round_ = self._state.round + 1
         before = self._before
@@ -60,9 +61,10 @@ class VirtualTime(RoundFeature):
         return self._clock.chosen(number) - len(at_work_after(self._before))
 
     def opening(self, client_ids: Sequence[int]) -> Collection[int]:
-        """Those who began in earlier rounds, and whose uploads count in this one.
+        """Return the clients that began in earlier rounds and whose uploads count in this one.
 
-        Raises :class:`ConfigError` where fewer than ``min_clients_per_round`` would be done in time.
+        Raises:
+            ConfigError: Fewer than ``min_clients_per_round`` clients would be done in time.
         """
         round_ = self._state.round + 1
         before = self._before
@@ -71,6 +73,7 @@ class VirtualTime(RoundFeature):
         num_done = len(times.in_time) + len(times.arrived)
         num_at_work = len(client_ids) + len(at_work)
         if num_done < min(self._fewest, num_at_work):
+            # The arrival that would make it enough, to say in the error how long that takes.
             arrivals = [(one.arrives_s, one.client) for one in times.clients]
             arrivals = sorted(arrivals + [(one.arrives_s - _elapsed_s(before), one.client) for one in at_work])
             arrives_s, client = arrivals[min(self._fewest, num_at_work) - 1]
@@ -82,7 +85,7 @@ class VirtualTime(RoundFeature):
         return times.arrived
 
     def opened(self, opened: OpenRound) -> None:
-        """What is late arrives in the round in which it counts."""
+        """Fold in the late uploads that count in this round."""
         self._opened = opened
         arrived = {client_id: self.late.pop(client_id) for client_id in sorted(self._times.arrived)}
         opened.bytes_down |= {client_id: late.bytes_down for client_id, late in arrived.items()}
@@ -108,7 +111,7 @@ class VirtualTime(RoundFeature):
         self._before = record
 
     def _on_clock(self, record: RoundRecord) -> RoundOnClock:
-        """The round as the ledger has it; what was refused did not count, what is late will."""
+        """Return the ledger's record of the round on the clock."""
         times = self._times
         before = self._before
         previous, now = (None, 1) if before is None else (before.clock, before.round + 1)
@@ -144,10 +147,10 @@ class VirtualTime(RoundFeature):
 
 
 def at_work_after(before: RoundRecord | None) -> tuple[UnderWay, ...]:
-    """Those whom a round that follows ``before`` finds at work."""
+    """Return the clients that are at work when the round after ``before`` begins."""
     return () if before is None or before.clock is None else before.clock.under_way
 
 
 def _elapsed_s(before: RoundRecord | None) -> float:
-    """Virtual seconds from the run's beginning to the end of a round."""
+    """Return the virtual seconds from the run's beginning to the end of the round ``before``."""
     return 0.0 if before is None or before.clock is None else before.clock.elapsed_s

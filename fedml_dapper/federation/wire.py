@@ -1,14 +1,14 @@
-"""Messages as bytes: a JSON header that says what is meant, and safetensors for the numbers. Nothing is unpickled.
+"""Encoding of messages as bytes: a JSON header, and safetensors for the numbers. Nothing is unpickled.
 
     b"FDAP" | checksum, 32 bytes | header length, 4 bytes little-endian | header, JSON | safetensors
 
-The checksum is SHA-256 over all that follows it. It tells a message that was damaged on its way from a whole one;
-whoever forges a message can make the checksum fit, so that content is checked all the same.
+The checksum is SHA-256 over all that follows it. It detects messages that were damaged on their way. It does not detect
+forged ones, so the content is checked all the same.
 
 All weights of one dtype travel as one flat tensor, in the order of the layout's names and in the shapes that the
-message's pruning plan implies. So neither names nor shapes of weights are taken from the wire, and the overhead is a
-few hundred bytes. Plans are bitmaps, one bit per channel. Uploads may be in fewer bits (``pruning.uplink``): the codes
-are such flat tensors too, and so are the exponents of int8.
+message's pruning plan implies. So neither names nor shapes of weights are taken from the message, and the overhead is a
+few hundred bytes. Plans are bitmaps, one bit per channel. Uploads may be in fewer bits (``pruning.uplink``): then the
+codes, and the exponents of int8, are such flat tensors too.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ from fedml_dapper.pruning.uplink import CODES, is_reduced, reduce, restore
 
 MAGIC = b"FDAP"
 MAX_HEADER_BYTES = 1 << 20
-"""Of the header, and again of the list of tensors with which the safetensors begin."""
+"""Largest header of a message, and again of its safetensors."""
 _DIGEST_BYTES = 32
 _LENGTH_BYTES = 4
 _START = len(MAGIC) + _DIGEST_BYTES + _LENGTH_BYTES
 _MAX_CONTAINERS = 10_000
-"""Lists and objects in a header; each takes fifty times the memory of its two brackets."""
-_WHOLE_NUMBERS = 2**31
+"""Most lists and objects in a header, since each takes fifty times the memory of its two brackets when parsed."""
+_INTEGER_BOUND = 2**31
+"""Bound that all integers in a header are below."""
 MAX_SAMPLES = 2**29
-"""A client holds fewer, so that weighted sums are exact in float64."""
+"""Bound on the number of a client's samples, below which weighted sums are exact in float64."""
 _EXTRA = "extra/"
 _MEMORY = "memory/"
 _EXPONENTS = "int8 exponents"
@@ -57,34 +58,35 @@ class _Metrics(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
 
     loss: float
-    steps: int = Field(ge=0, lt=_WHOLE_NUMBERS)
+    steps: int = Field(ge=0, lt=_INTEGER_BOUND)
     seconds: float = Field(ge=0, allow_inf_nan=False)
     accuracy_before: float | None = None
     accuracy_after: float | None = None
 
 
 class Header(BaseModel):
-    """What stands before the numbers."""
+    """Header of an encoded downlink or upload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: Literal["downlink", "upload"]
     identity: Identity
-    round: int = Field(ge=1, lt=_WHOLE_NUMBERS)
-    client_id: int = Field(ge=0, lt=_WHOLE_NUMBERS)
+    round: int = Field(ge=1, lt=_INTEGER_BOUND)
+    client_id: int = Field(ge=0, lt=_INTEGER_BOUND)
     plan: dict[str, str] = {}
-    """Group -> bitmap of kept channels, base64."""
+    """Bitmap of kept channels by group, in base64."""
     omitted: tuple[str, ...] = ()
     """Names of the layout's tensors that are not sent."""
     unsliced: tuple[str, ...] = ()
-    level: int | None = Field(default=None, ge=1, lt=_WHOLE_NUMBERS)
-    """Of a downlink."""
+    """Names of an upload's tensors that are sent whole, whatever the plan keeps."""
+    level: int | None = Field(default=None, ge=1, lt=_INTEGER_BOUND)
+    """The client's level in the round; in downlinks alone."""
     num_samples: int | None = Field(default=None, ge=1, lt=MAX_SAMPLES)
     metrics: _Metrics | None = None
     settings: Told | None = None
-    """In downlinks: the server's settings, so that a client can say in which it differs."""
+    """The server's settings, so that a client can tell in which its own differ; in downlinks alone."""
     memory: dict[str, Any] | None = None
-    """Plain values of a client's memory, where that travels."""
+    """Plain values of a client's memory, where the memory travels with the message."""
 
 
 class Codec:
@@ -94,12 +96,17 @@ class Codec:
         self._layout = layout
         self._agreement = agreement
         self._last: _Body | None = None
-        """Of the last downlink: most methods send the same tensors to all clients of a round."""
+        """Body of the last downlink, kept since most methods send the same tensors to all clients of a round."""
 
     @part("wire")
     def encode(self, message: Downlink | Upload, memory: Memory | None = None, schema: int | None = None) -> bytes:
-        """``message`` as bytes, with the client's ``memory`` where another process will serve it next time; in
-        ``schema``, by default that of our answers."""
+        """Encode a message.
+
+        Args:
+            message: What is sent.
+            memory: The client's, where another process will serve the client next time.
+            schema: Schema of the message, by default that of our answers.
+        """
         is_upload = isinstance(message, Upload)
         schema = schema or self._agreement.schema
         header = Header(
@@ -116,7 +123,7 @@ class Codec:
             settings=None if is_upload else self._agreement.settings(schema),
             memory=None if memory is None else memory.values,
         )
-        is_shared = not is_upload and memory is None
+        is_shared = not is_upload and memory is None  # a memory is the client's own
         body = self._shared_body(message) if is_shared else self._body(message, is_upload, memory)
         return framed(header.model_dump_json(exclude_defaults=True).encode(), body)
 
@@ -128,7 +135,7 @@ class Codec:
         )
 
     def _shared_body(self, message: Downlink | Upload) -> bytes:
-        """A downlink's numbers, encoded once where one client after another is sent the same tensors in a round."""
+        """Encode the tensors of a downlink, or take those of the last one where they are the same."""
         sent = {name: message.weights[name] for name in self._sent(message.plan)}
         sent |= {_EXTRA + name: tensor for name, tensor in message.extras.items()}
         if self._last is None or not self._last.holds(message.round, sent):
@@ -137,10 +144,11 @@ class Codec:
 
     @part("wire")
     def decode(self, data: bytes) -> tuple[Downlink | Upload, Memory | None]:
-        """The message in ``data`` and the memory that travels with it, checked before any value is used.
+        """Decode a message and the memory that travels with it, and check them before any value is used.
 
-        Raises :class:`ProtocolError` for anything that is not a message of this experiment: a damaged one, a foreign
-        identity, names, dtypes or sizes that do not fit the plan, indices out of range, values that are not finite.
+        Raises:
+            ProtocolError: The bytes are damaged or of another experiment; names, dtypes or sizes do not fit the plan;
+                indices are out of range; or values are not finite.
         """
         header, body = unframed(data, Header)
         self._agreement.check(header.identity)
@@ -170,13 +178,19 @@ class Codec:
         return upload, memory
 
     def read_header(self, data: bytes) -> Header:
-        """The header alone, whatever experiment it belongs to."""
+        """Decode the header alone, of any experiment."""
         return unframed(data, Header)[0]
 
     def decode_downlink(self, data: bytes, who: str) -> tuple[Downlink, Memory | None]:
-        """As :meth:`decode`, of what a server sends, by whose settings we go from then on.
+        """Decode what a server sends; from then on this process goes by the server's settings.
 
-        Raises :class:`ConfigError`, which names ``who`` has others, if they are not ours.
+        Args:
+            data: The message.
+            who: What this process is called in errors.
+
+        Raises:
+            ProtocolError: The bytes are no downlink of this experiment; see :meth:`decode`.
+            ConfigError: The server has other settings; the error names them.
         """
         header = self.read_header(data)
         if header.settings is None:
@@ -188,11 +202,15 @@ class Codec:
         return message, memory
 
     def bitmaps(self, plan: PruningPlan) -> dict[str, str]:
-        """What a plan keeps of each group that it cuts."""
+        """Return the bitmap of kept channels of each group that a plan cuts, in base64."""
         return {name: self._to_bitmap(name, kept) for name, kept in plan.kept.items()}
 
     def plan_of(self, bitmaps: Mapping[str, str], omitted: Sequence[str]) -> PruningPlan:
-        """The plan with these :meth:`bitmaps`; raises :class:`ProtocolError` where there is none."""
+        """Return the plan with these :meth:`bitmaps` and omitted tensors.
+
+        Raises:
+            ProtocolError: Bitmaps or names do not fit the model.
+        """
         plan = PruningPlan({name: self._from_bitmap(name, text) for name, text in bitmaps.items()}, frozenset(omitted))
         plan.check(self._layout)
         if len(plan.omitted) < len(omitted):
@@ -245,20 +263,20 @@ class Codec:
             bits = np.unpackbits(np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8))
         except (binascii.Error, ValueError) as error:
             raise ProtocolError(f"pruning plan of `{group}` is not a bitmap") from error
-        if len(bits) != -(-channels // 8) * 8 or bits[channels:].any():
+        if len(bits) != -(-channels // 8) * 8 or bits[channels:].any():  # padded with zeros to whole bytes
             raise ProtocolError(f"pruning plan of `{group}` is not a bitmap of {channels} channels")
         return torch.from_numpy(np.flatnonzero(bits))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one flat tensor of a message should hold."""
+    """Dtype and shapes of the weights that one flat tensor of a message should hold."""
 
     dtype: torch.dtype
     shapes: dict[str, torch.Size] = field(default_factory=dict)
 
     def cut(self, flat: Tensor | None) -> dict[str, Tensor]:
-        """``flat`` as the tensors it is made of."""
+        """Split ``flat`` into the weights that it consists of."""
         sizes = [shape.numel() for shape in self.shapes.values()]
         if flat is None or flat.dtype != self.dtype or flat.shape != (sum(sizes),):
             found = "nothing" if flat is None else f"{tuple(flat.shape)} {flat.dtype}"
@@ -271,14 +289,14 @@ class _Part:
 
 @dataclass(frozen=True, eq=False)
 class _Body:
-    """What a round's tensors were encoded to. They stay as they are while the round is open."""
+    """Encoded tensors of a round, which do not change while the round is open."""
 
     round: int
     tensors: Tensors
     content: bytes
 
     def holds(self, round_: int, tensors: Tensors) -> bool:
-        """Whether these very tensors, of this round, are in it."""
+        """Return whether the body encodes these very tensors, of this round."""
         return (
             self.round == round_
             and self.tensors.keys() == tensors.keys()
@@ -287,7 +305,7 @@ class _Body:
 
 
 def framed(header: bytes, body: bytes) -> bytes:
-    """The message that consists of ``header`` and ``body``."""
+    """Frame ``header`` and ``body`` as one message."""
     content = (len(header).to_bytes(_LENGTH_BYTES, "little"), header, body)
     return b"".join((MAGIC, _digest(*content), *content))
 
@@ -296,8 +314,11 @@ H = TypeVar("H", bound=BaseModel)
 
 
 def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
-    """Header, read as ``kind``, and body of a message. Raises :class:`ProtocolError` for one that is not whole or whose
-    header is another."""
+    """Split a message into its header, parsed as ``kind``, and its body.
+
+    Raises:
+        ProtocolError: The message is damaged, or its header is of another kind.
+    """
     size = int.from_bytes(data[_START - _LENGTH_BYTES : _START], "little")
     if data[: len(MAGIC)] != MAGIC or not 0 < size <= min(MAX_HEADER_BYTES, len(data) - _START):
         raise ProtocolError("not a fedml_dapper message, or one that was cut off")
@@ -305,7 +326,7 @@ def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
     if data[len(MAGIC) : covered] != _digest(memoryview(data)[covered:]):
         raise ProtocolError("message does not fit its checksum: it was damaged on its way, or another version sent it")
     header = data[_START : _START + size]
-    if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:
+    if header.count(b"[") + header.count(b"{") > _MAX_CONTAINERS:  # before parsing, which would take the memory
         raise ProtocolError(f"message header holds more than {_MAX_CONTAINERS} lists and objects")
     try:
         return kind.model_validate_json(header), data[_START + size :]
@@ -315,7 +336,7 @@ def unframed(data: bytes, kind: type[H]) -> tuple[H, bytes]:
 
 
 def first_mistake(error: ValidationError) -> str:
-    """Where a message does not fit first, and why, in words for its sender."""
+    """Describe the first mistake in a message for its sender: the place and the reason."""
     first = error.errors(include_url=False, include_input=False)[0]
     unknown = first["type"] == "extra_forbidden"
     why = f"version {__version__} does not know it, a later one may: upgrade" if unknown else first["msg"]
@@ -327,13 +348,13 @@ class _Preface(BaseModel):
 
 
 def _check_sender(header: bytes) -> None:
-    """Raises :class:`ProtocolError` where a header does not fit since it is another version's."""
+    """Raise :class:`ProtocolError` where a header is malformed because another version wrote it."""
     with suppress(ValidationError):
         _Preface.model_validate_json(header).identity.check()
 
 
 def read_tensors(body: bytes) -> dict[str, Tensor]:
-    """A message's tensors by name; raises :class:`ProtocolError` for a body that is not safetensors."""
+    """Read the tensors of a message by name; raise :class:`ProtocolError` for a body that is not safetensors."""
     if int.from_bytes(body[:8], "little") > MAX_HEADER_BYTES:
         raise ProtocolError("message body is not safetensors, or lists too many tensors")
     try:
@@ -343,7 +364,7 @@ def read_tensors(body: bytes) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Tensors) -> None:
-    """Raises :class:`ProtocolError` where one holds infinities or NaN."""
+    """Raise :class:`ProtocolError` where a tensor holds infinity or NaN."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ProtocolError(f"message holds values that are not finite, in `{name}`")
@@ -370,10 +391,12 @@ def _flatten(weights: Tensors, names: tuple[str, ...], layout: ChannelLayout, up
 
 
 def prefixed(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Return tensors under names with ``prefix``, on the CPU and contiguous."""
     return {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def taken(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Remove the tensors whose names begin with ``prefix``, and return them under names without it."""
     names = [name for name in tensors if name.startswith(prefix)]
     return {name.removeprefix(prefix): tensors.pop(name) for name in names}
 

@@ -1,18 +1,15 @@
-"""Unequal devices: what they are able to, what a level needs of them, and who can run which."""
+"""Fleets of unequal devices: what devices can do, what a level needs of them, and which level each client can run."""
 
-from fedml_dapper.fleet.clock import ClientTime, RoundTimes, VirtualClock
+from fedml_dapper.fleet.clock import RoundTimes, VirtualClock
 from fedml_dapper.fleet.continuous import with_fitted_levels
-from fedml_dapper.fleet.demand import Demand, demands, local_work, round_macs
-from fedml_dapper.fleet.fitting import Budget, Fit, Use, fit
+from fedml_dapper.fleet.demand import demands, local_work, round_macs
+from fedml_dapper.fleet.fitting import Fit, Use, fit
 from fedml_dapper.fleet.joining import JoiningDevices
 from fedml_dapper.fleet.planning import ClientFit, FleetPlan, plan_fleet
-from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device, find_network, shipped_names
+from fedml_dapper.fleet.profiles import DeviceProfile, Network, find_device
 
 __all__ = [
-    "Budget",
     "ClientFit",
-    "ClientTime",
-    "Demand",
     "DeviceProfile",
     "Fit",
     "FleetPlan",
@@ -23,11 +20,9 @@ __all__ = [
     "VirtualClock",
     "demands",
     "find_device",
-    "find_network",
     "fit",
     "local_work",
     "plan_fleet",
     "round_macs",
-    "shipped_names",
     "with_fitted_levels",
 ]

@@ -1,7 +1,7 @@
-"""This machine as a device's profile: how long training takes at each level's size, and its peak memory.
+"""Calibration: the profile of this machine, from measured step times and peak memory of training at each level.
 
-A network's step is timed after one to warm up. Memory is measured in fresh processes: memory that was freed stays with
-a process, and hides what is needed again.
+Each network's steps are timed after one warm-up step. Memory is measured in fresh processes, as freed memory stays with
+a process and would hide what is needed again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from fedml_dapper.resident import peak_extra_bytes, resident_bytes
 
 SOURCE = "calibration"
 _SMALL = 2
+"""Batch size of the step that warms a process up."""
 _STEPS = 7
 _SECONDS = 4.0
-"""A network's steps: so many, or as many as fit into these seconds, at least two."""
+"""Time limit: at most ``_STEPS`` steps of a network are timed, and at least two."""
 
 
 def step_times(method: Method[Any]) -> tuple[StepTime, ...]:
-    """Milliseconds of training for each sample, for every network that a client of some level trains."""
+    """Return the milliseconds of training per sample, for every network that a client of some level trains."""
     count = method.problem.training.samples_at_a_time
     times = {}
     for plan in _trained_plans(method):
@@ -49,9 +50,10 @@ def step_times(method: Method[Any]) -> tuple[StepTime, ...]:
 
 
 def calibrate(build: Callable[[], Method[Any]], model: ModelArgs) -> DeviceProfile:
-    """Measure this machine on the method that ``build`` makes, of the network that ``model`` names.
+    """Measure this machine on the method that ``build`` makes, with the network that ``model`` names.
 
-    Raises :class:`DapperError` where a process fails.
+    Raises:
+        DapperError: A measuring process was killed, most likely for lack of memory.
     """
     method = build()
     counted = demands(method)
@@ -76,7 +78,7 @@ def calibrate(build: Callable[[], Method[Any]], model: ModelArgs) -> DeviceProfi
 
 
 def with_line(profile: DeviceProfile, downlink_mbps: float, uplink_mbps: float, server: str) -> DeviceProfile:
-    """A calibrated ``profile`` with how fast the line to ``server`` is."""
+    """Return a calibrated ``profile`` with the speed of the connection to ``server``."""
     how = f"through TLS from and to the server at {server}"
     line = {"downlink_mbps": downlink_mbps, "uplink_mbps": uplink_mbps}
     return profile.model_copy(update={key: _measured(round(mbps, 2), how) for key, mbps in line.items()})
@@ -87,9 +89,9 @@ def _measured(value: float, how: str) -> Figure:
 
 
 def measured_peak(build: Callable[[], Method[Any]], level: int) -> tuple[int, int]:
-    """Bytes that a fresh process holds before it trains, and how many more at most during the largest step of a level.
+    """Measure, in a fresh process, the bytes held before training, and the peak beyond them in a level's largest step.
 
-    ``build`` makes the method over there, so it has to be something that can be pickled.
+    ``build`` makes the method in that process, so it has to be picklable.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         try:
@@ -107,8 +109,11 @@ def _in_fresh_process(build: Callable[[], Method[Any]], level: int, threads: int
 
 
 def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
-    """Bytes that are resident before, and how many more at most while two of the steps that hold most in a round of a
-    client of ``level`` are trained. A step on a small batch comes first: the first one loads code."""
+    """Return the bytes that are resident before, and the peak beyond them during two steps of a client of ``level``.
+
+    The steps are those that hold most memory in a round. A step on a small batch comes first, as the first step loads
+    code.
+    """
     profile = ClientProfile(0, "", level, method.problem.ratios[level - 1], 0)
     phases = method.local_phases(profile)
     sizes = [sum(method.model_size(one.plan)[1] * one.backward for one in phase.passes) for phase in phases]
@@ -123,7 +128,7 @@ def largest_step(method: Method[Any], level: int) -> tuple[int, int]:
 
 
 def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size: int) -> Iterator[float]:
-    """Seconds of each of ``count`` training steps, on zeros."""
+    """Yield the seconds of each of ``count`` training steps on inputs of zeros."""
     example = method.problem.example
     training = method.problem.training
     inputs = mapped(example, lambda part: _zeros(batch_size, part))
@@ -144,8 +149,8 @@ def _steps(method: Method[Any], passes: tuple[Pass, ...], count: int, batch_size
 def _step_seconds(method: Method[Any], one: Pass) -> float:
     begun = time.perf_counter()
     seconds = []
-    for taken in _steps(method, (one,), 1 + _STEPS, method.problem.training.samples_at_a_time):
-        seconds.append(taken)
+    for step_s in _steps(method, (one,), 1 + _STEPS, method.problem.training.samples_at_a_time):
+        seconds.append(step_s)
         if len(seconds) > 2 and time.perf_counter() - begun > _SECONDS:
             break
     return median(seconds[1:])
@@ -160,11 +165,8 @@ def _trained_plans(method: Method[Any]) -> Iterator[Pass]:
 
 def _zeros(batch_size: int, example: Tensor) -> Tensor:
     zeros = torch.zeros(batch_size, *example.shape[1:], dtype=example.dtype)
-    return zeros.contiguous(memory_format=_layout(example))
-
-
-def _layout(example: Tensor) -> torch.memory_format:
-    return torch.channels_last if example.dim() == 4 else torch.contiguous_format  # images
+    is_image = example.dim() == 4
+    return zeros.contiguous(memory_format=torch.channels_last if is_image else torch.contiguous_format)
 
 
 def _all_memory() -> int:

@@ -1,8 +1,8 @@
-"""A virtual clock: how long a simulation's rounds would take on the fleet's devices, and whose uploads come too late.
+"""A virtual clock: how long a simulation's rounds would take on the fleet's devices, and which uploads come too late.
 
-A client's round is download, training and upload, as its plan reckons them, times what varies. All clients of a round
-begin together, and servers compute in no time. Where late uploads are kept, those who are not done when a round closes
-go on in the next. Nothing is measured, so that times repeat with the seed.
+A client's round is download, training and upload, as computed for its plan, times a random factor. All clients of a
+round begin together, and the server takes no time. Where late uploads are kept, clients that are not done when a round
+closes go on in the next. Nothing is measured, so times repeat with the seed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome = Literal["in time", "late", "surplus", "under way", "gone"]
 
 
 class AtWork(Protocol):
-    """A client that a round finds at work, and when its upload arrives, in seconds from the run's beginning."""
+    """A client at work when a round begins, and when its upload arrives, in seconds of the run."""
 
     @property
     def client(self) -> int: ...
@@ -39,11 +39,11 @@ class ClientTime:
     training_s: float
     upload_s: float
     joules: float | None
-    """That training takes, without radio; None where the device's profile has no watts."""
+    """Energy of training, without radio; None where the device's profile has no watts."""
 
     @property
     def arrives_s(self) -> float:
-        """When its upload is there, after the round's beginning."""
+        """Seconds from the round's beginning until its upload arrives."""
         return self.download_s + self.training_s + self.upload_s
 
 
@@ -52,22 +52,23 @@ class RoundTimes:
     """A round on the virtual clock."""
 
     clients: tuple[ClientTime, ...]
-    """Everyone that was chosen, by client id."""
+    """Times of all clients that were chosen, by client id."""
     in_time: frozenset[int]
-    """Those of them whose uploads count."""
+    """Chosen clients whose uploads count."""
     arrived: frozenset[int]
-    """Those who began in earlier rounds, and whose uploads count in this one."""
+    """Clients that began in earlier rounds and whose uploads count in this one."""
     under_way: frozenset[int]
-    """Those of the chosen who go on when the round is closed, where late uploads are kept."""
+    """Chosen clients that go on after the round has closed, where late uploads are kept."""
     late: frozenset[int]
-    """Those that are not done at the deadline."""
+    """Clients that are not done at the deadline."""
     gone: frozenset[int]
-    """Those whose device goes off before they are done, while the round is open. All others are not needed any more."""
+    """Clients whose device goes off before they are done, while the round is open. Chosen clients in none of these sets
+    are not needed any more."""
     round_s: float
-    """When the round closes, after its beginning."""
+    """Seconds from the round's beginning until it closes."""
 
     def outcome(self, client_id: int) -> Outcome:
-        """What became of the upload of ``client_id``."""
+        """Return what happened to the upload of ``client_id``."""
         if client_id in self.in_time:
             return "in time"
         if client_id in self.gone:
@@ -76,9 +77,10 @@ class RoundTimes:
 
 
 class VirtualClock:
-    """The times of a fleet's clients that take part, at the levels that a plan gives them.
+    """Virtual times of the clients that take part, at the levels that a plan gives them.
 
-    Raises :class:`ConfigError` for a deadline that no client can meet.
+    Raises:
+        ConfigError: No client can meet the deadline.
     """
 
     def __init__(self, args: ClockArgs, clients: Sequence[ClientFit], seed: int) -> None:
@@ -99,18 +101,21 @@ class VirtualClock:
         return self._args.late == "kept"
 
     def chosen(self, wanted: int) -> int:
-        """How many clients are at work in a round that wants so many uploads."""
+        """Return how many clients train in a round that wants so many uploads."""
+        # rounded before ceil: in binary, 1.1 * 50 is just above 55
         return math.ceil(round(self._args.over_selection * wanted, 9))
 
     def online(self, round_: int, at_s: float, client_ids: Iterable[int]) -> list[int]:
-        """Those of ``client_ids`` whose device is on where ``round_`` begins, ``at_s`` seconds into the run."""
+        """Return those of ``client_ids`` whose device is on when ``round_`` begins, ``at_s`` seconds into the run."""
         return [client_id for client_id in client_ids if self._stays_s(client_id, round_, at_s) > 0]
 
     def times(
         self, round_: int, at_s: float, client_ids: Sequence[int], wanted: int, at_work: Sequence[AtWork] = ()
     ) -> RoundTimes:
-        """The round of those that were chosen, which begins ``at_s`` seconds into the run and finds others ``at_work``;
-        the first ``wanted`` uploads of them all count."""
+        """Simulate a round of the clients that were chosen, which begins ``at_s`` seconds into the run.
+
+        The first ``wanted`` uploads count, among them those of clients that are ``at_work`` from earlier rounds.
+        """
         clients = tuple(self._time(self._plan[client_id], round_) for client_id in client_ids)
         deadline = math.inf if self._args.deadline_s is None else self._args.deadline_s
         stays_s = {one.client: self._stays_s(one.client, round_, at_s) for one in clients}
@@ -122,7 +127,7 @@ class VirtualClock:
         needed = frozenset([client for client in coming if expected[client] <= deadline][:wanted])
         round_s = _closes_s(expected, needed, wanted, deadline)
         missed = [one for one in clients if one.client not in needed]
-        until = math.inf if self.keeps_late else round_s  # for how long their uploads are of use
+        until = math.inf if self.keeps_late else round_s  # uploads are of use until then
         gone = frozenset(one.client for one in missed if stays_s[one.client] < min(until, one.arrives_s))
         return RoundTimes(
             clients=clients,
@@ -135,7 +140,7 @@ class VirtualClock:
         )
 
     def _stays_s(self, client_id: int, round_: int, at_s: float) -> float:
-        """For how long a client's device is on from the beginning of a round; 0 where it is off."""
+        """Seconds for which a client's device stays on from the beginning of a round; 0 where it is off."""
         availability = self._plan[client_id].device.availability
         if availability is None:
             return math.inf
@@ -159,8 +164,11 @@ class VirtualClock:
 
 
 def _closes_s(expected: Mapping[int, float], needed: frozenset[int], wanted: int, deadline: float) -> float:
-    """With the last upload that counts where all that were wanted are there, else at the deadline. Without a deadline
-    the server gives a device up that went off when it should have been done."""
+    """Seconds until a round closes.
+
+    It closes with the last upload needed, if all that were wanted arrive, else at the deadline. Without a deadline the
+    server gives up a device that went off at the time when it should have been done.
+    """
     if len(needed) == min(wanted, len(expected)):
         return max((expected[client] for client in needed), default=0.0)
     return min(deadline, max(expected.values()))

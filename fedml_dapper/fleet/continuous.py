@@ -1,4 +1,4 @@
-"""Levels as fine as a fleet needs: of every client's device, the largest model that it can run."""
+"""Levels as fine as a fleet needs: one per size that is the largest which some client's device can run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from fedml_dapper.methods import Method
 from fedml_dapper.pruning import Device
 
 STEPS = 100
-"""Ratios are whole hundredths, but for the first and the last level's."""
+"""Steps of a ratio: whole hundredths, except for the ratios of the first and the last level."""
 
 
 def with_fitted_levels(
     settings: Settings, devices: Sequence[Device], build: Callable[[Settings], Method[Any]]
 ) -> Settings:
-    """``settings`` with the levels that a continuous fleet of ``devices`` needs: the first and the last of those that
-    are set, and between them the largest size of every client. Unchanged where the fleet is not continuous.
+    """Return ``settings`` with the levels that a continuous fleet of ``devices`` needs.
 
-    ``build`` gives the method of some settings. The same comes out where it is asked about the outcome again: what a
-    size needs is counted beside the first and the last level alone.
+    These are the first and the last of the levels that are set, and between them the largest size that each client can
+    run. Settings without a continuous fleet are returned unchanged. Applied to its own result, the function changes
+    nothing: what a size needs is counted with the first and the last level alone.
+
+    Args:
+        build: Makes the method of some settings.
     """
     fleet = settings.dapper_args.fleet
     levels = settings.dapper_args.levels
@@ -39,8 +42,9 @@ def with_fitted_levels(
         counter = DemandCounter(method)
         budget = Budget(fleet.round_s, fleet.memory_share)
 
-        @cache  # every size but the first stands for level 2: what a client runs follows from its ratio
+        @cache
         def demand(ratio: float) -> Demand:
+            # every size but the first counts as level 2: what a client runs depends on its ratio alone
             return counter.demand(1 if ratio == first else 2, ratio)
 
         equipped = equip(fleet, method, settings.model_args, devices)
@@ -51,7 +55,7 @@ def with_fitted_levels(
 
 
 def smallest_ratio(fits: Callable[[float], bool], first: float, last: float) -> float:
-    """The smallest ratio from ``first`` to ``last``, in hundredths, that ``fits``; ``last`` where none does."""
+    """Return the smallest ratio from ``first`` to ``last``, in hundredths, that ``fits``; ``last`` where none does."""
     if fits(first):
         return first
     too_small = floor(first * STEPS)

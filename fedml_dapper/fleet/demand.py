@@ -1,10 +1,9 @@
-"""What a client of a level needs for a round: peak memory of training, multiply-accumulates, bytes each way.
+"""Demand of a level: peak memory of training, multiply-accumulates and bytes each way of a client's round.
 
-Memory is counted, not measured: the message that was received, weights, gradients, what the optimizer remembers, the
-tensors that autograd saves for the backward pass, and the gradients of one layer's input and output, at the batch size
-or that of its pieces. What is left out: the loss
-itself, other working space of layers, the interpreter and its libraries, and what a method keeps beside networks
-(control variates, prototypes).
+Memory is counted, not measured: the received message, weights, gradients, optimizer state, the tensors that autograd
+saves for the backward pass, and the gradients of one layer's input and output, at the batch size or that of its pieces.
+Left out are the loss itself, other working memory of layers, the interpreter and its libraries, and what a method keeps
+beside networks (control variates, prototypes).
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from fedml_dapper.methods.contract.local_training import new_optimizer
 from fedml_dapper.pruning import PruningPlan
 
 BACKWARD = 2
-"""Multiply-accumulates of a backward pass over those of its forward pass: gradients of inputs and of weights."""
+"""Multiply-accumulates of a backward pass relative to the forward pass: gradients of inputs and of weights."""
 _SMALL = 2
 _LARGE = 3
-"""Two batch sizes: what is saved grows in proportion to the batch, but for what does not depend on it."""
+"""Two batch sizes, which tell the part of saved memory that grows with the batch from the part that does not."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Steps of one kind in a round."""
+    """Training steps of one kind in a round."""
 
     epochs: float
     macs: tuple[int, ...]
-    """Multiply-accumulates of a sample in each network that runs in a step, backward passes included."""
+    """Multiply-accumulates per sample of each network that runs in a step, backward passes included."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a client of a level needs."""
+    """What a client of a level needs for a round."""
 
     level: int
     ratio: float
@@ -57,7 +56,7 @@ class Demand:
 
 
 def local_work(method: Method[Any], profile: ClientProfile) -> tuple[Work, ...]:
-    """Of a client like ``profile`` in a round."""
+    """Return the training steps of a client like ``profile`` in a round."""
     return tuple(
         Work(
             phase.epochs,
@@ -68,26 +67,26 @@ def local_work(method: Method[Any], profile: ClientProfile) -> tuple[Work, ...]:
 
 
 def round_macs(work: Iterable[Work]) -> int:
-    """Multiply-accumulates of ``work`` for each of the client's samples."""
+    """Return the multiply-accumulates of ``work`` for each of the client's samples."""
     return round(sum(one.epochs * sum(one.macs) for one in work))
 
 
 def demands(method: Method[Any]) -> tuple[Demand, ...]:
-    """Of every capability level whose clients train, strongest first."""
+    """Return the demand of every capability level whose clients train, strongest first."""
     ratios = enumerate(method.problem.ratios, start=1)
     counter = DemandCounter(method)
     return tuple(counter.demand(level, ratio) for level, ratio in ratios if method.takes_part(level))
 
 
 class DemandCounter:
-    """Counts each network once, however many levels run it."""
+    """Counts demands, and each network's memory only once, however many levels run it."""
 
     def __init__(self, method: Method[Any]) -> None:
         self._method = method
         self._known = dict[object, NetworkMemory]()
 
     def demand(self, level: int, ratio: float) -> Demand:
-        """Of a client that prunes by ``ratio``."""
+        """Return the demand of a client that prunes by ``ratio``."""
         method = self._method
         profile = ClientProfile(0, "", level, ratio, 0)
         phases = method.local_phases(profile)
@@ -102,11 +101,11 @@ class DemandCounter:
         )
 
     def _peak(self, phase: Phase) -> int:
-        """All networks' weights, gradients and what is remembered of the trained one, and the pass that holds most."""
+        """Peak memory of a phase: all networks' weights, what the trained one needs besides, and the largest pass."""
         batch = self._method.problem.training.samples_at_a_time
         passes = [(self._memory(one.plan), one.backward) for one in phase.passes]
-        trained, steps = passes[0]
-        held = sum(memory.weights for memory, _ in passes) + (trained.gradients + trained.optimizer) * steps
+        trained, has_backward = passes[0]
+        held = sum(memory.weights for memory, _ in passes) + (trained.gradients + trained.optimizer) * has_backward
         running = (memory.saved(batch) + batch * memory.working_per_sample for memory, backward in passes if backward)
         return held + round(max(running, default=0))
 
@@ -122,22 +121,24 @@ class NetworkMemory:
     """Bytes that training a network takes."""
 
     weights: int
-    """Buffers included."""
+    """Parameters and buffers."""
     gradients: int
     optimizer: int
     saved_per_sample: float
+    """Tensors saved for the backward pass, per sample of the batch."""
     saved_always: float
+    """Tensors saved for the backward pass, whatever the batch."""
     working_per_sample: float
-    """Gradients of the layer where the backward pass holds most: of its input and of its output, each as large as the
-    largest tensor that is saved."""
+    """Gradients, per sample, of the layer where the backward pass holds most: those of its input and of its output,
+    each as large as the largest saved tensor."""
 
     def saved(self, batch_size: int) -> int:
-        """What autograd holds for the backward pass of a batch."""
+        """Return the bytes that autograd holds for the backward pass of a batch."""
         return round(self.saved_always + batch_size * self.saved_per_sample)
 
 
 def network_memory(method: Method[Any], plan: PruningPlan) -> NetworkMemory:
-    """Of the network that ``plan`` leaves, in fp32; it runs forward twice, on small batches."""
+    """Count the memory of the network that ``plan`` leaves, in fp32. It is run forward twice, on small batches."""
     model = method.local_model(plan).train()
     example = method.problem.example
     model.to(tensors_of(example)[0].device)
@@ -155,8 +156,10 @@ def network_memory(method: Method[Any], plan: PruningPlan) -> NetworkMemory:
 
 
 def _saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
-    """Memory behind what autograd saves in a forward pass of ``inputs``, but for parameters and buffers; and the
-    largest piece of it that grows with the batch."""
+    """Return the bytes that autograd saves in a forward pass, and those of its largest tensor.
+
+    Parameters and buffers are left out; the largest tensor is one that grows with the batch.
+    """
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     held: dict[int, torch.UntypedStorage] = {}
     of_samples = [0]
@@ -177,7 +180,7 @@ def _saved_bytes(model: nn.Module, inputs: Inputs) -> tuple[int, int]:
 
 
 def _remembered(method: Method[Any], parameters: list[nn.Parameter]) -> int:
-    """What the optimizer of ``method`` keeps of ``parameters`` from one step to the next."""
+    """Bytes of optimizer state of ``parameters``."""
     optimizer = new_optimizer(method.problem.training, parameters, rate=0.0)
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)

@@ -1,4 +1,4 @@
-"""What kind of layers a network is made of: speeds measured on one kind say little of another."""
+"""Families of networks by their layers: speeds measured on one family say little of another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Family = Literal["convolutions", "depthwise", "attention", "linear"]
 
 
 def family_of(network: nn.Module) -> Family:
-    """The kind of layers that tells most of how fast ``network`` trains.
+    """Return the kind of layers that says most about how fast ``network`` trains.
 
-    ``attention`` wins, by the class's name where it is not torch's; then ``depthwise`` for convolutions of one input
-    channel a group, whose work is little for the memory that they move.
+    ``attention`` comes first, recognised by the class's name where it is not torch's. Next are ``depthwise``
+    convolutions, with one input channel per group, which do little work for the memory that they move.
     """
     layers = list(network.modules())
     if any("attention" in type(layer).__name__.lower() for layer in layers):

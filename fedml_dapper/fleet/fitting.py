@@ -1,4 +1,4 @@
-"""From a device and a budget to the largest level that it can run."""
+"""The largest level that a device can run within a budget."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ Limit = Literal["memory", "time", "network"]
 
 @dataclass(frozen=True)
 class Budget:
-    """What a round may take."""
+    """Limits of a round."""
 
     round_s: float
     memory_share: float
+    """Share of the device's memory."""
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a client has for a round."""
+    """What a client has for a round: its device, its connection and its samples."""
 
     device: DeviceProfile
     speed: Speed
     downlink_mbps: float
     uplink_mbps: float
     num_samples: int
-    """That it trains on in an epoch."""
+    """Samples that it trains on in an epoch."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What a level takes of a client, beside what there is."""
+    """What a level takes of a client, and the limits on it."""
 
     memory_mb: float
     memory_limit_mb: float
@@ -45,17 +46,17 @@ class Use:
 
     @property
     def network_s(self) -> float:
-        """Download and upload."""
+        """Seconds of download and upload."""
         return self.download_s + self.upload_s
 
     @property
     def seconds(self) -> float:
-        """Download, training and upload."""
+        """Seconds of download, training and upload."""
         return self.network_s + self.training_s
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """What there is too little of. A round that is too long is the network's fault where that takes most of it."""
+        """The limits that are exceeded. A round that is too long is blamed on whatever takes most of its time."""
         slower: Limit = "network" if self.network_s > self.training_s else "time"
         limits: list[tuple[Limit, bool]] = [
             ("memory", self.memory_mb > self.memory_limit_mb),
@@ -65,7 +66,7 @@ class Use:
 
     @property
     def shortage(self) -> str:
-        """By how much, in words."""
+        """How much is needed of how much, for each exceeded limit, in words."""
         texts = {
             "memory": f"{self.memory_mb:.0f} MB of {self.memory_limit_mb:.0f} MB",
             "time": f"{self.seconds:.1f} s of {self.limit_s:g} s",
@@ -80,14 +81,16 @@ class Fit:
 
     level: int | None
     use: Use
-    """Of that level; of the smallest where there is none."""
+    """What that level takes; what the smallest takes where none can be run."""
     limited_by: tuple[Limit, ...]
-    """What keeps the client from the next larger level, or from all; empty at the largest."""
+    """Limits that the next larger level would exceed; empty at the largest level."""
 
 
 def fit(demands: Sequence[Demand], means: Means, budget: Budget, times_slower: float = 1.0) -> Fit:
-    """The first of ``demands``, strongest level first, that ``means`` and ``budget`` allow, where training takes so
-    many times as long as the device's speed says."""
+    """Return the first of ``demands``, strongest level first, that ``means`` and ``budget`` allow.
+
+    Training takes ``times_slower`` times as long as the device's speed says.
+    """
     limited_by: tuple[Limit, ...] = ()
     for demand in demands:
         use = use_of(demand, means, budget, times_slower)
@@ -98,7 +101,7 @@ def fit(demands: Sequence[Demand], means: Means, budget: Budget, times_slower: f
 
 
 def use_of(demand: Demand, means: Means, budget: Budget, times_slower: float = 1.0) -> Use:
-    """What a level takes of a client."""
+    """Return what a level takes of a client."""
     device = means.device
     runtime = 0.0 if device.runtime_mb is None else device.runtime_mb.value
     factor = 1.0 if device.memory_factor is None else device.memory_factor.value
@@ -115,5 +118,5 @@ def use_of(demand: Demand, means: Means, budget: Budget, times_slower: float = 1
 
 
 def training_seconds(demand: Demand, speed: Speed, num_samples: int) -> float:
-    """A round's local training on so many samples, every network of a step priced by its own size."""
+    """Return the seconds of a round's local training, with every network of a step timed by its own size."""
     return num_samples * sum(work.epochs * sum(map(speed.seconds, work.macs)) for work in demand.work)

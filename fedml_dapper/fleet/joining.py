@@ -1,5 +1,4 @@
-"""Levels of silos that name their devices when they join: the largest that fits, and a smaller one where rounds take
-longer than planned."""
+"""Levels of silos that name their devices when they join: the largest that fits, or less where rounds take too long."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from fedml_dapper.pruning import Device
 class _Joined:
     means: Means
     times_slower: float = 1.0
-    """Than its profile says."""
+    """Training time over that of the profile."""
 
 
 class JoiningDevices:
-    """What the devices of silos can run under one method, as far as they are known."""
+    """The levels that the devices of silos can run under one method, as far as they are known."""
 
     def __init__(self, fleet: FleetArgs, method: Method[Any], model: ModelArgs) -> None:
         self._method = method
@@ -35,9 +34,12 @@ class JoiningDevices:
         self._joined: dict[int, _Joined] = {}
 
     def fit(self, client: Device, profile: DeviceProfile) -> Fit:
-        """The largest level that ``client`` can run on the device of ``profile``, as slow as it has been found to be.
+        """Return the largest level that ``client`` can run on the device of ``profile``.
 
-        Raises :class:`ConfigError` for a profile without a network where the fleet names none.
+        The device counts as being as slow as it has proved to be in earlier rounds.
+
+        Raises:
+            ConfigError: The profile does not say how fast its network is, and the fleet names none.
         """
         label = network_label(self._model, self._method)
         family = family_of(self._method.problem.backbone)
@@ -48,8 +50,10 @@ class JoiningDevices:
         return self._fit(self._joined[client.client_id])
 
     def after(self, client_id: int, level: int, seconds: float) -> Fit | None:
-        """What a silo whose training at ``level`` took so long can run; None where it is done within the round's time,
-        as planned, or where its device is not known."""
+        """Return what a silo can run whose training at ``level`` took so long.
+
+        None where it is done within the round's time, as planned, or where its device is not known.
+        """
         joined = self._joined.get(client_id)
         demand = next((one for one in self._demands if one.level == level), None)
         if joined is None or demand is None:

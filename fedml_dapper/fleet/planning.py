@@ -1,4 +1,4 @@
-"""Who runs what: a fleet's devices dealt out to the clients, and each client's level under a method."""
+"""Plan of a fleet: devices dealt out to the clients, and each client's level under a method."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fedml_dapper.seeding import Stream, numpy_generator
 
 @dataclass(frozen=True)
 class ClientFit:
-    """A client, its device and what that can run."""
+    """A client, its device, and the level that this can run."""
 
     client: Device
     profile: str
-    """The profile's name."""
+    """Name of the device's profile."""
     fit: Fit
     speed: Speed
-    """The one of the device that was reckoned with."""
+    """Speed of the device that the times were computed with."""
     stretch: Stretch
-    """How far the device's speed had to be."""
+    """Whether that speed was measured on another network."""
     device: DeviceProfile
 
 
@@ -42,30 +42,30 @@ class FleetPlan:
 
     method: str
     network: str
-    """What speeds call the experiment's network."""
+    """Label of the experiment's network, as in profiles."""
     family: Family
     demands: tuple[Demand, ...]
     clients: tuple[ClientFit, ...]
 
     @property
     def left_out(self) -> tuple[ClientFit, ...]:
-        """Those that can run nothing."""
+        """Clients that can run no level."""
         return tuple(client for client in self.clients if client.fit.level is None)
 
     @property
     def lost_domains(self) -> tuple[str, ...]:
-        """Domains none of whose clients can run anything."""
+        """Domains none of whose clients can run a level."""
         kept = {client.client.domain for client in self.clients if client.fit.level is not None}
         return tuple(sorted({client.client.domain for client in self.left_out} - kept))
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Everyone's level; those that can run nothing are listed at the weakest, which they do not train."""
+        """Everyone's level; clients that can run none have the weakest, which they do not train."""
         return tuple(client.fit.level or self.demands[-1].level for client in self.clients)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Who is left out and why, and which domains are lost, one sentence each."""
+        """One sentence on each client that is left out, with the reason, and on each domain without clients."""
         weakest = self.demands[-1].level
         notes = [
             f"client {one.client.client_id} ({one.client.domain}, {one.profile}) is left out: level {weakest} of"
@@ -75,7 +75,11 @@ class FleetPlan:
         return (*notes, *(f"no client of domain {domain} takes part" for domain in self.lost_domains))
 
     def check(self) -> None:
-        """Raises :class:`ConfigError` where nobody can run anything: who comes nearest, and by how much."""
+        """Check that some client can run a level.
+
+        Raises:
+            ConfigError: None can; the message says which client comes nearest, and what it lacks.
+        """
         if len(self.left_out) < len(self.clients):
             return
         nearest = min(
@@ -92,14 +96,15 @@ class FleetPlan:
 
 
 def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequence[Device]) -> FleetPlan:
-    """The largest level that each of ``clients``, in client order, can run under ``method``.
+    """Find the largest level that each of ``clients``, in client order, can run under ``method``.
 
-    Raises :class:`ConfigError` for profiles that are not to be had and for devices without a network.
+    Raises:
+        ConfigError: A profile does not exist, or a device has no network speed.
     """
     needs = demands(method)
     budget = Budget(fleet.round_s, fleet.memory_share)
     equipped = equip(fleet, method, model, clients)
-    called = network_label(model, method)
+    label = network_label(model, method)
     family = family_of(method.problem.backbone)
     planned = tuple(
         ClientFit(
@@ -107,7 +112,7 @@ def plan_fleet(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients:
         )
         for one in equipped
     )
-    return FleetPlan(method.name, called, family, needs, planned)
+    return FleetPlan(method.name, label, family, needs, planned)
 
 
 @dataclass(frozen=True)
@@ -121,16 +126,16 @@ class Equipped:
 
 
 def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequence[Device]) -> list[Equipped]:
-    """What each of ``clients`` has for a round; raises :class:`ConfigError` as :func:`plan_fleet` does."""
+    """Return what each of ``clients`` has for a round; raises :class:`ConfigError` as :func:`plan_fleet` does."""
     names = deal_devices(fleet, clients, method.problem.seed)
     profiles = {name: find_device(name) for name in names}
     network = None if fleet.network is None else find_network(fleet.network)
-    called = network_label(model, method)
+    label = network_label(model, method)
     family = family_of(method.problem.backbone)
     equipped = []
     for client, name in zip(clients, names, strict=True):
         try:
-            means, stretch = means_of(profiles[name], network, called, family, method, client)
+            means, stretch = means_of(profiles[name], network, label, family, method, client)
         except ConfigError as error:
             raise ConfigError(f"dapper_args.fleet.devices: `{shown(name)}` {error}") from error
         equipped.append(Equipped(client, shown(name), means, stretch))
@@ -138,7 +143,10 @@ def equip(fleet: FleetArgs, method: Method[Any], model: ModelArgs, clients: Sequ
 
 
 def deal_devices(fleet: FleetArgs, clients: Sequence[Device], seed: int) -> tuple[str, ...]:
-    """The name of every client's profile."""
+    """Return the name of every client's profile.
+
+    Devices are stated per domain or per client, or dealt round-robin over a seeded shuffle of the clients.
+    """
     devices = fleet.devices if isinstance(fleet.devices, dict) else fleet.names
     count = len(clients)
     if isinstance(devices, dict):
@@ -161,17 +169,17 @@ def deal_devices(fleet: FleetArgs, clients: Sequence[Device], seed: int) -> tupl
 
 
 def network_label(model: ModelArgs, method: Method[Any]) -> str:
-    """What speeds call the network of an experiment: which it is, how wide, and on what inputs."""
+    """Return how profiles call the network of an experiment: its name, width, norm and input size."""
     width = "" if model.width is None else f" of width {model.width}"
     norm = "" if model.norm in (None, "batch") else f", {model.norm}"
     example = method.problem.example
-    first = 2 if isinstance(example, Tensor) else 1  # the channels of images are no news
+    first = 2 if isinstance(example, Tensor) else 1  # one tensor's channels, those of images, are left out
     size = described(example, lambda part: "x".join(map(str, part.shape[first:])))
     return f"{short_name(model.model)}{width}{norm} at {size}"
 
 
 def shown(name: str) -> str:
-    """A profile's name without folders."""
+    """Return a profile's name without folders."""
     return Path(name).stem if name.endswith(".yaml") else name
 
 
@@ -180,18 +188,21 @@ def _trained(method: Method[Any], client: Device) -> int:
 
 
 def means_of(
-    device: DeviceProfile, network: Network | None, called: str, family: Family, method: Method[Any], client: Device
+    device: DeviceProfile, network: Network | None, label: str, family: Family, method: Method[Any], client: Device
 ) -> tuple[Means, Stretch]:
-    """What ``client`` has for a round of ``method`` on ``device``, and how far the device's speed has to be stretched
-    to the network that is ``called`` so. Raises :class:`ConfigError` where neither ``device`` nor ``network`` says how
-    fast messages are."""
-    down, up = (device.downlink_mbps, device.uplink_mbps) if network is None else (
-        network.downlink_mbps, network.uplink_mbps
-    )  # fmt: skip
+    """Return what ``client`` has for a round of ``method`` on ``device``, and whether its speed is that of ``label``.
+
+    Raises:
+        ConfigError: Neither ``device`` nor ``network`` says how fast the connection is.
+    """
+    if network is None:
+        down, up = device.downlink_mbps, device.uplink_mbps
+    else:
+        down, up = network.downlink_mbps, network.uplink_mbps
     if down is None or up is None:
         raise ConfigError(
             "does not say how fast its network is; add downlink_mbps and uplink_mbps to the profile, or name a network"
             " for all, e.g. dapper_args.fleet.network: flash_p50"
         )
-    speed, stretch = device.speed_for(called, family)
+    speed, stretch = device.speed_for(label, family)
     return Means(device, speed, down.value, up.value, _trained(method, client)), stretch

@@ -1,8 +1,8 @@
-"""What devices and networks are able to: files of figures, each with where it comes from.
+"""Profiles of devices and networks: files of figures, each with its source.
 
-Shipped ones are ``config/devices/*.yaml`` and ``config/networks/*.yaml``; one's own are files of the same form.
+Shipped profiles are ``config/devices/*.yaml`` and ``config/networks/*.yaml``; a user's own are files of the same form.
 Megabytes are 10^6 bytes, Mbit/s 10^6 bits a second, GMACs 10^9 multiply-accumulates. Speeds count those of forward and
-backward pass, the latter being twice the former.
+backward pass, with two times the forward pass for the latter.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ Stretch = Literal["none", "to another network", "to another family"]
 
 
 class Source(Section):
-    """Where figures come from."""
+    """Source of figures."""
 
     title: str = Field(min_length=1)
     address: str = Field(min_length=1)
 
 
 class Stated(Section):
-    """Something that is known, and how."""
+    """A known quantity, and how it is known."""
 
     mark: Mark
-    """``measured``; ``data_sheet``; or ``derived`` from such, as ``how`` says."""
+    """``measured``, ``data_sheet``, or ``derived`` from such figures as ``how`` says."""
     source: str
-    """Which of the profile's ``sources``."""
+    """Short name of one of the profile's ``sources``."""
     how: str | None = None
-    """How a derived figure was."""
+    """How a derived figure was derived."""
 
     @rule
     def _derived_somehow(self) -> Iterator[str]:
@@ -47,13 +47,13 @@ class Stated(Section):
 
 
 class Figure(Stated):
-    """A number."""
+    """A known number."""
 
     value: float = Field(gt=0)
 
 
 class StepTime(Section):
-    """How long training takes for each sample of a batch."""
+    """Training time per sample at one size of network."""
 
     mmacs: float = Field(gt=0)
     """Millions of multiply-accumulates of a sample, backward pass included."""
@@ -61,17 +61,17 @@ class StepTime(Section):
 
 
 class Speed(Stated):
-    """How fast a device trains networks of one family."""
+    """Speed at which a device trains networks of one family."""
 
     network: str
-    """The one that it was measured on."""
+    """Network that it was measured on."""
     family: Family
-    """What kind of layers that is made of; multiply-accumulates do not predict time from one kind to another."""
+    """Kind of layers of that network; multiply-accumulates do not predict time from one kind to another."""
     gmacs_per_s: float | None = Field(default=None, gt=0)
-    """Sustained."""
+    """Sustained speed, in GMACs per second."""
     ms_per_sample: tuple[StepTime, ...] | None = Field(default=None, min_length=1)
-    """In its place: milliseconds at several sizes, ascending; in proportion below the smallest and above the largest,
-    on a straight line between two."""
+    """Instead of ``gmacs_per_s``: milliseconds at several sizes, ascending; in proportion below the smallest and above
+    the largest, linear between two."""
 
     @rule
     def _one_of_them(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ class Speed(Stated):
             yield "ms_per_sample has to ascend in mmacs"
 
     def seconds(self, macs: float) -> float:
-        """For ``macs`` multiply-accumulates of one sample, forward and backward."""
+        """Return the seconds for ``macs`` multiply-accumulates of one sample, forward and backward."""
         if self.gmacs_per_s is not None:
             return macs / (1e9 * self.gmacs_per_s)
         points = self.ms_per_sample or ()
@@ -96,7 +96,7 @@ class Speed(Stated):
 
 
 class Profile(Section):
-    """Base of all profiles: what it is of, and sources by a short name."""
+    """Base of all profiles: what it describes, and sources by a short name."""
 
     description: str = Field(min_length=1)
     sources: dict[str, Source]
@@ -109,7 +109,7 @@ class Profile(Section):
 
 
 class Network(Profile):
-    """What a client's connection to the server carries."""
+    """Speed of a client's connection to the server."""
 
     downlink_mbps: Figure
     uplink_mbps: Figure
@@ -119,11 +119,11 @@ class Availability(Stated):
     """When a device can take part: by chance, or by the clock."""
 
     share: float | None = Field(default=None, gt=0, le=1)
-    """Of the rounds at whose beginning it is there, drawn round by round."""
+    """Share of the rounds at whose beginning the device is on, drawn round by round."""
     period_s: float | None = Field(default=None, gt=0)
-    """In its place: seconds after which ``on_s`` repeats itself, e.g. 86400 for a day."""
+    """Instead of ``share``: seconds after which ``on_s`` repeats itself, e.g. 86400 for a day."""
     on_s: tuple[tuple[float, float], ...] | None = Field(default=None, min_length=1)
-    """When it goes on and off, in seconds of the period, ascending. The run begins at second 0."""
+    """Times at which it goes on and off, in seconds of the period, ascending. The run begins at second 0."""
 
     @rule
     def _one_way(self) -> Iterator[str]:
@@ -136,7 +136,7 @@ class Availability(Stated):
             yield "on_s has to ascend between 0 and period_s, spans apart: e.g. [[0, 600], [900, 1200]]"
 
     def stays_s(self, at_s: float) -> float:
-        """For how long a device with a trace stays on from second ``at_s`` of the run; 0 where it is off."""
+        """Return how long a device with a trace stays on from second ``at_s`` of the run; 0 where it is off."""
         assert self.period_s is not None, "it comes and goes by chance"
         spans = self.on_s or ()
         (first, until) = spans[0]
@@ -145,29 +145,30 @@ class Availability(Stated):
             return math.inf
         for begins, ends in spans:
             if begins <= now < ends:
+                # a span that reaches the period's end goes on with the first one, if that begins at 0
                 return ends - now + (until if ends == self.period_s and first == 0 else 0.0)
         return 0.0
 
 
 class DeviceProfile(Profile):
-    """What a device is able to."""
+    """Memory, speeds and connection of a device."""
 
     memory_mb: Figure
-    """All of it."""
+    """All memory of the device."""
     speeds: tuple[Speed, ...] = Field(min_length=1)
     downlink_mbps: Figure | None = None
     uplink_mbps: Figure | None = None
     runtime_mb: Figure | None = None
-    """What interpreter and libraries take before anything is trained."""
+    """Memory of interpreter and libraries before anything is trained."""
     memory_factor: Figure | None = None
     """Measured peak of training over the counted one; 1 when absent."""
     watts: Figure | None = None
-    """While it trains, without radio."""
+    """Power while it trains, without radio."""
     availability: Availability | None = None
     """When it can take part, on a virtual clock; always when absent."""
 
     def speed_for(self, network: str, family: Family) -> tuple[Speed, Stretch]:
-        """The speed that is nearest to training ``network``, and how far it has to be stretched."""
+        """Return the speed measured nearest to ``network``, and how far that is from it."""
         for speed in self.speeds:
             if speed.network == network:
                 return speed, "none"
@@ -182,18 +183,21 @@ _FOLDERS: dict[type[Profile], str] = {DeviceProfile: "devices", Network: "networ
 
 
 def find_device(name: str, key: str = "dapper_args.fleet.devices") -> DeviceProfile:
-    """The shipped profile of that name, or the one in a file; raises :class:`ConfigError`, which blames the setting
-    ``key``, where there is none."""
+    """Return the shipped profile of that name, or the one in a file.
+
+    Raises:
+        ConfigError: There is none; the message blames the setting ``key``.
+    """
     return _found(DeviceProfile, name, key)
 
 
 def find_network(name: str) -> Network:
-    """The same of networks."""
+    """Return the network profile of that name, as :func:`find_device` does."""
     return _found(Network, name, "dapper_args.fleet.network")
 
 
 def shipped_names(kind: type[Profile] = DeviceProfile) -> list[str]:
-    """The shipped profiles of that kind, by name."""
+    """Return the names of the shipped profiles of that kind."""
     return sorted(file.stem for file in (SHIPPED / _FOLDERS[kind]).glob("*.yaml"))
 
 
@@ -209,7 +213,7 @@ def _found(kind: type[ProfileT], name: str, key: str) -> ProfileT:
 
 
 def _stated(value: object) -> Iterator[Stated]:
-    """Every figure inside ``value``."""
+    """Yield every figure inside ``value``."""
     if isinstance(value, Stated):
         yield value
     elif isinstance(value, BaseModel):

@@ -63,6 +63,7 @@ from fedml_dapper.methods.contract import (
     RecoverAndAverage,
     SecureSums,
     ServerState,
+    Tensors,
     Terms,
     TrainingMetrics,
     Upload,
@@ -74,7 +75,7 @@ from fedml_dapper.registry import Registry
 
 
 def _fits(found: object) -> str:
-    """What keeps ``found`` from being a method; see :class:`Registry`."""
+    """Reason why ``found`` is no method, for :class:`Registry`; empty where it is one."""
     if not isinstance(found, type) or not issubclass(found, Method):
         return "no method; derive a class from fedml_dapper.methods.Method (docs/add_a_method.md)"
     missing = [attribute for attribute in ("name", "Params") if not hasattr(found, attribute)]
@@ -90,7 +91,7 @@ _BUILT_IN: tuple[type[Method[Any]], ...] = (
 METHODS: Registry[type[Method[Any]]] = Registry(
     "dapper_args.method", "method", {method.name: method for method in _BUILT_IN}, _fits
 )
-"""What ``dapper_args.method`` may name."""
+"""Methods that ``dapper_args.method`` may name."""
 
 __all__ = [
     "METHODS",
@@ -115,6 +116,7 @@ __all__ = [
     "RecoverAndAverage",
     "SecureSums",
     "ServerState",
+    "Tensors",
     "Terms",
     "TrainingMetrics",
     "Upload",

@@ -1,11 +1,11 @@
-"""Networks with ``encode`` and ``predict`` that know nothing of methods: built-in backbones, and anybody's modules."""
+"""Networks with an encoder and a predictor: built-in backbones, and any ``nn.Module``. They know nothing of methods."""
 
 from fedml_dapper.models.admission import layers_out_of_sight
 from fedml_dapper.models.adopt import adopt, bare
 from fedml_dapper.models.backbone import Backbone, ExtendedBackbone, example_image
 from fedml_dapper.models.blame import blamed
 from fedml_dapper.models.building import build_backbone
-from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture
+from fedml_dapper.models.catalogue import BACKBONES, MODELS
 from fedml_dapper.models.compiled import is_compiled
 from fedml_dapper.models.passed import check_same_network, describe, is_named, take_over
 from fedml_dapper.models.plain import with_plain_convolutions
@@ -13,7 +13,6 @@ from fedml_dapper.models.plain import with_plain_convolutions
 __all__ = [
     "BACKBONES",
     "MODELS",
-    "Architecture",
     "Backbone",
     "ExtendedBackbone",
     "adopt",

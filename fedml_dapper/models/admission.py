@@ -1,4 +1,4 @@
-"""What a network must have to be trained, sent and saved: each fault in one line, with its layer and the way out."""
+"""Checks that a network can be trained, sent and saved; each error names the layer and what to do."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from fedml_dapper.models.running import first_line
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _TORCHS_OWN = frozenset(vars(nn.Module()))
-"""Attributes by which a module keeps what it has registered."""
+"""Attributes by which a module stores what it has registered."""
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def check_network(module: nn.Module, label: str) -> None:
-    """Raises :class:`ConfigError` where ``module``, which errors call ``label``, cannot be watched while it runs, or
-    has a state that cannot be averaged and sent."""
+    """Check that ``module``, called ``label`` in errors, can be traced, and that its state can be averaged and sent.
+
+    Raises:
+        ConfigError: A layer is scripted, or an entry of the state dict is no tensor, quantised or complex.
+    """
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
             where = f"`{name}` in it is" if name else "it is"
@@ -44,7 +47,11 @@ def check_network(module: nn.Module, label: str) -> None:
 
 
 def copied(module: ModuleT, label: str) -> ModuleT:
-    """A deep copy of ``module``; raises :class:`ConfigError` where there can be none."""
+    """Return a deep copy of ``module``, called ``label`` in errors.
+
+    Raises:
+        ConfigError: It cannot be copied.
+    """
     try:
         return copy.deepcopy(module)
     except Exception as error:  # whatever the user's objects raise
@@ -52,7 +59,7 @@ def copied(module: ModuleT, label: str) -> ModuleT:
 
 
 def _uncopied(module: nn.Module) -> str:
-    """What of ``module`` cannot be copied, and what to do about it; empty where that cannot be told."""
+    """Return what of ``module`` cannot be copied, and what to do about it; empty if that cannot be told."""
     for name, layer in module.named_modules():
         for attribute, value in vars(layer).items():
             place = f"`{name}.{attribute}`" if name else f"`{attribute}`"
@@ -71,7 +78,7 @@ def _uncopied(module: nn.Module) -> str:
 
 
 def way_out(outputs: object) -> str:
-    """How a network that returns ``outputs`` comes to return a tensor."""
+    """Say how a network that returns ``outputs`` can return one tensor instead."""
     names = [str(name) for name in outputs] if isinstance(outputs, Mapping) else []
     if hasattr(outputs, "logits"):
         wanted = "`.logits` of that"
@@ -85,15 +92,17 @@ def way_out(outputs: object) -> str:
 
 
 def layers_out_of_sight(network: nn.Module) -> list[str]:
-    """A line for each attribute in which a plain list, tuple, set or dict holds layers or parameters that torch does
-    not know of, as it knows of those in ``nn.ModuleList`` and its like."""
+    """Return a line for each plain list, tuple, set or dict that hides layers or parameters from torch.
+
+    Torch knows of those in ``nn.ModuleList`` and the like, but not of those in plain containers.
+    """
     known = {id(each) for each in (*network.modules(), *network.parameters())}
     lines = []
     for name, module in network.named_modules():
         for attribute, value in vars(module).items():
             if attribute in _TORCHS_OWN or not isinstance(value, list | tuple | set | dict):
                 continue
-            found = [each for each in _held(value, set()) if id(each) not in known]
+            found = [each for each in _layers_in(value, set()) if id(each) not in known]
             if found:
                 kind = type(value).__name__
                 like = "Dict" if isinstance(value, dict) else "List"
@@ -106,12 +115,12 @@ def layers_out_of_sight(network: nn.Module) -> list[str]:
     return lines
 
 
-def _held(value: Any, seen: set[int]) -> Iterator[nn.Module | nn.Parameter]:
-    """Parameters, and layers that have some, in a container or in those that lie in it."""
+def _layers_in(value: Any, seen: set[int]) -> Iterator[nn.Module | nn.Parameter]:
+    """Yield parameters, and layers that have some, in a container or in containers inside it."""
     if isinstance(value, nn.Parameter) or (isinstance(value, nn.Module) and next(value.parameters(), None) is not None):
         yield value
     elif isinstance(value, list | tuple | set | dict) and id(value) not in seen:
         seen.add(id(value))
         inside: Iterable[Any] = value.values() if isinstance(value, dict) else value
         for each in inside:
-            yield from _held(each, seen)
+            yield from _layers_in(each, seen)

@@ -1,7 +1,7 @@
-"""Anybody's ``nn.Module`` as a :class:`Backbone`: its own forward pass, its own names, no subclass needed.
+"""Adoption of any ``nn.Module`` as a :class:`Backbone`, with its own forward pass and names; no subclass is needed.
 
-The predictor is the last linear layer on the way to the output, found by running the network once, or named. What it
-is given in a forward pass is z.
+The predictor is a named layer, or the last linear layer on the way to the output, found by running the network once.
+Its input in a forward pass is z.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.backward import check_backward, ready_for_backward
 from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called, misfit
-from fedml_dapper.models.running import first_line, running
+from fedml_dapper.models.running import first_line, in_mode, running
 
 Tail: TypeAlias = Callable[[Tensor], Tensor]
-"""What a network does with its predictor's output."""
+"""Function that a network applies to its predictor's output."""
 
 _PROBED = 4
-"""Inputs that a network is tried out on."""
+"""Batch size of the inputs that a network is tried out on."""
 
 
 class AdoptedBackbone(Backbone):
-    """A backbone around another module, with which it shares all layers and tensors under that one's names.
+    """A backbone around another module, with which it shares all layers and tensors under the module's names.
 
-    So state dicts fit either, and what replaces a layer or a tensor in one replaces it in the other. ``calls`` are the
-    modules in the order of a forward pass. Without a ``tail`` nobody knows how to go on from z.
+    So state dicts fit either, and a layer or tensor replaced in one is replaced in the other. ``calls`` are the modules
+    in the order of a forward pass. Without a ``tail`` the network's outputs cannot be computed from z.
     """
 
     def __init__(
         self, module: nn.Module, calls: Sequence[str], predictor: str | None, tail: Tail | None = None
     ) -> None:
         super().__init__()
-        own = self.__dict__  # past nn.Module, which would put a name of ours in front of all of the module's
+        own = self.__dict__  # not setattr, with which nn.Module would put a prefix before all of the module's names
         own["_module"] = module
         own["_calls"] = tuple(calls)
         own["_predictor_name"] = predictor
@@ -84,7 +84,7 @@ class AdoptedBackbone(Backbone):
         rank = {name: position for position, name in enumerate(self.__dict__["_calls"])}
 
         def rank_of(name: str) -> int:
-            """Its own or, of what is never called itself, that of what it belongs to."""
+            """Position of the module or, if it is never called itself, of the one that holds it."""
             while name not in rank and name:
                 name = name.rpartition(".")[0]
             return rank.get(name, 0)
@@ -99,7 +99,7 @@ class AdoptedBackbone(Backbone):
         return self.both(inputs)[0]
 
     def both(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """z and outputs of one forward pass."""
+        """Return z and the outputs of one forward pass."""
         caught: list[Tensor] = []
 
         def catch(_layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
@@ -123,11 +123,11 @@ class AdoptedBackbone(Backbone):
         name = self.predictor_name
         assert predictor is not None
         assert name
-        self.set_submodule(name, nn.Identity())  # whose input is z as before
+        self.set_submodule(name, nn.Identity())  # its input is still z
         return predictor
 
     def train(self, mode: bool = True) -> AdoptedBackbone:
-        self.module.train(mode)  # which may have its own way with it
+        self.module.train(mode)  # the module may override it
         self.training = mode
         return self
 
@@ -141,46 +141,46 @@ class AdoptedBackbone(Backbone):
 
 
 def bare(module: nn.Module) -> nn.Module:
-    """The user's own module, where ``module`` is a backbone around one; else itself."""
+    """Return the user's own module if ``module`` is a backbone around one, else ``module`` itself."""
     return module.module if isinstance(module, AdoptedBackbone) else module
 
 
 def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, label: str = "") -> AdoptedBackbone:
-    """``module``, the same object, as a backbone, tried out on inputs like ``example`` (a batch of one, on the CPU).
+    """Wrap ``module``, not copied, as a backbone, after trying it out on inputs like ``example``.
 
-    ``predictor`` names its last linear layer where it is not to be looked for; ``label`` is what errors call the
-    network. Raises :class:`ConfigError` where it cannot run on such inputs, in evaluation or in training, where it
-    returns anything but a tensor with a row an input, and where it has no linear layer of that name.
+    Args:
+        example: A batch of one input, on the CPU.
+        predictor: Name of its last linear layer; searched for by default.
+        label: Name of the network in errors.
+
+    Raises:
+        ConfigError: The network cannot run on such inputs, in evaluation or in training, returns something else than
+            one tensor with a row per input, or has no linear layer of that name.
     """
     label = label or f"the network {type(module).__name__}"
     ready_for_backward()
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
-        _run(module.eval(), example, label)  # which draws their tensors, so not below
+        _run(in_mode(module, False), example, label)  # draws the tensors of lazy layers, so outside fork_rng
     check_network(module, label)
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), uncompiled(module):
         torch.manual_seed(0)
-        inputs = _inputs_like(example)
+        inputs = with_numbers(repeated(example, _PROBED), lambda part: part + torch.randn_like(part))
         probe = _probe(module, label)
-        trained, _ = _run(_probe(module, label).train(), inputs, label)
-        outputs, calls = _run(probe.eval(), inputs, label)
-        if next(module.parameters(), None) is None:
-            raise ConfigError(f"{label} has no parameters, so that there is nothing to train")
+        trained, _ = _run(in_mode(_probe(module, label), True), inputs, label)
+        outputs, calls = _run(in_mode(probe, False), inputs, label)
+        _check_tensors(module, probe, label)
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
         with torch.random.fork_rng(devices=[]):
-            _run(probe, rows(inputs, slice(1)), label)  # the last batch may hold one
-        name = _found(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
+            _run(probe, rows(inputs, slice(1)), label)  # the last batch of an epoch may hold one sample
+        name = _last_linear(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
         check_backward(module, inputs, label)
     return AdoptedBackbone(module, calls, name, tail)
 
 
-def _inputs_like(example: Inputs) -> Inputs:
-    return with_numbers(repeated(example, _PROBED), lambda part: part + torch.randn_like(part))
-
-
 def _probe(module: nn.Module, label: str) -> nn.Module:
-    """A copy whose linear layers all get gradients, so that what depends on them can be told."""
+    """Copy ``module`` with gradients for all linear layers, so that dependence on them can be seen."""
     probe = copied(module, label)
     for layer in probe.modules():
         if isinstance(layer, nn.Linear):
@@ -188,8 +188,29 @@ def _probe(module: nn.Module, label: str) -> nn.Module:
     return probe
 
 
+def _check_tensors(module: nn.Module, probe: nn.Module, label: str) -> None:
+    """Check that ``module`` can be trained, and that running ``probe``, a copy of it, has made no tensors.
+
+    Tensors made in the forward pass would be there on some clients, and not on others or the server.
+
+    Raises:
+        ConfigError: Tensors were made, there are no parameters, or none of them is trained.
+    """
+    made = sorted(probe.state_dict().keys() - module.state_dict().keys())
+    if made:
+        raise ConfigError(
+            f"{label}: `{made[0]}` is made in its forward pass, so that a network that has not run lacks it; make it in"
+            " __init__, or register a buffer with persistent=False"
+        )
+    parameters = list(module.parameters())
+    if not parameters:
+        raise ConfigError(f"{label} has no parameters, so that there is nothing to train")
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ConfigError(f"{label} has no parameter that is trained; give one requires_grad=True")
+
+
 def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[str]]:
-    """The output for ``inputs``, and the names of the modules that were called, each where it was first."""
+    """Return the output for ``inputs``, and the names of the modules in the order of their first call."""
     if unfit := misfit(module, inputs):
         raise ConfigError(f"{label} cannot be given the data's inputs: {unfit}; name its parameters as the entries")
     calls: dict[str, None] = {}
@@ -226,7 +247,7 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
     return outputs, list(calls)
 
 
-def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | None:
+def _last_linear(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | None:
     """The last linear layer of C outputs that ``outputs``, shape (B, C), depend on; None if there is none."""
     if outputs.dim() != 2 or not outputs.requires_grad:
         return None
@@ -240,8 +261,11 @@ def _found(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | No
 
 
 def _leaves(outputs: Tensor) -> set[int]:
-    """Parameters, by id, that ``outputs`` depend on. The graph is walked, not run: torch's engine, once at work where
-    there is a GPU, lets no fork of the process train."""
+    """Ids of the parameters that ``outputs`` depend on.
+
+    The graph is walked, and no backward pass is run: once torch's engine has run where there is a GPU, no fork of the
+    process can train.
+    """
     found = set[int]()
     seen = set[Node]()
     waiting = [outputs.grad_fn]
@@ -273,27 +297,31 @@ def _named(module: nn.Module, name: str, calls: Sequence[str], label: str) -> st
 
 @torch.no_grad()
 def _tail_of(probe: AdoptedBackbone, inputs: Inputs) -> Tail | None:
-    """What makes ``predict(encode(inputs))`` the probe's output; None where nothing known does, or z is no vector."""
+    """The function behind ``predict(encode(inputs))``, by trial; None if no known one fits, or z is no vector."""
     predictor = probe.predictor
     assert predictor is not None
     for parameter in predictor.parameters():
-        parameter.normal_()  # heads that start with zeros would hide what comes behind them
+        parameter.normal_()  # heads that start with zeros would hide what is applied to their output
     representations, outputs = probe.both(inputs)
     if representations.dim() != 2 or outputs.dim() != 2:
         return None
+    if representations.dtype != predictor.weight.dtype:
+        return None  # the network runs under torch.autocast
     logits = predictor(representations)
-    for tail in (_nothing, _log_softmax):
-        if logits.shape == outputs.shape and torch.allclose(tail(logits), outputs, rtol=1e-5, atol=1e-6):
+    if logits.dtype != outputs.dtype or logits.shape != outputs.shape:
+        return None
+    for tail in (_identity, _log_softmax):
+        if torch.allclose(tail(logits), outputs, rtol=1e-5, atol=1e-6):
             return tail
     return None
 
 
-def _nothing(logits: Tensor) -> Tensor:
+def _identity(logits: Tensor) -> Tensor:
     return logits
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    """Which cross-entropy does not notice."""
+    """Log-probabilities, which cross-entropy treats as it does logits."""
     return F.log_softmax(logits, dim=1)
 
 

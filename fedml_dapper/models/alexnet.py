@@ -1,4 +1,4 @@
-"""AlexNet with BatchNorm behind every layer and hidden layers of 1024 (the backbone of FDSE)."""
+"""AlexNet with BatchNorm behind every layer and hidden layers of 1024 units (the backbone of FDSE)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedml_dapper.models.standardised import GROUP, StandardisedConv2d
 WIDTH = 64
 """Channels of the first convolution as published."""
 _SMALLEST_INPUT = 63
-"""Below it nothing is left for the last pooling."""
+"""Smallest side of an image; with less, nothing is left for the last pooling."""
 _POOLED = 6
 """Side of the feature maps after adaptive pooling, whatever the size of the images."""
 
@@ -26,7 +26,7 @@ _NORMS: Mapping[Norm, Callable[[int], nn.Module]] = {
     "group": lambda channels: nn.GroupNorm(max(1, channels // GROUP), channels),
     "standardised": lambda channels: nn.Identity(),
 }
-"""What stands behind convolutions and linear layers alike; BatchNorm's class depends on the layer."""
+"""Norms behind both convolutions and linear layers; the class of BatchNorm depends on the layer."""
 NORMS: tuple[Norm, ...] = ("batch", *_NORMS)
 
 
@@ -34,9 +34,11 @@ class AlexNet(Backbone):
     """Five blocks of convolution - BN - ReLU (- max-pool), two of linear - BN - ReLU; z is the last one's output.
 
     Convolutions have 1, 3, 6, 4 and 4 times ``width`` channels, linear layers 16 times; d = 16 ``width``. Another
-    ``norm`` has another layer in the place of each BN, or none; where filters are standardised, the linear layers are
-    convolutions over the whole map, so that their weights are, too. Raises :class:`ConfigError` for images of less than
-    63 x 63 pixels.
+    ``norm`` replaces each BN by another layer or none. With standardised filters the linear layers are convolutions
+    over the whole map, so that their weights are standardised, too.
+
+    Raises:
+        ConfigError: Images are smaller than 63 x 63 pixels.
     """
 
     def __init__(self, width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> None:
@@ -74,14 +76,20 @@ class AlexNet(Backbone):
 
 
 def alexnet(width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> AlexNet:
-    """12,974,154 parameters at width 64 and 10 classes, for images of any size from 63 x 63 on."""
+    """Build AlexNet: 12,974,154 parameters at width 64 and 10 classes, for images from 63 x 63 pixels on."""
     return AlexNet(width, num_classes, input_size, norm)
 
 
 def _conv_block(
-    in_channels: int, out_channels: int, kernel_size: int, *, norm: Norm, padding: int = 0, stride: int = 1,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    *,
+    norm: Norm,
+    padding: int = 0,
+    stride: int = 1,
     pool: bool = False,
-) -> nn.Sequential:  # fmt: skip
+) -> nn.Sequential:
     kind = StandardisedConv2d if norm == "standardised" else nn.Conv2d
     layers = OrderedDict[str, nn.Module](
         conv=kind(in_channels, out_channels, kernel_size, stride, padding),

@@ -1,4 +1,4 @@
-"""What every model offers: an encoder ``g_e`` and a predictor ``g_p``."""
+"""Base class of all models: an encoder ``g_e`` and a predictor ``g_p``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, inputs: Any) -> Tensor:
-        """Representations z, shape (B, d), of ``inputs``: what the network takes, one tensor or several
-        (:data:`~fedml_dapper.inputs.Inputs`); of images, shape (B, 3, S, S), normalised."""
+        """Return the representations z of ``inputs``, shape (B, d).
+
+        ``inputs`` are one tensor or several (:data:`~fedml_dapper.inputs.Inputs`); images have shape (B, 3, S, S) and
+        are normalised.
+        """
 
     @property
     def has_representations(self) -> bool:
-        """Whether z is one vector a sample under a linear predictor."""
+        """Whether z is one vector per sample, under a linear predictor."""
         return isinstance(self.predictor, nn.Linear)
 
     @property
     def label(self) -> str:
-        """What errors call the network."""
+        """Name of the network in errors."""
         return type(self).__name__
 
     @property
     def predictor_name(self) -> str | None:
-        """The predictor's name among the modules; None where there is no predictor."""
+        """Name of the predictor among the modules; None where there is no predictor."""
         return next((name for name, module in self.named_modules() if module is self.predictor), None)
 
     @property
@@ -48,26 +51,27 @@ class Backbone(nn.Module, ABC):
 
     @property
     def module_order(self) -> Sequence[str]:
-        """Names of all modules, in the order in which a forward pass comes to them."""
+        """Names of all modules, in the order in which a forward pass reaches them."""
         return [name for name, _ in self.named_modules()]
 
     def conv_stages(self) -> list[nn.Sequential]:
-        """What every convolutional stage ends in, in the order of the forward pass; empty where none are marked.
+        """Return the last module of every convolutional stage, in forward order; empty if none are marked.
 
-        A module appended to one of them sees the stage's output, shape (B, C', S', S'), after its pooling.
+        A module appended to one of them gets the stage's output, shape (B, C', S', S'), after its pooling.
         """
         return []
 
     def predict(self, representations: Tensor) -> Tensor:
-        """Logits, shape (B, C), of ``representations``, shape (B, d)."""
+        """Return the logits, shape (B, C), of ``representations``, shape (B, d)."""
         logits: Tensor = self.predictor(representations)
         return logits
 
     def forward(self, inputs: Any) -> Tensor:
+        """Return the outputs of :meth:`predict` for the representations of :meth:`encode`."""
         return self.predict(self.encode(inputs))
 
     def release_predictor(self) -> nn.Linear:
-        """Take the predictor off; what is left can only encode."""
+        """Remove the predictor and return it; the backbone can only encode from then on."""
         predictor = self.predictor
         del self.predictor
         return predictor
@@ -79,9 +83,9 @@ class ExtendedBackbone(Backbone):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.encoder = copy.deepcopy(backbone)
-        self.predictor = self.encoder.release_predictor()  # else the state dict would hold it twice
+        self.predictor = self.encoder.release_predictor()  # left there too, the state dict would hold it twice
 
 
 def example_image(size: int) -> Tensor:
-    """One image as backbones take it, of zeros: shape (1, 3, ``size``, ``size``)."""
+    """Return one image of zeros as backbones take it, shape (1, 3, ``size``, ``size``)."""
     return torch.zeros(1, 3, size, size)

@@ -1,4 +1,4 @@
-"""A network's way back, tried before anything starts: what autograd forbids is one line, no traceback in round 1."""
+"""Trial of a network's backward pass before anything starts: what autograd forbids is one line and no traceback."""
 
 from __future__ import annotations
 
@@ -15,38 +15,44 @@ from fedml_dapper.inputs import Inputs, rows
 from fedml_dapper.models.admission import copied
 from fedml_dapper.models.blame import place_in_own_code
 from fedml_dapper.models.passing import called
-from fedml_dapper.models.running import first_line, undisturbed
+from fedml_dapper.models.running import first_line, in_mode, undisturbed
 
 _STEPS = 2
-"""A network that keeps something of a step on itself fails in the next."""
+"""Number of tried steps: a network that keeps tensors of a step may fail in the next."""
 _BATCH = 2
 _OVERWRITTEN = "modified by an inplace operation"
 _KEPT = "backward through the graph a second time"
 
 
-def count_devices() -> None:
-    """Torch's engine counts the devices that are there at its first backward pass. After ``torch.export`` and
-    ``torch.compile`` there is one more, for which it would start threads, and then no fork of this process could
-    train."""
+def initialise_autograd() -> None:
+    """Run a backward pass, in which torch's engine counts the devices that exist.
+
+    After ``torch.export`` or ``torch.compile`` there is one more, for which the engine would start threads, and no fork
+    could train.
+    """
     torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
 
 def ready_for_backward() -> None:
-    """To be called before a stranger's network runs. Not where there is a GPU: once torch's engine has worked there, no
-    fork of this process can train."""
+    """Initialise autograd before a user's network runs.
+
+    Nothing is done where there is a GPU: once torch's engine has run there, no fork of this process can train.
+    """
     if not torch.accelerator.is_available():
-        count_devices()
+        initialise_autograd()
 
 
 def check_backward(module: nn.Module, inputs: Inputs, label: str) -> None:
-    """Raises :class:`ConfigError`, with the layer and the way out, where steps of training fail on their way back.
+    """Try training steps on a copy of ``module``, called ``label`` in errors, with a few of ``inputs``.
 
-    Tried on a copy, with a few of ``inputs``, and only where a fork of this process can train all the same.
+    Nothing is tried where there is a GPU: no fork of this process could train afterwards.
+
+    Raises:
+        ConfigError: A step fails; the error names the layer, if it can be told, and the way out.
     """
     if torch.accelerator.is_available():
         return
-    probe = copied(module, label)
-    probe.train()
+    probe = in_mode(copied(module, label), True)
     few = rows(inputs, slice(_BATCH))
     with undisturbed(inputs), torch.enable_grad():
         for step in range(1, _STEPS + 1):
@@ -63,11 +69,12 @@ def check_backward(module: nn.Module, inputs: Inputs, label: str) -> None:
 
 
 def _explained(error: Exception, module: nn.Module, inputs: Inputs, label: str) -> str:
-    """What is wrong with the way back, and what to do."""
+    """Return what is wrong with the backward pass, and what to do."""
     if _OVERWRITTEN in str(error):
+        place = _overwritten(in_mode(copied(module, label), True), inputs)
         return (
-            f"what {_overwritten(copied(module, label).train(), inputs)} keeps for its gradient is overwritten in place"
-            " afterwards; write x = 2 * x for x *= 2, relu(x) for relu_(x), inplace=False for inplace=True"
+            f"what {place} keeps for its gradient is overwritten in place afterwards; write x = 2 * x for x *= 2,"
+            " relu(x) for relu_(x), inplace=False for inplace=True"
         )
     if _KEPT in str(error):
         return "it goes on from what it has kept of an earlier step, with the gradient's graph; keep x.detach()"
@@ -75,12 +82,12 @@ def _explained(error: Exception, module: nn.Module, inputs: Inputs, label: str) 
 
 
 def _overwritten(module: nn.Module, inputs: Inputs) -> str:
-    """The operation, and its layer, that keeps something which is no longer as it was when the pass is over."""
+    """Return the operation, and its layer, whose saved tensor is overwritten before the forward pass ends."""
     layer_of = dict[Node, str]()
     stack = [""]
 
     def label(values: object) -> None:
-        """What is new of the graph behind ``values`` is the innermost layer's."""
+        """Assign nodes of the graph behind ``values`` that have no layer yet to the innermost running one."""
         waiting = [each.grad_fn for each in tree_leaves(values) if isinstance(each, Tensor)]
         while waiting:
             node = waiting.pop()

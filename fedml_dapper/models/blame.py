@@ -1,4 +1,4 @@
-"""Errors of users' networks while they are trained and tested: one line in place of a traceback."""
+"""Errors of users' networks in training and testing, as one line in place of a traceback."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ _BACKWARD = graph._engine_run_backward.__code__
 
 @contextmanager
 def blamed(what: str, *hints: str, backward: bool = False) -> Iterator[None]:
-    """What a user's network raises in the block is a :class:`DapperError` that begins with ``what``, and ends with the
-    ``hints``; with ``backward`` also what is raised on the way back. Other errors pass."""
+    """Turn errors of a user's network in the block into :class:`DapperError`, and let other errors pass.
+
+    Args:
+        what: Start of the error.
+        hints: Ends of the error.
+        backward: Whether errors of the backward pass count as the network's too.
+    """
     try:
         yield
     except DapperError:
@@ -37,7 +42,7 @@ def blamed(what: str, *hints: str, backward: bool = False) -> Iterator[None]:
 
 
 def place_in_own_code(error: Exception) -> str:
-    """The user's own line in which a network raised ``error``, in brackets; empty where only libraries' did."""
+    """Return the user's own line in which a network raised ``error``, in brackets; empty if it was a library's."""
     within = dropwhile(lambda frame: frame[0].f_code not in (_FORWARD, _BACKWARD), walk_tb(error.__traceback__))
     places = [(frame.f_code.co_filename, line) for frame, line in within]
     theirs = [(file, line) for file, line in places if not any(each in file for each in _NOT_THEIRS)]

@@ -1,4 +1,4 @@
-"""From ``model_args`` to the initial global model."""
+"""Construction of the initial global model from ``model_args``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _SMALL_IMAGE = example_image(32)
 
 
 def build_backbone(args: ModelArgs, num_classes: int, seed: int, example: Inputs = _SMALL_IMAGE) -> Backbone:
-    """The initial global model for inputs like ``example``, a batch of one.
+    """Build the initial global model for inputs like ``example``, a batch of one.
 
-    Its weights are drawn from the initialisation stream of ``seed`` (by PyTorch's default rules, or the network's own)
-    or read from ``args.weights``. Raises :class:`ConfigError` where no such network can be had, or where it does not go
-    with the inputs or the classes.
+    Its weights are drawn from the initialisation stream of ``seed`` (by PyTorch's default rules, or the network's own),
+    or read from ``args.weights``.
+
+    Raises:
+        ConfigError: No such network exists, or it does not fit the inputs or the classes.
     """
     if args.model is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which networks ``model_args.model`` may name."""
+"""Networks that ``model_args.model`` can name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fedml_dapper.registry import Registry
 
 @dataclass(frozen=True)
 class Architecture:
-    """A kind of built-in backbone: how one is built, and its width as published."""
+    """A kind of built-in backbone."""
 
     build: Callable[..., Backbone]
-    """From channels of the first layer, number of classes, side of the images in pixels, and its norm if one is asked
-    for."""
+    """Builds one from the channels of the first layer, the number of classes, the side of the images in pixels and, if
+    one is asked for, the norm."""
     width: int
+    """Channels of the first layer as published."""
     norms: tuple[Norm, ...] = ()
-    """Those it can be had with."""
+    """Norms that it can be built with."""
 
 
 Factory: TypeAlias = Callable[..., nn.Module]
@@ -38,13 +39,13 @@ BACKBONES: Mapping[str, Architecture] = {
     "resnet18": Architecture(resnet.resnet18, resnet.WIDTH, tuple(resnet.NORMALISATIONS)),
     "unet_small": Architecture(unet.unet_small, unet.WIDTH),
 }
-"""The built-in ones."""
+"""The built-in networks by name."""
 
 
 def _fits(found: object) -> str:
-    """What keeps ``found`` from making a network; see :class:`Registry`."""
+    """Reason why ``found`` cannot make a network; see :class:`Registry`."""
     return "" if callable(found) else "neither a class nor a function; name one that gives a torch.nn.Module"
 
 
 MODELS: Registry[Architecture | Factory] = Registry("model_args.model", "network", BACKBONES, _fits)
-"""What ``model_args.model`` may name, but for libraries' networks (``library.py``)."""
+"""Networks that ``model_args.model`` can name, beside those of libraries (``library``)."""

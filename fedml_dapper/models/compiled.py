@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 _MARK = "_torchdynamo_orig_callable"
-"""What ``torch.compile`` leaves on a function."""
+"""Attribute that ``torch.compile`` sets on a function."""
 
 
 def is_compiled(network: nn.Module) -> bool:
-    """Whether ``network`` or a layer of it is compiled, or calls a compiled function: its own, or one that stands
-    beside it in its file."""
+    """Return whether ``network`` or a layer of it is compiled, or calls a compiled function.
+
+    Such a function may be its own, or stand beside it in its file.
+    """
     layers = list(network.modules())
     if any(layer._compiled_call_impl is not None or type(layer).__name__ == "OptimizedModule" for layer in layers):
         return True
@@ -25,8 +27,10 @@ def is_compiled(network: nn.Module) -> bool:
 
 @contextmanager
 def uncompiled(network: nn.Module) -> Iterator[None]:
-    """Runs ``network`` as it is written, where it is compiled: for what runs once or is watched while it runs, a
-    compiler would take minutes."""
+    """Run ``network`` in the block as it is written, even if it is compiled.
+
+    A compiler would take minutes for a pass that happens once or is watched.
+    """
     if not is_compiled(network):
         yield
         return
@@ -35,7 +39,7 @@ def uncompiled(network: nn.Module) -> Iterator[None]:
 
 
 def _functions(kind: type[nn.Module]) -> Iterator[object]:
-    """Methods of a class that is not torch's, and what they may call of their file."""
+    """Yield methods of a class that is not torch's, and what they may call of their file."""
     for base in kind.__mro__:
         for method in vars(base).values() if not base.__module__.startswith("torch.") else ():
             yield method

@@ -12,14 +12,17 @@ from fedml_dapper.models.backbone import Backbone
 WIDTH = 6
 """Channels of the first convolution as published."""
 _SMALLEST_INPUT = 16
-"""Below it nothing is left for the second pooling."""
+"""Smallest side of an image; with less, nothing is left for the second pooling."""
 
 
 class LeNet5(Backbone):
     """Twice convolution 5x5 - BN - ReLU - max-pool, then hidden linear layers with ReLU; z is the last one's output.
 
     At the published width of 6 the second convolution has 16 channels and the hidden layers ``hidden_features`` units;
-    other widths scale all of them alike, rounded. Raises :class:`ConfigError` for images of less than 16 x 16 pixels.
+    other widths scale all of them alike, rounded.
+
+    Raises:
+        ConfigError: Images are smaller than 16 x 16 pixels.
     """
 
     def __init__(self, hidden_features: Sequence[int], width: int, num_classes: int, input_size: int) -> None:
@@ -56,17 +59,17 @@ class LeNet5(Backbone):
 
 
 def lenet5(width: int, num_classes: int, input_size: int) -> LeNet5:
-    """Hidden layers of 120 and 84; 62,050 parameters at width 6, 10 classes and 32 x 32 pixels."""
+    """Build LeNet5 with hidden layers of 120 and 84: 62,050 parameters at width 6, 10 classes and 32 x 32 pixels."""
     return LeNet5((120, 84), width, num_classes, input_size)
 
 
 def lenet5_one_fc(width: int, num_classes: int, input_size: int) -> LeNet5:
-    """One hidden layer of 120; 52,246 parameters at width 6, 10 classes and 32 x 32 pixels."""
+    """Build LeNet5 with one hidden layer of 120: 52,246 parameters at width 6, 10 classes and 32 x 32 pixels."""
     return LeNet5((120,), width, num_classes, input_size)
 
 
 def lenet5_three_fc(width: int, num_classes: int, input_size: int) -> LeNet5:
-    """Hidden layers of 120, 84 and 64; 67,290 parameters at width 6, 10 classes and 32 x 32 pixels."""
+    """Build LeNet5 with hidden layers of 120, 84 and 64: 67,290 parameters at width 6, 10 classes, 32 x 32 pixels."""
     return LeNet5((120, 84, 64), width, num_classes, input_size)
 
 

@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm: ``torchvision:mobilenet_v2``, ``timm:NAME``, with a head for the data's classes."""
+"""Networks of torchvision and timm, e.g. ``torchvision:mobilenet_v2``, with a head for the data's classes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from fedml_dapper.models.catalogue import Factory
 
 
 def library_factory(name: str) -> Factory | None:
-    """What makes the network that ``name`` stands for, from keyword arguments; None where no library is named.
+    """Return a function that makes the network ``name`` from keyword arguments; None if ``name`` names no library.
 
-    Nothing is downloaded unless the arguments ask for it. Raises :class:`ConfigError` for a network that the library
-    does not have, and for a library that is not installed.
+    Nothing is downloaded unless the arguments ask for it.
+
+    Raises:
+        ConfigError: The library is not installed, or has no such network.
     """
     library, colon, network = name.partition(":")
     if not colon or library not in LIBRARIES:
@@ -36,5 +38,5 @@ def _names(library: ModuleType) -> list[str]:
 
 
 def _close(network: str, known: list[str]) -> str:
-    """As ``did_you_mean``, without the list of hundreds."""
+    """A spelling hint like that of ``did_you_mean``, without its list of all known names, which are hundreds."""
     return text if "did you mean" in (text := did_you_mean(network, known)) else ""

@@ -1,4 +1,4 @@
-"""Layers that keep activations in scale, found by their type."""
+"""Normalisation layers, found by their type."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedml_dapper.models.standardised import StandardisedConv2d
 
 BatchNorm = _BatchNorm
-"""Every BatchNorm: of any dimensions, synchronised, lazy or of the user's own class."""
+"""Every BatchNorm: of any dimensions, synchronised, lazy or derived by the user."""
 InstanceNorm = _InstanceNorm
-"""Every InstanceNorm: of any dimensions, lazy or of the user's own class."""
+"""Every InstanceNorm: of any dimensions, lazy or derived by the user."""
 WITHOUT_BATCHES = (nn.GroupNorm, nn.LayerNorm, InstanceNorm, nn.RMSNorm)
 """Norms that look at one sample at a time."""
 NORMS = (BatchNorm, *WITHOUT_BATCHES)
-"""All of them."""
+"""All norms."""
 
 
 def norm_tensors(model: nn.Module) -> frozenset[str]:
-    """State-dict entries of all norms, and gains and biases of standardised convolutions."""
+    """Return the state-dict entries of all norms, and gains and biases of standardised convolutions."""
     found = set()
     for name in model.state_dict():
         layer_name, _, entry = name.rpartition(".")

@@ -16,8 +16,10 @@ from fedml_dapper.models.building import build_backbone
 
 
 def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Inputs) -> bool:
-    """Whether ``passed`` is the network that ``args`` name. What they name may be nothing of ours, but for what made
-    ``passed``."""
+    """Whether ``passed`` is the network that ``args`` name.
+
+    ``args`` may name something unknown to this package, which only the program that made ``passed`` understands.
+    """
     try:
         check_same_network(passed, build_backbone(args, num_classes, seed, example), str(args.model))
     except ConfigError:
@@ -26,9 +28,12 @@ def is_named(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, ex
 
 
 def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, example: Inputs) -> Backbone:
-    """The initial global model where a program passes one: a copy with its present weights, on the CPU.
+    """Return the initial global model for a network that a program passes: a copy with its present weights, on the CPU.
 
-    Where ``args`` name a network too, it has to be that one. Otherwise as :func:`build_backbone`.
+    If ``args`` name a network too, it has to be the same. Otherwise it is adopted as :func:`build_backbone` would.
+
+    Raises:
+        ConfigError: The two networks differ, or the passed one cannot be adopted.
     """
     if args.model is not None:
         backbone = build_backbone(args, num_classes, seed, example)
@@ -46,23 +51,26 @@ def take_over(passed: nn.Module, args: ModelArgs, num_classes: int, seed: int, e
 
 def _adopted(module: nn.Module, example: Inputs, predictor: str | None) -> Backbone:
     label = f"the network that the program passes ({_class_of(module).__name__})"
-    ours = copied(module, label).cpu()
-    if not isinstance(ours, Backbone):
-        return adopt(ours, example, predictor, label=label)
-    check_network(ours, label)
-    return ours
+    copy = copied(module, label).cpu()
+    if not isinstance(copy, Backbone):
+        return adopt(copy, example, predictor, label=label)
+    check_network(copy, label)
+    return copy
 
 
 def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
-    """Raises :class:`ConfigError` unless ``passed`` is of the class, and has the tensors, of ``named``, which settings
-    call ``name``."""
-    theirs = _shapes(passed)
-    ours = _shapes(named)
-    if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and theirs == ours:
+    """Check that ``passed`` has the class and the tensors of ``named``, which settings call ``name``.
+
+    Raises:
+        ConfigError: They differ.
+    """
+    passed_shapes = _shapes(passed)
+    named_shapes = _shapes(named)
+    if _class_of(passed).__qualname__ == _class_of(named).__qualname__ and passed_shapes == named_shapes:
         return
     differing = sorted(
-        (key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key)),
-        key=lambda key: (key not in theirs or key not in ours, key),
+        (key for key in passed_shapes.keys() | named_shapes.keys() if passed_shapes.get(key) != named_shapes.get(key)),
+        key=lambda key: (key not in passed_shapes or key not in named_shapes, key),
     )
     where = f", e.g. in `{differing[0]}`" if differing else ""
     raise ConfigError(
@@ -72,10 +80,10 @@ def check_same_network(passed: nn.Module, named: nn.Module, name: str) -> None:
 
 
 def describe(module: nn.Module) -> str:
-    """Which network ``module`` is, the same in every process that runs the same code; its weights do not count.
+    """Describe ``module`` in the same words in every process that runs the same code, whatever its weights.
 
-    Counted are the source of its class, of its layers' classes as far as they are not torch's, and all tensors' names
-    and shapes.
+    The words depend on the source of its class, of its layers' classes beside torch's, and on all tensors' names and
+    shapes.
     """
     kinds = {type(layer) for layer in bare(module).modules() if not type(layer).__module__.startswith("torch.")}
     sources = "\n".join(sorted(_source_of(kind) for kind in kinds))
@@ -95,5 +103,5 @@ def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 def _source_of(kind: type) -> str:
     try:
         return inspect.getsource(kind)
-    except (OSError, TypeError):  # typed in, or made while running
+    except (OSError, TypeError):  # a class from a prompt, or one made at run time, has no source
         return kind.__qualname__

@@ -1,4 +1,4 @@
-"""How inputs of several tensors are handed to a module: as its ``forward`` takes them."""
+"""Passing of inputs of several tensors to a module, in the way in which its ``forward`` takes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedml_dapper.models.backbone import Backbone
 
 
 def arguments(module: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
-    """Positional and named arguments of ``module`` for ``inputs``.
+    """Return the positional and named arguments of ``module`` for ``inputs``.
 
-    Several tensors are handed over by name or by position where ``forward`` takes them so, and as one argument where it
-    does not. A :class:`Backbone` takes one.
+    Several tensors are passed by name or by position if ``forward`` takes them so, and as one argument otherwise. A
+    :class:`Backbone` always takes one argument.
     """
     if isinstance(inputs, Tensor) or isinstance(module, Backbone):
         return (inputs,), {}
@@ -25,13 +25,13 @@ def arguments(module: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dict[
 
 
 def called(module: nn.Module, inputs: Inputs) -> Any:
-    """What ``module`` gives for ``inputs``."""
+    """Return the output of ``module`` for ``inputs``."""
     positional, named = arguments(module, inputs)
     return module(*positional, **named)
 
 
 def misfit(module: nn.Module, inputs: Inputs) -> str:
-    """What keeps ``forward`` from taking several tensors, in words; empty where nothing does."""
+    """Return why ``forward`` cannot take several tensors; empty where it can."""
     if isinstance(inputs, Tensor) or _takes(module, *arguments(module, inputs)):
         return ""
     entries = ", ".join(inputs) if isinstance(inputs, dict) else f"{len(inputs)} tensors"

@@ -1,4 +1,4 @@
-"""Convolutions that compute in a way of their own, and the plain ones that give the same: for runtimes without us."""
+"""Convolutions with a forward pass of their own, and their plain equivalents for other runtimes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RewrittenConv(nn.Conv2d, ABC):
 
     @abstractmethod
     def plain(self) -> nn.Conv2d:
-        """A convolution of torch's that gives the same outputs."""
+        """Return a convolution of torch that gives the same outputs."""
 
 
 def with_plain_convolutions(network: ModuleT) -> ModuleT:
-    """A copy of ``network`` without :class:`RewrittenConv`."""
+    """Return a copy of ``network`` with the plain equivalent of every :class:`RewrittenConv`."""
     copied = copy.deepcopy(network)
     for name, layer in list(copied.named_modules()):
         if isinstance(layer, RewrittenConv):
@@ -31,15 +31,24 @@ def with_plain_convolutions(network: ModuleT) -> ModuleT:
 
 @torch.no_grad()
 def like(layer: nn.Conv2d, weight: Tensor) -> nn.Conv2d:
-    """torch's convolution of the shape and bias of ``layer``, by the filters in ``weight``."""
+    """Return torch's convolution of the shape and bias of ``layer``, with the filters ``weight``."""
     kernel, stride, dilation = (
         cast("tuple[int, int]", sizes) for sizes in (layer.kernel_size, layer.stride, layer.dilation)
     )
     padding = cast("str | tuple[int, int]", layer.padding)
     plain = nn.Conv2d(
-        layer.in_channels, layer.out_channels, kernel, stride, padding, dilation, layer.groups, layer.bias is not None,
-        layer.padding_mode, device=weight.device, dtype=weight.dtype,
-    )  # fmt: skip
+        layer.in_channels,
+        layer.out_channels,
+        kernel,
+        stride,
+        padding,
+        dilation,
+        layer.groups,
+        layer.bias is not None,
+        layer.padding_mode,
+        device=weight.device,
+        dtype=weight.dtype,
+    )
     plain.weight.copy_(weight)
     if plain.bias is not None and layer.bias is not None:
         plain.bias.copy_(layer.bias)

@@ -22,11 +22,14 @@ WIDTH = 64
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What keeps activations in scale: the kinds of convolutions, the layer behind each, and the weight of a sum."""
+    """A way to keep activations in scale."""
 
     conv: Callable[..., nn.Conv2d]
+    """Makes convolutions."""
     pointwise: Callable[..., nn.Conv2d]
+    """Makes 1x1 convolutions."""
     behind: Callable[[int], nn.Module]
+    """Makes the layer behind a convolution, from its number of channels."""
     of_sums: float = 1.0
     """Factor on the sum of a block and its shortcut."""
 
@@ -42,10 +45,10 @@ NORMALISATIONS: Mapping[Norm, Normalisation] = {
 
 
 class BasicBlock(nn.Module):
-    """conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut (1x1 conv - BN where shapes differ), then ReLU.
+    """Residual block: conv3x3 - BN - ReLU - conv3x3 - BN plus the shortcut, then ReLU.
 
-    Another ``norm`` has another layer in the place of each BN, or none. ReLU and sum are in place, which moves less
-    memory: no gradient needs what they overwrite.
+    The shortcut is conv1x1 - BN where shapes differ. Another ``norm`` replaces each BN by another layer or none. ReLU
+    and sum are in place, which moves less memory: no gradient needs what they overwrite.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Normalisation) -> None:
@@ -62,7 +65,7 @@ class BasicBlock(nn.Module):
         self.of_sums = norm.of_sums
 
     def residual(self, x: Tensor) -> Tensor:
-        """What the block adds to its shortcut."""
+        """Return what the block adds to its shortcut."""
         added: Tensor = self.bn2(self.conv2(F.relu_(self.bn1(self.conv1(x)))))
         return added
 
@@ -70,13 +73,13 @@ class BasicBlock(nn.Module):
         return self.rectified_sum(self.residual(x), self.shortcut(x))
 
     def rectified_sum(self, added: Tensor, kept: Tensor) -> Tensor:
-        """The block's output; ``added`` is overwritten."""
+        """Return the block's output; ``added`` is overwritten."""
         total = added.add_(kept)
         return F.relu_(total if self.of_sums == 1 else total.mul_(self.of_sums))
 
 
 class ResNet(Backbone):
-    """Stages of 1, 2, 4 and 8 times ``width`` channels; z is the globally averaged last stage, d = 8 ``width``."""
+    """A ResNet with stages of 1, 2, 4 and 8 times ``width`` channels; z is the averaged last stage, d = 8 ``width``."""
 
     def __init__(self, blocks_per_stage: Sequence[int], width: int, num_classes: int, norm: Norm = "batch") -> None:
         super().__init__()
@@ -105,12 +108,12 @@ class ResNet(Backbone):
 
 
 def resnet10(width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> ResNet:
-    """One block a stage; 4,903,242 parameters at width 64 and 10 classes, for images of any size."""
+    """Build ResNet10, one block per stage: 4,903,242 parameters at width 64 and 10 classes, for any image size."""
     del input_size
     return ResNet([1, 1, 1, 1], width, num_classes, norm)
 
 
 def resnet18(width: int, num_classes: int, input_size: int, norm: Norm = "batch") -> ResNet:
-    """Two blocks a stage; 11,173,962 parameters at width 64 and 10 classes, for images of any size."""
+    """Build ResNet18, two blocks per stage: 11,173,962 parameters at width 64 and 10 classes, for any image size."""
     del input_size
     return ResNet([2, 2, 2, 2], width, num_classes, norm)

@@ -1,4 +1,4 @@
-"""Runs a network without a trace, and knows which of its layers runs."""
+"""Running a network without side effects, and finding out which of its layers runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextmanager
 def undisturbed(example: Inputs) -> Iterator[None]:
-    """Without gradients, from the same random numbers every time; the global generators of torch, numpy and Python are
-    left as they were."""
+    """Run without gradients, from the same random numbers every time, and restore all global generators afterwards.
+
+    These are the generators of torch, numpy and Python.
+    """
     device = tensors_of(example)[0].device
     numpys = np.random.get_state()
     pythons = random.getstate()
@@ -37,8 +39,10 @@ def undisturbed(example: Inputs) -> Iterator[None]:
 
 @contextmanager
 def running(model: nn.Module, stack: list[str]) -> Iterator[set[str]]:
-    """Keep the names of the layers that run on ``stack``, the innermost last; where one fails, it stays there. The
-    block is given the names of all that have run."""
+    """Keep the names of the running layers on ``stack``, the innermost last; if one fails, its name stays there.
+
+    The block is given the names of all layers that have run.
+    """
     ran = set[str]()
 
     def enter(name: str) -> Callable[..., None]:
@@ -61,12 +65,18 @@ def running(model: nn.Module, stack: list[str]) -> Iterator[set[str]]:
             hook.remove()
 
 
+def in_mode(module: nn.Module, training: bool) -> nn.Module:
+    """Set the mode of ``module`` and return it; overrides of ``train`` often return nothing."""
+    module.train(training)
+    return module
+
+
 def first_line(error: BaseException) -> str:
-    """What an exception is and says, in one line, without a terminal's colours."""
+    """Return the kind of an exception and the first line of its text, without a terminal's colours."""
     lines = _COLOURS.sub("", str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}{nesting(lines[0])}" if lines else type(error).__name__
 
 
 def nesting(words: str) -> str:
-    """Where ``words`` are of nested tensors, of which hardly any operation knows, how there come to be none."""
+    """Return how to avoid nested tensors, which few operations know, if ``words`` are about them; otherwise nothing."""
     return " (make nn.TransformerEncoder with enable_nested_tensor=False)" if "nested" in words.lower() else ""

@@ -1,4 +1,4 @@
-"""1x1 convolutions with stride, which leave out what the stride skips before they compute."""
+"""1x1 convolutions with stride that drop skipped pixels before they compute."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedml_dapper.models.plain import RewrittenConv, like
 
 
 class SkippingConv(RewrittenConv):
-    """A 1x1 convolution with stride, by the same numbers.
+    """A 1x1 convolution with stride, with the same results as torch's.
 
-    oneDNN's own way of skipping, for images with the channels last and fewer input channels than a vector register
-    holds, writes past its memory when it computes gradients on several threads (oneDNN issue 6035).
+    It avoids oneDNN's own skipping. For images with the channels last and fewer input channels than a vector register
+    holds, that writes past its memory when it computes gradients on several threads (oneDNN issue 6035).
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -26,17 +26,17 @@ class SkippingConv(RewrittenConv):
 
 
 def skipped(images: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Every ``stride``-th row and column of ``images`` (B, C, H, W): a view, so that training holds no copy of it."""
+    """Return every ``stride``-th row and column of ``images`` (B, C, H, W) as a view: training holds no copy."""
     if max(stride) == 1:
         return images
     return _Skip.apply(images, *stride)  # type: ignore[no-any-return]  # torch does not declare it
 
 
 class _Skip(torch.autograd.Function):
-    """A slice whose gradient lies in memory as the images do.
+    """A slice whose gradient has the memory layout of the images.
 
-    That of torch's slice has the channels first, and so has what is added to it; rectifiers between the two layouts
-    made a step of a narrow ResNet up to 15 % longer. A pool over single values keeps the layout, but holds a copy.
+    The gradient of torch's slice has the channels first, and so has what is added to it; ReLUs between the two layouts
+    made a step of a narrow ResNet up to 15 % longer. Pooling over single values keeps the layout, but holds a copy.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Convolutions that standardise their own weights: no BatchNorm (Brock et al., ICLR 2021; FedWon, ICLR 2024)."""
+"""Convolutions that standardise their own weights, without BatchNorm (Brock et al., ICLR 2021; FedWon, ICLR 2024)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedml_dapper.models.plain import RewrittenConv, like
 from fedml_dapper.models.skipping import skipped
 
 GROUP = 4
-"""Channels that GroupNorm, the other way without statistics, puts together: they are pruned together, so that few make
-fine budgets."""
+"""Channels per group of GroupNorm, the other norm without batch statistics. Groups are pruned as a whole, so small ones
+allow fine budgets."""
 RELU_GAIN = 1.7139
-"""Gives a rectified unit normal variance 1 again: sqrt(2 / (1 - 1 / pi))."""
+"""Gain that restores variance 1 to a rectified unit normal: sqrt(2 / (1 - 1 / pi))."""
 _SMALLEST_VARIANCE = 1e-4
-"""Of a filter, times its fan-in: a filter of equal weights stays at zero."""
+"""Least variance of a filter, times its fan-in, to divide by: a filter of equal weights stays at zero."""
 
 
 class StandardisedConv2d(RewrittenConv):
     """A convolution by W'_i = g_i (W_i - mean_i) / (std_i sqrt(fan_in)) x 1.7139, with a bias per filter.
 
-    Mean, standard deviation and fan-in are those of the filter as it is: a slim one is standardised over the inputs it
-    has, so that its outputs keep their scale and nothing has to be measured anew. ``gain`` is g, of shape (out,).
+    Mean, standard deviation and fan-in are those of the present filter. So a slim filter is standardised over the
+    inputs it has: outputs keep their scale, and nothing has to be measured anew. ``gain`` is g, of shape (out,).
     """
 
     gain: Tensor
@@ -38,21 +38,25 @@ class StandardisedConv2d(RewrittenConv):
 
     def forward(self, input: Tensor) -> Tensor:
         stride = self.stride
-        if self.kernel_size == (1, 1):  # as SkippingConv, and for its reason
+        if self.kernel_size == (1, 1):  # for the reason given at SkippingConv
             input = skipped(input, stride)
             stride = (1, 1)
         return standardised_conv2d(input, self.weight, self.gain, self.bias, stride, self.padding)
 
     def plain(self) -> nn.Conv2d:
-        """With the filters as they are now, standardised once and for all."""
+        """Return torch's convolution with the filters as they are standardised now."""
         return like(self, standardised(self.weight, self.gain))
 
 
 def standardised_conv2d(
-    input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, stride: tuple[int, ...] = (1, 1),
+    input: Tensor,
+    weight: Tensor,
+    gain: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...] = (1, 1),
     padding: str | tuple[int, ...] = (0, 0),
-) -> Tensor:  # fmt: skip
-    """The convolution of :class:`StandardisedConv2d`; a function that torch's modes see, as those of torch itself."""
+) -> Tensor:
+    """Compute the convolution of :class:`StandardisedConv2d`, visible to torch's function modes like torch's own."""
     if has_torch_function((input, weight, gain)):
         given = (input, weight, gain, bias, stride, padding)
         convolved: Tensor = handle_torch_function(standardised_conv2d, (input, weight, gain), *given)
@@ -61,7 +65,7 @@ def standardised_conv2d(
 
 
 def standardised(weight: Tensor, gain: Tensor) -> Tensor:
-    """The filters (out, in, kH, kW) that a convolution of gain (out,) uses."""
+    """Return the standardised filters (out, in, kH, kW) for a gain (out,)."""
     axes = tuple(range(1, weight.dim()))
     variance, mean = torch.var_mean(weight, axes, correction=0, keepdim=True)
     fan_in = weight[0].numel()

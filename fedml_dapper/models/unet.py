@@ -1,4 +1,4 @@
-"""A small U-Net: an encoder, a decoder, and what the encoder saw handed across (Ronneberger et al., 2015)."""
+"""A small U-Net: an encoder and a decoder with skip connections (Ronneberger et al., 2015)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from fedml_dapper.models.backbone import Backbone
 WIDTH = 16
 """Channels at full resolution."""
 _SMALLEST_INPUT = 8
-"""Below it batches of two leave BatchNorm too little at the lowest resolution."""
+"""Smallest side of an image; with less, batches of two leave BatchNorm too little at the lowest resolution."""
 
 
 class UNet(Backbone):
     """Three resolutions of ``width``, 2 and 4 times ``width`` channels, each twice convolution 3x3 - BN - ReLU.
 
-    Its outputs are logits of shape (B, C, S, S), one a pixel, by a 1x1 convolution: there is no one representation an
-    image, and no linear predictor. Raises :class:`ConfigError` for images of less than 8 x 8 pixels and no classes.
+    Outputs are logits of shape (B, C, S, S), one per pixel, by a 1x1 convolution: there is no single representation of
+    an image, and no linear predictor.
+
+    Raises:
+        ConfigError: Images are smaller than 8 x 8 pixels, or there are no classes.
     """
 
     def __init__(self, width: int, num_classes: int, input_size: int) -> None:
@@ -43,7 +46,7 @@ class UNet(Backbone):
         self.head = nn.Conv2d(width, num_classes, 1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Feature maps at full resolution, shape (B, width, S, S)."""
+        """Return feature maps at full resolution, shape (B, width, S, S)."""
         fine = self.fine(images)
         middle = self.middle(F.max_pool2d(fine, 2))
         coarse = self.coarse(F.max_pool2d(middle, 2))
@@ -57,12 +60,12 @@ class UNet(Backbone):
 
 
 def unet_small(width: int, num_classes: int, input_size: int) -> UNet:
-    """118,610 parameters at width 16 and 2 classes, for images of any size from 8 x 8 on."""
+    """Build the U-Net: 118,610 parameters at width 16 and 2 classes, for images from 8 x 8 pixels on."""
     return UNet(width, num_classes, input_size)
 
 
 def _joined(coarse: Tensor, fine: Tensor) -> Tensor:
-    """``coarse`` feature maps brought to the resolution of ``fine`` ones, and these: channels side by side."""
+    """Upsample ``coarse`` feature maps to the resolution of ``fine`` ones, and concatenate the channels of both."""
     return torch.cat([F.interpolate(coarse, size=fine.shape[-2:]), fine], dim=1)
 
 

@@ -1,4 +1,4 @@
-"""Weights that training starts from, read from a file."""
+"""Initial weights from a file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ _SHOWN = 3
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
-    """Put the state dict in ``path`` into ``backbone``: safetensors, or what torch saved of tensors alone.
+    """Load the state dict in ``path`` into ``backbone``: safetensors, or a file of ``torch.save`` with tensors alone.
 
-    Raises :class:`ConfigError` where there is none, or where names and shapes are not those of the network.
+    Raises:
+        ConfigError: The file holds no state dict, or names and shapes are not those of the network.
     """
     found = _read(path)
     own = backbone.state_dict()
     reshaped = {name for name in found.keys() & own.keys() if found[name].shape != own[name].shape}
     if found.keys() == own.keys() and reshaped and reshaped <= backbone.head_tensors:
-        theirs, ours = (next(iter(tensors[name].shape[0] for name in reshaped)) for tensors in (found, own))
+        found_classes, own_classes = (
+            next(iter(tensors[name].shape[0] for name in reshaped)) for tensors in (found, own)
+        )
         raise ConfigError(
-            f"model_args.weights: {path} is for {theirs} classes, and the data have {ours}, so its head"
+            f"model_args.weights: {path} is for {found_classes} classes, and the data have {own_classes}, so its head"
             f" ({', '.join(sorted(reshaped))}) does not fit; let a model file of your own load it and put a new head on"
         )
     problems = [
@@ -47,7 +50,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what is damaged or no tensor at all makes them raise all sorts
+    except Exception as error:  # damaged files raise errors of many kinds
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"model_args.weights: {path} holds no plain tensors ({reason}); save model.state_dict(), by safetensors or"

@@ -1,4 +1,4 @@
-"""Running a federation day and night: who may take part, what happened, how it goes, and what an operator may do."""
+"""Operation of a long-running federation: list of members, audit log, status, metrics and operators' orders."""
 
 from fedml_dapper.operations.allowance import Allowance
 from fedml_dapper.operations.audit_log import AuditLog
@@ -11,7 +11,7 @@ from fedml_dapper.operations.membership import (
     read_membership,
     revoke_members,
 )
-from fedml_dapper.operations.sightings import Sighting, Sightings, read_sightings
+from fedml_dapper.operations.sightings import Sightings, read_sightings
 from fedml_dapper.operations.words import printable
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "Member",
     "Membership",
     "MembershipFile",
-    "Sighting",
     "Sightings",
     "add_members",
     "certificate_of",

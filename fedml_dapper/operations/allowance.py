@@ -1,4 +1,4 @@
-"""How often something may happen: so many times at once, and so many a second for ever."""
+"""Rate limit by a token bucket: a burst of events at once, and a number of events per second in the long run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Allowance:
-    """Starts full with ``at_once`` and fills up by ``per_second`` of ``clock``. Safe to use from any thread."""
+    """Token bucket that starts full with ``at_once`` and fills by ``per_second`` of ``clock``. Safe from any thread."""
 
     def __init__(self, at_once: float, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = at_once
@@ -19,7 +19,7 @@ class Allowance:
         self._lock = threading.Lock()
 
     def take(self, amount: float = 1) -> bool:
-        """Use ``amount`` up; False, with nothing used, where less is left."""
+        """Take ``amount`` out; return False, with nothing taken, where less is left."""
         with self._lock:
             now = self._clock()
             self._left = min(self._most, self._left + self._per_second * (now - self._since))

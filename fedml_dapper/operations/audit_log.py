@@ -1,8 +1,8 @@
-"""Who called, who was let in, refused or cut off, and what an operator did: a file that shows it when it is changed.
+"""Audit log of calls, refusals and operators' orders: a hash-chained file in which later changes can be detected.
 
 Each line is a JSON object that holds the hash of the line before. Whoever changes, removes or inserts a line has to
-write all later ones again, and the last hash, the head, is another then. Who has noted a head elsewhere finds that
-out: ``fedml-dapper audit FILE --holds HEAD``.
+rewrite all later ones, and so changes the last hash, the head. With a head that was noted elsewhere this is detected:
+``fedml-dapper audit FILE --holds HEAD``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from fedml_dapper.run_lock import try_lock
 
 LOGGER = logging.getLogger(__name__)
 FIRST = "0" * 64
-"""Stands in the first line for the hash of the one before."""
+"""Hash before the first line."""
 MAX_LINE = 1 << 14
+"""Longest line that is read, in bytes."""
 AT_ONCE = 100.0
 PER_SECOND = 0.1
-"""Entries that one caller can cause: who makes many could fill a disk otherwise. What is left out is counted."""
+"""Entries that one caller can cause, at once and per second; without a limit it could fill the disk. Further ones are
+counted and left out."""
 SERVER = "server"
 _BEGINNING = b'{"number":'
 
 
 class Entry(BaseModel):
-    """One line."""
+    """One line of the audit log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,29 +49,32 @@ class Entry(BaseModel):
     at: AwareDatetime
     event: str
     who: str
-    """Whose doing it is: the name of a certificate, or ``server``."""
+    """Cause of the event: the name in a certificate, or ``server``."""
     detail: dict[str, str | int] = {}
     left_out: int = 0
-    """How many entries of this caller were left out since its last one, because they were too many."""
+    """How many entries of this caller were left out since its last one, as it caused too many."""
     before: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the entry before."""
     hash: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of all other fields."""
 
     def sealed(self) -> Entry:
-        """With its hash, that of all else in it."""
+        """Return the entry with its hash."""
         text = json.dumps(self.model_dump(mode="json", exclude={"hash"}), sort_keys=True, separators=(",", ":"))
         return self.model_copy(update={"hash": hashlib.sha256(text.encode()).hexdigest()})
 
     def line(self) -> bytes:
-        """As it stands in a log, to the byte, so that its hash is that of the line."""
+        """Return the only valid bytes of the entry in a log, so that no other line has the same hash."""
         return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
 class AuditLog:
-    """Appends to the log in ``file``, or nowhere where that is None; for one process at a time. Safe to use from any
-    thread.
+    """Appends to the log in ``file``, or does nothing where that is None. Safe to use from any thread.
 
-    Raises :class:`ConfigError` where the file cannot be written, another process has it, or it is not whole. An entry
-    that a crash tore is cut off, and the next one says so.
+    An entry that a crash tore is cut off, and the next entry says so.
+
+    Raises:
+        ConfigError: The file cannot be written, another process writes it, or its lines do not fit each other.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -85,8 +90,10 @@ class AuditLog:
                 self.record("torn", SERVER, bytes=torn)
 
     def record(self, event: str, who: str = SERVER, **detail: str | int) -> None:
-        """One more entry; it is on the disk when this returns. A disk that takes none is said in the log, and what is
-        not written is counted."""
+        """Append an entry, which is on the disk when this returns.
+
+        Where the disk does not take it, that is logged, and the entry is counted as left out.
+        """
         with self._lock:
             if self._stream is None:
                 return
@@ -96,22 +103,27 @@ class AuditLog:
             shown = {key: printable(value) if isinstance(value, str) else value for key, value in detail.items()}
             number, head = (0, FIRST) if self._last is None else (self._last.number, self._last.hash)
             entry = Entry(
-                number=number + 1, at=datetime.now(timezone.utc), event=event, who=printable(who), detail=shown,
-                left_out=self._left_out.pop(who, 0), before=head,
-            ).sealed()  # fmt: skip
+                number=number + 1,
+                at=datetime.now(timezone.utc),
+                event=event,
+                who=printable(who),
+                detail=shown,
+                left_out=self._left_out.pop(who, 0),
+                before=head,
+            ).sealed()
             line = entry.line()
             try:
                 _write_whole(self._stream, line)
             except OSError as error:
                 self._left_out[who] += 1 + entry.left_out
                 LOGGER.critical("an entry of the audit log is not written: %s: %s", self._file, error.strerror)
-                self._take_back()
+                self._cut_unwritten()
             else:
                 self._last = entry
                 self._length = self._length + len(line)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file, and log its head."""
         with self._lock:
             if self._stream is not None:
                 if self._last is not None:
@@ -119,8 +131,8 @@ class AuditLog:
                 self._stream.close()
                 self._stream = None
 
-    def _take_back(self) -> None:
-        """Leave no part of an entry that did not fit."""
+    def _cut_unwritten(self) -> None:
+        """Cut off the part of an entry that was written before the disk was full."""
         assert self._stream is not None
         try:
             os.ftruncate(self._stream.fileno(), self._length)
@@ -136,7 +148,11 @@ def _write_whole(stream: FileIO, line: bytes) -> None:
 
 
 def entries_of(file: Path) -> Iterator[Entry]:
-    """All entries, one by one. Raises :class:`DataError` at the first line that does not fit."""
+    """Read all entries, one by one.
+
+    Raises:
+        DataError: The file cannot be read, or a line does not fit the one before.
+    """
     try:
         with file.open("rb") as stream:
             yield from _entries_in(stream, file)
@@ -160,18 +176,18 @@ def _entries_in(stream: BinaryIO, file: Path) -> Iterator[Entry]:
             raise DataError(f"{place} does not follow the one before: something was changed, removed or put in")
         if entry.sealed().hash != entry.hash:
             raise DataError(f"{place} was changed: its hash does not fit")
-        if entry.line() != line:  # which other readers than this one would read otherwise, as where a key stands twice
+        if entry.line() != line:  # e.g. a key that stands twice, which other programs may read differently
             raise DataError(f"{place} was changed: it says the same in other bytes than were written")
         head = entry.hash
         yield entry
 
 
 class _TornError(DataError):
-    """A line without an end."""
+    """The last line has no end."""
 
 
 def _opened(file: Path) -> tuple[FileIO, Entry | None, int]:
-    """The file, ready to append, locked; its last entry; and how many bytes of a torn one were cut off."""
+    """Open and lock the file to append; return it, its last entry, and the number of bytes of a torn one cut off."""
     try:
         stream = file.open("ab", buffering=0)
     except OSError as error:

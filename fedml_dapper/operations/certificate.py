@@ -1,4 +1,4 @@
-"""A certificate in the few words by which people tell it from others."""
+"""The fields of a certificate that this package uses: fingerprint, name and expiry."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Certificate:
-    """What of a certificate is looked at once TLS has accepted it."""
+    """Fields of a certificate that are checked once TLS has accepted it."""
 
     fingerprint: str
     """SHA-256 of the certificate (DER), 64 hexadecimal digits."""
     name: str
-    """Its common name; empty where it has none, or several."""
+    """Common name of the certificate; empty where it has none, or several."""
     expires: datetime
-    """UTC."""
+    """End of its validity, in UTC."""
 
     @classmethod
     def of(cls, found: x509.Certificate) -> Certificate:
+        """Take the fields from a parsed certificate."""
         names = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return cls(
             fingerprint=found.fingerprint(SHA256()).hex(),
@@ -40,12 +41,13 @@ class Certificate:
 
     @property
     def is_expired(self) -> bool:
+        """Whether the certificate is no longer valid."""
         return datetime.now(timezone.utc) >= self.expires
 
 
 @lru_cache(maxsize=1024)
 def certificate_of(pem: bytes) -> Certificate:
-    """The first certificate in ``pem``. Raises :class:`ConfigError` where there is none."""
+    """Read the first certificate in ``pem``; raise :class:`ConfigError` where there is none."""
     try:
         return Certificate.of(x509.load_pem_x509_certificate(pem))
     except ValueError as error:
@@ -53,7 +55,11 @@ def certificate_of(pem: bytes) -> Certificate:
 
 
 def read_certificate(file: Path) -> Certificate:
-    """The certificate in a PEM file. Raises :class:`ConfigError`, which names the file."""
+    """Read the first certificate in a PEM file.
+
+    Raises:
+        ConfigError: The file cannot be read or holds none.
+    """
     try:
         return certificate_of(read_regular(file, MAX_BYTES))
     except (OSError, ConfigError) as error:

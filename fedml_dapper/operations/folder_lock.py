@@ -1,4 +1,4 @@
-"""One writer at a time among those who change small files of a folder, an operator's command and a server."""
+"""Lock of a folder, so that an operator's command and a server change its files one at a time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _PAUSE_SECONDS = 0.05
 
 
 class FolderBusyError(DataError):
-    """Another process holds the lock."""
+    """Another process holds the lock of a folder."""
 
 
 @contextmanager
 def folder_locked(folder: Path, seconds: float = 10.0) -> Iterator[None]:
-    """Nobody else is in such a block for ``folder``. Raises :class:`FolderBusyError` where another process does not
-    come out of it within ``seconds``, and :class:`DataError` where nothing can be written there."""
+    """Hold the lock of ``folder`` for the length of the block.
+
+    Raises:
+        FolderBusyError: Another process still holds the lock after ``seconds``.
+        DataError: Nothing can be written into the folder.
+    """
     file = folder / LOCK_NAME
     deadline = time.monotonic() + seconds
     try:

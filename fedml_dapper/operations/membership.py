@@ -1,11 +1,11 @@
-"""The list of certificates that may call a server: a file that its operator changes while the server runs.
+"""List of the certificates that may call a server: a file that the operator changes while the server runs.
 
     {"members": [
       {"fingerprint": "9f2c...", "name": "silo-3", "expires": "2027-02-22T10:00:00Z", "added": "2026-11-24T10:00:00Z"}
     ]}
 
-A revoked certificate stays in the list, with ``revoked`` and a ``reason``: so it is known later why it is out, and no
-slip of the hand lets it in again. When each one called, the server writes beside it (:mod:`.sightings`).
+A revoked certificate stays in the list, with ``revoked`` and a ``reason``: so the reason is known later, and it is not
+added again by mistake. The server writes when each certificate called into a file beside it (:mod:`.sightings`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 8 << 20
-"""Of the file; some 25,000 members."""
+"""Largest list, in bytes: some 25,000 members."""
 MAX_REASON = 200
 MIN_DIGITS = 8
-"""By which a fingerprint may be named."""
+"""Fewest leading digits by which a fingerprint may be named."""
 _NAME = re.compile(rf"(silo|edge)-[1-9][0-9]{{0,6}}|{ADMIN}")
 
 
 class Member(BaseModel):
-    """One certificate."""
+    """A certificate in the list."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the certificate."""
     name: str = Field(max_length=20)
-    """Its common name: whose it is."""
+    """Common name of the certificate: its silo, edge or operator."""
     expires: AwareDatetime
     added: AwareDatetime
     revoked: AwareDatetime | None = None
-    """Since when it may not call."""
+    """Time from which the certificate may not call; None where it was not revoked."""
     reason: str = Field(default="", max_length=MAX_REASON)
-    """Why it was revoked."""
+    """Why the certificate was revoked."""
 
     @field_validator("name")
     @classmethod
@@ -65,7 +65,7 @@ class Member(BaseModel):
 
 
 class Membership(BaseModel):
-    """All that may call, and those that no longer may."""
+    """All certificates of a list, revoked ones included."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,11 +85,11 @@ class Membership(BaseModel):
     _by_fingerprint: dict[str, Member] = {}
 
     def find(self, fingerprint: str) -> Member | None:
-        """The member of this fingerprint."""
+        """Return the member of this fingerprint; None where there is none."""
         return self._by_fingerprint.get(fingerprint)
 
     def refusal(self, shown: Certificate) -> str | None:
-        """Why ``shown`` may not call; None where it may."""
+        """Return why the certificate ``shown`` may not call; None where it may."""
         member = self.find(shown.fingerprint)
         if member is None or member.name != shown.name:
             return "is not in the list of members"
@@ -97,12 +97,8 @@ class Membership(BaseModel):
             return f"was revoked on {member.revoked:%Y-%m-%d}"
         return None if member.is_allowed else f"has expired on {member.expires:%Y-%m-%d}"
 
-    def lets_in(self, name: str) -> bool:
-        """Whether any certificate of this name may call."""
-        return any(member.is_allowed for member in self.members if member.name == name)
-
     def named(self, who: str) -> list[Member]:
-        """Members that ``who`` means: all of a name, or that of a fingerprint that begins so."""
+        """Return the members that ``who`` names: all of a common name, or those whose fingerprint begins with it."""
         digits = who.lower().replace(":", "")
         return [
             member
@@ -112,7 +108,11 @@ class Membership(BaseModel):
 
 
 def read_membership(file: Path) -> Membership:
-    """The list in ``file``. Raises :class:`ConfigError` where it is missing, too long, or no such list."""
+    """Read the list in ``file``.
+
+    Raises:
+        ConfigError: The file is missing, too long, or no such list.
+    """
     try:
         content = read_regular(file, MAX_BYTES + 1)
     except OSError as error:
@@ -130,7 +130,11 @@ def read_membership(file: Path) -> Membership:
 
 
 class MembershipFile:
-    """The list in ``file``, which is read again once it has changed. Raises as :func:`read_membership` does."""
+    """The list in ``file``, which is read again when the file has changed.
+
+    Raises:
+        ConfigError: The file is missing at the start, too long, or no such list.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -138,7 +142,7 @@ class MembershipFile:
         self._last = read_membership(file)
 
     def read(self) -> Membership:
-        """As it is on the disk; the one before, and a line in the log, where that is no list."""
+        """Return the list as it is on the disk; where that is no list, log it and return the one before."""
         if (found := stamp(self._file)) == self._stamp:
             return self._last
         self._stamp = found
@@ -152,10 +156,11 @@ class MembershipFile:
 
 
 def add_members(file: Path, certificates: Sequence[Certificate]) -> list[Member]:
-    """Put all of ``certificates`` into the list in ``file``, which is made where there is none, or none of them.
+    """Add all of ``certificates``, or none of them, to the list in ``file``, which is made where there is none.
 
-    Raises :class:`ConfigError` for a certificate that is there already, was revoked, has expired, or is nobody's who
-    calls a server.
+    Raises:
+        ConfigError: A certificate is in the list already, was revoked, has expired, or is of neither a silo nor an edge
+            nor an operator.
     """
     added = [_new_member(certificate) for certificate in certificates]
 
@@ -188,11 +193,12 @@ def _new_member(certificate: Certificate) -> Member:
 
 
 def revoke_members(file: Path, who: str, reason: str = "") -> list[Member]:
-    """Revoke the certificates that ``who`` means: all of a name, or the one whose fingerprint begins so.
+    """Revoke the certificates that ``who`` names: all of a common name, or the one whose fingerprint begins with it.
 
-    Raises :class:`ConfigError` where there is none that may still call, and where a fingerprint is not clear.
+    Raises:
+        ConfigError: No certificate is left to be revoked, or several fingerprints begin so.
     """
-    gone: list[Member] = []
+    revoked: list[Member] = []
 
     def change(membership: Membership) -> Membership:
         found = [member for member in membership.named(who) if member.revoked is None]
@@ -201,16 +207,16 @@ def revoke_members(file: Path, who: str, reason: str = "") -> list[Member]:
         if len({member.name for member in found}) > 1:
             raise ConfigError(f"{file}: {who!r} begins several fingerprints; give more digits")
         update = {"revoked": _now(), "reason": reason}
-        gone[:] = [Member.model_validate(member.model_dump() | update) for member in found]
-        by_fingerprint = {member.fingerprint: member for member in gone}
+        revoked[:] = [Member.model_validate(member.model_dump() | update) for member in found]
+        by_fingerprint = {member.fingerprint: member for member in revoked}
         return Membership(members=tuple(by_fingerprint.get(one.fingerprint, one) for one in membership.members))
 
     _change(file, change)
-    return gone
+    return revoked
 
 
 def _change(file: Path, change: Callable[[Membership], Membership]) -> None:
-    """Write what ``change`` makes of the list; nobody else writes meanwhile."""
+    """Replace the list in ``file`` by what ``change`` makes of it, under the folder's lock."""
     if not file.parent.is_dir():
         raise ConfigError(f"{file}: no folder {file.parent}")
     try:

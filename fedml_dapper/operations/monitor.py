@@ -1,4 +1,4 @@
-"""``/health`` and ``/metrics`` of a running server, over plain HTTP on a port of its own."""
+"""HTTP endpoints ``/health`` and ``/metrics`` of a running server, on a port of their own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from fedml_dapper.operations.status import STATES, ServerStatus
 
 LOGGER = logging.getLogger(__name__)
 REQUEST_SECONDS = 5.0
-"""How long a request may take, to come and to be answered, whatever trickles in meanwhile."""
+"""How long a request may take, to come and to be answered, however slowly its bytes come."""
 MAX_REQUESTS = 8
-"""At a time; more are closed at once."""
+"""Most requests at a time; more are closed at once."""
 
 
 class Monitor:
-    """Answers from ``read`` until :meth:`close`. A server whose loop does nothing for more than ``patience_s`` seconds
-    is not healthy. Raises :class:`ConfigError` where the port is taken."""
+    """Answers requests from the status that ``read`` returns, until :meth:`close`.
+
+    ``/health`` answers 503 where the server's loop has done nothing for more than ``patience_s`` seconds.
+
+    Raises:
+        ConfigError: The port is taken.
+    """
 
     def __init__(self, host: str, port: int, read: Callable[[], ServerStatus], patience_s: float) -> None:
         registry = CollectorRegistry()
@@ -42,13 +47,13 @@ class Monitor:
         LOGGER.info("health and metrics: http://%s:%d/health, /metrics", host, port)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering, and close the port."""
         self._server.shutdown()
         self._server.server_close()
 
 
 class _Metrics(Collector):
-    """The status as Prometheus takes it. Labels are names of the federation's own callers, not what strangers say."""
+    """The status as Prometheus metrics. Labels are names of the federation's own callers, none from strangers."""
 
     def __init__(self, read: Callable[[], ServerStatus]) -> None:
         self._read = read
@@ -113,6 +118,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
+        # A timer, since a socket's own timeout begins anew with every byte.
         limit = threading.Timer(REQUEST_SECONDS, _cut, [request])
         limit.daemon = True
         limit.start()
@@ -127,7 +133,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def _cut(request: socket | tuple[bytes, socket]) -> None:
-    """Whoever reads from the connection, or writes to it, is told that it is over."""
+    """Shut the connection down, so that threads that read or write it end."""
     assert isinstance(request, socket)
     try:
         request.shutdown(SHUT_RDWR)
@@ -160,4 +166,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a scrape every few seconds is no news."""
+        """Log nothing: requests come every few seconds."""

@@ -1,8 +1,7 @@
-"""What an operator may ask of a running server, and how: one gRPC call with the certificate of an admin."""
+"""Orders of an operator to a running server, each one gRPC call with the certificate of an admin."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Literal, Protocol, get_args
 
@@ -26,13 +25,13 @@ ON_A_SILO: tuple[Act, ...] = ("evict", "lift")
 
 
 class Order(BaseModel):
-    """One act."""
+    """An operator's order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     act: Act
     silo: int | None = Field(default=None, ge=1, strict=True)
-    """Its rank, for acts on one silo."""
+    """Rank of the silo, for acts on one silo."""
 
     @model_validator(mode="after")
     def _silo_where_it_counts(self) -> Order:
@@ -42,26 +41,28 @@ class Order(BaseModel):
 
 
 class Answer(BaseModel):
-    """What came of it, and how the server is now."""
+    """Answer to an order that was carried out."""
 
     model_config = ConfigDict(frozen=True)
 
     said: str
+    """What was done, in one line."""
     status: ServerStatus
+    """Status of the server after it."""
 
 
 class Desk(Protocol):
-    """Who takes orders: a server's manager, or an edge's, which only says how it is."""
+    """Interface of a manager to operators; an edge's manager answers with its status alone."""
 
     def status(self) -> ServerStatus:
-        """From any thread, at once."""
+        """Return the status at once; safe from any thread."""
 
     def ask(self, order: Order) -> Future[str]:
         """Have the order carried out on the thread of the server's loop. The future may be cancelled until then."""
 
 
 def read_order(request: bytes) -> Order:
-    """Raises :class:`ProtocolError`."""
+    """Parse an order; raise :class:`ProtocolError` for other bytes."""
     if len(request) > MAX_ORDER_BYTES:
         raise ProtocolError(f"an order takes at most {MAX_ORDER_BYTES} bytes")
     try:
@@ -71,8 +72,11 @@ def read_order(request: bytes) -> Order:
 
 
 def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
-    """Ask the server at ``address``, HOST:PORT. Raises :class:`DapperError` where it is not there, refuses, or could
-    not carry the order out, which then has changed nothing."""
+    """Send an order to the server at ``address`` (HOST:PORT), and return its answer.
+
+    Raises:
+        DapperError: There is no server, or it refuses the order or cannot carry it out; nothing has changed.
+    """
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
     options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES))
     metadata = () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
@@ -81,7 +85,7 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             iter([order.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=metadata
         )
         try:
-            return _answer(call)
+            return Answer.model_validate_json(b"".join(call))
         except grpc.RpcError as error:
             details = str(error.details())
             if "CERTIFICATE_VERIFY_FAILED" in details:
@@ -92,7 +96,3 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise DapperError(f"no server answers at {address}: {details}") from error
             raise DapperError(f"the server at {address} refuses: {details}") from error
-
-
-def _answer(frames: Iterator[bytes]) -> Answer:
-    return Answer.model_validate_json(b"".join(frames))

@@ -1,4 +1,4 @@
-"""When each certificate of the list called first and last: a file of the server's, so that it never writes the list."""
+"""File with the first and last call of each certificate, beside the list of members, which the server never writes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fedml_dapper.regular_file import read_regular
 
 LOGGER = logging.getLogger(__name__)
 SAVE_SECONDS = 10.0
-"""At most so often the file is written."""
+"""Shortest time between two writes of the file."""
 MAX_BYTES = 8 << 20
-"""Most bytes that are read of the file; as of the list of members, whose lines are longer."""
+"""Most bytes that are read of the file: the limit of the list of members, whose lines are longer."""
 
 
 class Sighting(BaseModel):
-    """Of one certificate."""
+    """First and last call of a certificate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,11 +31,14 @@ class Sighting(BaseModel):
 
 
 class _Sightings(RootModel[dict[str, Sighting]]):
-    """By fingerprint."""
+    """First and last calls by fingerprint."""
 
 
 def read_sightings(members_file: Path) -> dict[str, Sighting]:
-    """What the server that reads ``members_file`` has seen; nothing where it never ran, or the file is damaged."""
+    """Read first and last calls, by fingerprint, for the list ``members_file``.
+
+    Empty where the server never ran, or the file is damaged, which is logged.
+    """
     file = sightings_file(members_file)
     try:
         return _Sightings.model_validate_json(read_regular(file, MAX_BYTES)).root
@@ -47,12 +50,12 @@ def read_sightings(members_file: Path) -> dict[str, Sighting]:
 
 
 def sightings_file(members_file: Path) -> Path:
-    """Beside the list: ``members.seen.json`` for ``members.json``."""
+    """Return the path of the file beside the list: ``members.seen.json`` for ``members.json``."""
     return members_file.with_suffix(".seen.json")
 
 
 class Sightings:
-    """Notes calls, and writes them down now and then. Calls of :meth:`note` may come from any thread."""
+    """Notes calls of members, and writes the file now and then. :meth:`note` is safe to call from any thread."""
 
     def __init__(self, members_file: Path) -> None:
         self._members_file = members_file
@@ -62,14 +65,14 @@ class Sightings:
         self._complained = False
 
     def note(self, fingerprint: str) -> None:
-        """A member calls. Only fingerprints of the list are noted, so the file stays as small as that."""
+        """Note a call of a member. Its fingerprint has to be in the list, so the file does not grow beyond the list."""
         now = datetime.now(timezone.utc).replace(microsecond=0)
         known = self._seen.get(fingerprint)
         self._seen[fingerprint] = Sighting(first=now if known is None else known.first, last=now)
         self._changed = True
 
     def save(self, at_once: bool = False) -> None:
-        """Write the file if its time has come, or ``at_once``. A disk that does not take it is said once in the log."""
+        """Write the file if the last write is ``SAVE_SECONDS`` ago, or ``at_once``; a failure is logged once."""
         if not self._changed or not (at_once or time.monotonic() - self._saved >= SAVE_SECONDS):
             return
         self._changed = False

@@ -1,4 +1,4 @@
-"""How a running server is: what its loop says of the run, and its transport of callers."""
+"""Status of a running server: progress of the run from its event loop, and figures of callers from its transport."""
 
 from __future__ import annotations
 
@@ -13,51 +13,54 @@ from pydantic import BaseModel, ConfigDict
 from fedml_dapper.resident import resident_bytes
 
 State = Literal["waiting", "round", "measuring", "paused", "ending"]
-"""``waiting``: for silos, before the first round. ``measuring``: silos test the model of the round just closed."""
+"""State of a server: ``waiting`` for silos before the first round; ``round``, one is open; ``measuring``, silos test
+the model of the round just closed; ``paused`` by an operator; ``ending``, clients are told that the run is over."""
 STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the loop says of the run."""
+    """Progress of the run, as the event loop posts it."""
 
     state: State = "waiting"
     round: int = 0
-    """The open round, else the last one."""
+    """The open round, or the last one where none is open."""
     rounds: int = 0
+    """Number of rounds that the run is to have."""
     since: float = field(default_factory=time.monotonic)
-    """When the state or the round began."""
+    """When the state or the round began, on the monotonic clock."""
     standings: Mapping[str, str] = field(default_factory=dict)
-    """What each caller is at, by name."""
+    """What each caller is doing, by name."""
     out: Mapping[str, str] = field(default_factory=dict)
-    """Silos in quarantine, or evicted, and until when."""
+    """Until when silos are in quarantine, or that they are evicted, by name."""
     absent: tuple[str, ...] = ()
     """Silos that were chosen for the last closed round and did not count in it."""
     refused_uploads: int = 0
 
 
 class CallerFigures(BaseModel):
-    """What the transport says of a caller."""
+    """Figures of a caller, from the transport."""
 
     model_config = ConfigDict(frozen=True)
 
     name: str
     connected: bool
     heard_s: float | None
-    """Seconds since it last called or was sent something; None if it never did."""
+    """Seconds since the caller last called or was sent something; None if it never did."""
     bytes_in: int
     bytes_out: int
     refused_calls: int
 
 
 class CallerStatus(CallerFigures):
-    """A silo or an edge that calls this server."""
+    """Status of a silo or an edge that calls this server."""
 
     standing: str
+    """What the caller is doing."""
 
 
 class ServerStatus(BaseModel):
-    """All of it."""
+    """Status of a server, its run and its callers."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,31 +68,32 @@ class ServerStatus(BaseModel):
     round: int
     rounds: int
     seconds: float
-    """Since the state or the round began."""
+    """Seconds since the state or the round began."""
     loop_s: float
-    """Since the loop last did something: while it aggregates or tests, it hears of nothing else."""
+    """Seconds since the event loop last finished an event. While it aggregates or tests, it handles no messages."""
     up_s: float
+    """Seconds since the server started."""
     memory_bytes: int
     callers: tuple[CallerStatus, ...]
     out: dict[str, str]
     absent: tuple[str, ...]
     refused_uploads: int
     refused_strangers: int
-    """Calls of certificates that are no caller's."""
+    """Number of refused calls with certificates of no known caller."""
 
 
 class StatusBoard:
-    """Where the loop posts and others read. Safe to use from any thread."""
+    """Board on which the event loop posts its progress, and from which others read the status from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._progress = Progress()
         self._begun = self._turned = time.monotonic()
         self.callers: Callable[[], tuple[Sequence[CallerFigures], int]] = lambda: ((), 0)
-        """The transport's: its callers, and how many calls of strangers it refused."""
+        """Function of the transport that returns figures of its callers, and the number of refused strangers' calls."""
 
     def post(self, progress: Progress) -> None:
-        """The loop has come round."""
+        """Post the progress, from the event loop."""
         with self._lock:
             old = self._progress
             if (old.state, old.round) == (progress.state, progress.round):
@@ -98,7 +102,7 @@ class StatusBoard:
             self._turned = time.monotonic()
 
     def read(self) -> ServerStatus:
-        """As it is now."""
+        """Return the status as of now."""
         with self._lock:
             progress = self._progress
             turned = self._turned

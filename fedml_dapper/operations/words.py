@@ -1,4 +1,4 @@
-"""A stranger's words where people read them: on one line, and short, so that nothing looks like another line."""
+"""Sanitising of strangers' text for logs and terminals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ LONGEST = 200
 
 
 def printable(text: str) -> str:
-    """``text`` without what would break out of its line."""
+    """Return ``text`` on one line, cut to ``LONGEST`` letters, with ``?`` for those that cannot be printed."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: LONGEST + 1])
     return shown if len(text) <= LONGEST else f"{shown[:LONGEST]}..."

@@ -1,9 +1,9 @@
-"""Where FedML plugs in, and the only room that imports it."""
+"""FedML's trainer, aggregator, managers and runners for this package; the only room that imports ``fedml``."""
 
 import warnings
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # on the age of requests and pkg_resources, which FedML's pins decide
+    warnings.simplefilter("ignore")  # warnings of old versions of requests and pkg_resources, which FedML pins
     from fedml.arguments import Arguments
 
 from fedml_dapper.federation import device_of, load_data
@@ -31,9 +31,9 @@ __all__ = [
 
 
 def load(args: Arguments) -> tuple[FedMLDataset, Backbone | None]:
-    """FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around.
+    """Load FedML's eight-part dataset tuple and the initial global model, for FedML programs that pass them around.
 
-    The model is None where the experiment file names none: the program passes one of its own then.
+    The model is None where the experiment file names none: then the program passes one of its own.
     """
     settings = settings_of(args)
     if settings.model_args.model is None:

@@ -1,7 +1,7 @@
-"""Between FedML's flat ``args`` and our typed settings.
+"""Translation between FedML's flat ``args`` and our typed settings.
 
-FedML copies every key of every YAML section onto one ``args`` object, where programs may change them; so ``args`` is
-the truth about values, and the file is the truth about which keys were meant. A new setting needs no line here.
+FedML copies every key of every YAML section onto one ``args`` object, where programs may change them. So values are
+read from ``args``, and the file decides which keys are settings. A new setting needs no line here.
 """
 
 from __future__ import annotations
@@ -26,31 +26,36 @@ from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
 _FILES = "dapper_files"
 _NOT_FLAT = {"silo_args"}
-"""Sections that share keys with others, so that FedML's flat copy has no room for them."""
+"""Sections that are left out of FedML's flat copy, as they share keys with others."""
 
 
 class _ReadArguments(Arguments):  # type: ignore[misc]  # fedml is untyped
-    """FedML's ``args`` of sections that were read already, all keys of FedML's own among them."""
+    """FedML's ``args`` made from sections that were read already, keys of FedML's own included."""
 
     def __init__(self, command_line: Namespace, sections: Mapping[str, Any], settings: Settings) -> None:
-        self.load_yaml_config = lambda path: sections  # by which FedML's constructor reads the file
+        self.load_yaml_config = lambda path: sections  # FedML's constructor calls it to read the file
         super().__init__(command_line, settings.common_args.training_type, settings.comm_args.backend)
-        del self.load_yaml_config  # as FedML copies all attributes of args
+        del self.load_yaml_config  # it is no setting, and FedML copies all attributes of args
 
     def set_attr_from_config(self, configuration: Mapping[str, Any]) -> None:
-        """Copy all keys of all sections; one that is empty has none."""
+        """Copy all keys of all sections onto this object; a section that is empty in the file is None."""
         for section in configuration.values():
             for key, value in (section or {}).items():
                 setattr(self, key, value)
 
 
 def init(config_files: Path | str | Sequence[Path | str] | None = None) -> Arguments:
-    """``fedml.init`` with the experiment file checked first and without FedML's platform look-ups.
+    """Run ``fedml.init`` after checking the experiment file, and without FedML's platform look-ups.
 
-    The file is ``config_files`` or, as in any FedML program, ``--cf FILE`` of the command line; of several, later ones
-    are laid over earlier ones. Raises :class:`ConfigError` before FedML starts when something in them is wrong. From
-    here on the program shows rounds as they end, and one of our own errors that nobody catches ends it as it ends a
-    command: by one line and exit code 2.
+    From here on the program shows rounds as they end, and one of our own errors that nobody catches ends it as it ends
+    a command: by one line and exit code 2.
+
+    Args:
+        config_files: The experiment file, or several, of which later ones are laid over earlier ones. By default
+            ``--cf FILE`` of the command line, as in any FedML program.
+
+    Raises:
+        ConfigError: Something in the files is wrong; FedML has not been started.
     """
     end_by_a_line()
     files = _files_of_command_line() if config_files is None else config_files
@@ -67,7 +72,7 @@ def init(config_files: Path | str | Sequence[Path | str] | None = None) -> Argum
 
 
 def _files_of_command_line() -> list[str]:
-    """Of ``--cf`` FedML's parser keeps the last."""
+    """Return all files given by ``--cf``, of which FedML's own parser keeps the last alone."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cf", "--yaml_config_file", dest="files", action="append", default=[])
     found: list[str] = parser.parse_known_args()[0].files
@@ -75,7 +80,7 @@ def _files_of_command_line() -> list[str]:
 
 
 def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespace) -> Arguments:
-    """``fedml.init`` with ``settings``, and besides them what else stands in ``sections``, the experiment's files."""
+    """Run ``fedml.init`` with ``settings``, and with all other keys of ``sections``, read from the experiment files."""
     args: Arguments = _ReadArguments(command_line, sections, settings)
     _write_settings(args, settings)
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
@@ -97,10 +102,13 @@ def _write_settings(args: Arguments, settings: Settings) -> None:
 
 
 def settings_of(args: Arguments) -> Settings:
-    """The settings in ``args``, as the program may have changed them; raises :class:`ConfigError`."""
-    meant = settings_of_files(args)
+    """Read the settings from ``args``, where the program may have changed them.
+
+    Raises:
+        ConfigError: The program has changed them to something that does not fit.
+    """
     flat = vars(args)
-    values: dict[str, dict[str, Any]] = meant.model_dump(include=_NOT_FLAT)
+    values: dict[str, dict[str, Any]] = settings_of_files(args).model_dump(include=_NOT_FLAT)
     for name, field in Settings.model_fields.items():
         if name in _NOT_FLAT:
             continue
@@ -111,7 +119,7 @@ def settings_of(args: Arguments) -> Settings:
 
 
 def settings_of_files(args: Arguments) -> Settings:
-    """The settings as the experiment's files have them, whatever the program changed."""
+    """Read the settings from the experiment's files, without the program's changes."""
     return load_settings(_files(args))
 
 
@@ -121,12 +129,12 @@ def _files(args: Arguments) -> tuple[str, ...]:
 
 
 def _flat_key(section: str, key: str) -> str:
-    """Where FedML's flat copy has ``section.key``: under ``key``, or under both names if several sections have it."""
+    """Return the name of ``section.key`` in FedML's flat copy: ``key``, or both names if several sections have it."""
     return f"{section}_{key}" if key in _AMBIGUOUS else key
 
 
 def _ambiguous() -> frozenset[str]:
-    """Keys that stand in several sections."""
+    """Return the keys that several sections have."""
     sections = (field.annotation for name, field in Settings.model_fields.items() if name not in _NOT_FLAT)
     keys = Counter(key for section in sections if is_section(section) for key in section.model_fields)
     return frozenset(key for key, count in keys.items() if count > 1)

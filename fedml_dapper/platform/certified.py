@@ -1,4 +1,4 @@
-"""Who has signed what in a secure sum, by the certificates that silos have already."""
+"""Signatures in secure sums, made and verified by the certificates that silos have for gRPC."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.MAX_LENGTH)
 
 
 class CertifiedWitness:
-    """Takes a silo's word where it is signed by a certificate of the federation's authority that bears the silo's name.
+    """Verifies silos' signatures, by certificates of the federation's authority that bear the silo's name.
 
-    The authority is this process's own file, not what a server says it is. Where there is a list of ``known``
-    certificates, the silo's has to be in it, too.
+    The authority is read from this process's own file; a server's word does not count. Where there is a list of
+    ``known`` certificates, the silo's has to be in it, too.
+
+    Raises:
+        ConfigError: No certificate in the authority's file is an authority's.
     """
 
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
@@ -35,7 +38,11 @@ class CertifiedWitness:
             raise ConfigError(f"{config.certificates / 'ca.pem'}: no certificate in it is an authority's (CA:TRUE)")
 
     def check(self, client: int, certificate: bytes, statement: bytes, signature: bytes) -> None:
-        """As ``secure_sum.Witness`` asks; ``certificate`` is DER."""
+        """Verify that a client has signed a statement; see ``secure_sum.Witness``. ``certificate`` is in DER.
+
+        Raises:
+            ProtocolError: The certificate is not valid for this client, or the signature is not by it.
+        """
         name = self._config.name_of(client + 1)
         try:
             found = x509.load_der_x509_certificate(certificate)
@@ -61,7 +68,7 @@ class CertifiedWitness:
             ) from error
 
     def _check_issued(self, found: x509.Certificate) -> None:
-        """Raises what ``cryptography`` does where no authority issued it."""
+        """Raise an error of ``cryptography`` unless one of the authorities issued the certificate."""
         *others, last = self._authorities
         for authority in others:
             try:
@@ -73,7 +80,7 @@ class CertifiedWitness:
 
 
 class CertifiedIdentity(CertifiedWitness):
-    """A silo's own, by its key."""
+    """Identity of a silo, which signs by the private key of its certificate."""
 
     def __init__(self, config: SecureGrpcConfig, credentials: Credentials, known: Membership | None = None) -> None:
         super().__init__(config, credentials, known)
@@ -81,7 +88,11 @@ class CertifiedIdentity(CertifiedWitness):
         self.certificate = x509.load_pem_x509_certificate(credentials.certificate).public_bytes(Encoding.DER)
 
     def sign(self, statement: bytes) -> bytes:
-        """By ECDSA, Ed25519 or RSA-PSS, as the key is."""
+        """Sign a statement by ECDSA, Ed25519 or RSA-PSS, whichever the key is for.
+
+        Raises:
+            ConfigError: The key is of another kind.
+        """
         match self._key:
             case ec.EllipticCurvePrivateKey():
                 return self._key.sign(statement, ec.ECDSA(SHA256()))
@@ -93,9 +104,10 @@ class CertifiedIdentity(CertifiedWitness):
 
 
 class IdentityFiles:
-    """What a silo signs by, and whose word it takes, as its files are when it is asked.
+    """Files of a silo's identity: its certificate and key, the authority, and the list of known certificates.
 
-    Raises :class:`ConfigError` for a file that is missing or of no use at the start; later the content before counts.
+    Raises:
+        ConfigError: A file is missing or unusable at the start. Later on its last usable content counts.
     """
 
     def __init__(self, config: SecureGrpcConfig, rank: int, known: Path | None) -> None:
@@ -104,6 +116,7 @@ class IdentityFiles:
         self._known = None if known is None else MembershipFile(known)
 
     def read(self) -> CertifiedIdentity:
+        """Return the identity that the files hold now."""
         self._credentials.renew()
         known = None if self._known is None else self._known.read()
         return CertifiedIdentity(self._config, self._credentials.current, known)
@@ -117,7 +130,7 @@ def _is_authority(found: x509.Certificate) -> bool:
 
 
 def _verify(key: object, signature: bytes, statement: bytes) -> None:
-    """Raises :class:`InvalidSignature` unless it is the owner's of ``key``."""
+    """Raise :class:`InvalidSignature` unless the signature is by the private key that belongs to ``key``."""
     match key:
         case ec.EllipticCurvePublicKey():
             key.verify(signature, statement, ec.ECDSA(SHA256()))

@@ -1,4 +1,4 @@
-"""FedML's client manager: trains whichever client it is sent, and finds a server that starts later."""
+"""FedML's client manager for this package: trains the clients that the server sends it, and waits for the server."""
 
 from __future__ import annotations
 
@@ -36,32 +36,42 @@ from fedml_dapper.platform.transports import open_transport, reason_of
 
 LOGGER = logging.getLogger(__name__)
 FAREWELL_SECONDS = 2.0
-"""MQTT needs a moment to deliver the last message before the connection is closed."""
+"""Pause before the connection is closed, in which MQTT delivers the last message."""
 LIFE = "life"
-"""Drawn by a client's process when it starts and sent with its status, so that the server notices a restart."""
+"""Key of a random number that a client's process draws when it starts. The status carries it, so that the server
+notices a restart."""
 TICKET = "ticket"
-"""Drawn by the server for each model it sends; comes back with the upload that answers it."""
+"""Key of a random number that the server draws for each model it sends, and that the answer carries back."""
 HOLDS = "holds"
-"""With the status of a silo with data of its own: its announcement."""
+"""Key of the announcement of a silo with data of its own, in its status."""
 SILO = "silo"
-"""With what an edge passes on: the rank of its silo."""
+"""Key of the rank of an edge's silo, in messages that the edge passes on."""
 MEASURE = "measure"
-"""With a model that is to be measured on the silo's own test samples, not trained."""
+"""Key of the flag that a model is to be measured on the silo's own test samples, not trained."""
 MEASURED = "dapper_measured"
-"""Message type, and key, of the answer to it."""
+"""Type of the message with a measurement, and key of the measurement in it."""
 REFUSED_BEFORE = "refused_before"
-"""With a round's model: why the receiver's upload of the round before was refused, if it was."""
+"""Key of the reason why the receiver's last upload was refused, in the message with a round's model."""
 REFUSED = "dapper_refused"
-"""Message type of the server's answer to a silo that it does not let in, and key of the reason."""
+"""Type of the server's message to a silo that cannot take part, and key of the reason in it."""
 
 
 class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]  # fedml is untyped
-    """One client process: says it is there, trains on what it is sent, until the server says goodbye."""
+    """A client process: reports that it is online, and trains the models that it is sent until the run ends."""
 
     def __init__(
-        self, args: Arguments, device: Any, dataset: FedMLDataset, trainer: DapperClientTrainer,
-        experiment: Experiment, codec: Codec, sums: SiloInSums | None, comm: Any, rank: int, num_processes: int,
-    ) -> None:  # fmt: skip
+        self,
+        args: Arguments,
+        device: Any,
+        dataset: FedMLDataset,
+        trainer: DapperClientTrainer,
+        experiment: Experiment,
+        codec: Codec,
+        sums: SiloInSums | None,
+        comm: Any,
+        rank: int,
+        num_processes: int,
+    ) -> None:
         EventLoop.__init__(self, partial(open_transport, args, comm, rank, num_processes))
         num_train, _, _, _, num_local, train_local, test_local, _ = dataset
         model = experiment.method.problem.backbone
@@ -73,12 +83,12 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         self._codec = codec
         self._trainer = trainer
         self._sums = sums
-        """Where the server learns sums alone."""
+        """The silo's side of secure sums; None where the silo sends uploads."""
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
         self._life = secrets.token_hex(8)
 
     def run(self) -> None:
-        """Serve until the server ends the run; raises what ended it early."""
+        """Serve until the server ends the run; errors that end it early are raised."""
         self.register_message_receive_handlers()
         with client_status_told() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
             self.loop()
@@ -101,7 +111,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         raise ConfigError(f"the server refuses this silo: {msg_params.get(REFUSED)}")
 
     def handle_message_receive_model_from_server(self, msg_params: Message) -> None:
-        downlink, memory = self._decoded(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
+        downlink, memory = self._decode(msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS))
         if msg_params.get(MEASURE) and self._sums is not None:
             LOGGER.warning("asked how a model does on this silo's samples, which is not told where sums are secret")
             return
@@ -117,12 +127,13 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             return
         refused = msg_params.get(REFUSED_BEFORE)
         if refused is not None:
+            reason = one_line(str(refused))
+            round_ = downlink.round - 1
             LOGGER.warning(
-                "client %d: the server refused the upload of round %d: %s", downlink.client_id, downlink.round - 1,
-                one_line(str(refused)),
-            )  # fmt: skip
+                "client %d: the server refused the upload of round %d: %s", downlink.client_id, round_, reason
+            )
         memories = self._trainer.clients.memories
-        if memory is None:
+        if memory is None:  # a silo, whose memory stays here; with a rank's client the memory travels
             own = memories.get(downlink.client_id, Memory())
             memories[downlink.client_id] = self._rewind.memory_for(downlink.round, own)
         else:
@@ -145,7 +156,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 
     def _warn_if_not_finite(self, upload: Upload) -> None:
-        """Silos learn it here, and not from a server that refuses what they send."""
+        """Warn that training diverged, before the server refuses the upload, with advice."""
         if is_finite((*upload.weights.values(), *upload.extras.values())):
             return
         args = self._experiment.settings.train_args
@@ -156,22 +167,25 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         )
         LOGGER.warning(
             "client %d: round %d: training diverged, the model has values that are not finite, and its upload is of no"
-            " use; %s, or look for such values in the data", upload.client_id, upload.round, remedy,
-        )  # fmt: skip
+            " use; %s, or look for such values in the data",
+            upload.client_id,
+            upload.round,
+            remedy,
+        )
 
-    def _send_upload(self, encoded: bytes, asked: Message, num_samples: int | None = None) -> None:
-        """``num_samples`` is for FedML; sums in secret do not say it."""
+    def _send_upload(self, encoded: bytes, request: Message, num_samples: int | None = None) -> None:
+        """Send what answers ``request``. FedML expects ``num_samples``; secure sums do not disclose it."""
         message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, self.rank, 0)
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, encoded)
         if num_samples is not None:
             message.add_params(MyMessage.MSG_ARG_KEY_NUM_SAMPLES, num_samples)
-        message.add_params(TICKET, asked.get(TICKET))
+        message.add_params(TICKET, request.get(TICKET))
         self._send_until_heard(message)
 
     def handle_sum(self, msg_params: Message) -> None:
-        """A step of the sum that the latest upload is for."""
+        """Answer a step of the secure sum of the latest upload."""
         if self._sums is None:
-            return  # this silo's file asks for no sums
+            return  # this silo's settings ask for no secure sums
         try:
             answer = self._sums.answer(msg_params.get(SUM))
         except ProtocolError as error:
@@ -198,7 +212,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             time.sleep(FAREWELL_SECONDS)
         self.stop()
 
-    def _decoded(self, data: Any) -> tuple[Downlink, Memory | None]:
+    def _decode(self, data: Any) -> tuple[Downlink, Memory | None]:
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
         return self._codec.decode_downlink(data, f"rank {self.rank}")

@@ -1,4 +1,4 @@
-"""FedML's client side: one trainer object that serves any client of the experiment."""
+"""FedML's client trainer for this package; one object trains any client of the experiment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedml_dapper.platform.program import experiment_of, note_model, refuse_prot
 
 
 class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is untyped
-    """FedML's hooks around a method's local update; ``model`` is the one that is trained.
+    """Trains a client by the experiment's method in FedML's hooks; ``model`` is the network that is trained.
 
     The payload of ``set_model_params`` is a :class:`Downlink`, that of ``get_model_params`` an :class:`Upload`.
     """
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
-        refuse_protections(args)  # first: FedML's base class would switch them on
+        refuse_protections(args)  # before FedML's base class, which would switch them on
         note_model(args, model)
         super().__init__(model, args)
         self._downlink: Downlink | None = None
@@ -31,14 +31,14 @@ class DapperClientTrainer(ClientTrainer):  # type: ignore[misc]  # fedml is unty
 
     @cached_property
     def clients(self) -> ClientSide:
-        """The clients that this process serves; asking for them builds the experiment, so data have to be known."""
+        """The clients that this process serves. The first use builds the experiment, so data have to be known then."""
         return ClientSide(experiment_of(self.args))
 
     def set_model_params(self, model_parameters: Downlink) -> None:
         self._downlink = model_parameters
 
     def train(self, train_data: ClientData, device: Any, args: Arguments) -> None:
-        """Run the local update of the client that the last downlink was for."""
+        """Run the local update of the client of the last downlink."""
         if self._downlink is None:
             raise ProtocolError("train was called before set_model_params; FedML calls them in the other order")
         self._upload = self.clients.update(self._downlink, train_data)

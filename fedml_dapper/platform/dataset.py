@@ -1,4 +1,4 @@
-"""Everyone's data as FedML's eight-part dataset tuple."""
+"""An experiment's data as FedML's eight-part dataset tuple."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from fedml_dapper.datasets import ClientData, Division, TestData
 FedMLDataset: TypeAlias = tuple[
     int, int, list[ClientData], list[TestData], dict[int, int], dict[int, ClientData], dict[int, TestData], int
 ]
-"""(train samples, test samples, all training data, all test data, samples per client, training data per client, test
-data per client, classes); the data objects iterate over (images, labels) batches as a DataLoader does."""
+"""FedML's dataset tuple: number of training samples, number of test samples, all training data, all test data, number
+of samples per client, training data per client, test data per client, number of classes. The data objects iterate over
+(inputs, targets) batches as a DataLoader does."""
 
 
 def fedml_dataset(division: Division, num_classes: int) -> FedMLDataset:
-    """``division`` in FedML's order."""
+    """Return ``division`` as FedML's tuple."""
     clients = division.clients
     tests = division.domain_tests
     return (

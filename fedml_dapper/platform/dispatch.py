@@ -1,4 +1,4 @@
-"""Which of the processes that call trains which client, and when."""
+"""Assignment of an open round's clients to the processes that train them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from fedml_dapper.federation import Turns
 
 
 class Dispatch(Protocol):
-    """Of an open round."""
+    """Interface of the assignment: which process trains which client of an open round."""
 
     def begin(self, clients: Sequence[int]) -> None:
-        """A round of these clients begins; those at work since an earlier one are not among them."""
+        """Begin a round of these clients, without those that are at work since an earlier round."""
 
     def take(self, process: int) -> int | None:
-        """The client that ``process``, which is free, trains next; None where there is none for it now."""
+        """Return the client that ``process``, which is free, trains next; None where there is none for it now."""
 
     def give_back(self, client_id: int) -> None:
-        """A client that was taken has to be trained once more."""
+        """Put back a client that was taken, and has to be trained once more."""
 
     def process_of(self, client_id: int) -> int:
-        """Who trains it, or has trained it; 0 where nobody has taken it."""
+        """Return the process that trains a client, or has trained it; 0 where none has taken it."""
 
     def in_waiting(self) -> list[int]:
-        """Processes that got none, and may get one now that others are done."""
+        """Return, and forget, the processes that got no client and may get one now that others are done."""
 
     @property
     def not_taken(self) -> Collection[int]:
-        """Clients whose turn has not come."""
+        """Clients that no process has taken."""
 
     def can_be_taken(self, client_id: int, online: Collection[int]) -> bool:
-        """Whether one of the processes ``online`` may take a client that nobody has taken."""
+        """Return whether one of the processes ``online`` may take a client that none has taken."""
 
 
 class Silos:
-    """Each process is one client of its own: a silo, or an edge."""
+    """Assignment in which each process is one client of its own: a silo, or an edge."""
 
     def __init__(self) -> None:
         self._not_taken: set[int] = set()
@@ -69,8 +69,13 @@ class Silos:
 
 
 class Ranks:
-    """Whoever is free trains the next client: ranks of a simulation, which may be of unequal strength. ``done`` says
-    whose uploads of the open round are there, or will not come."""
+    """Assignment in which the next free process trains the next client: ranks of a simulation, of unequal speed.
+
+    Args:
+        processes: How many processes train.
+        cost: Cost of a client's round, by client id and in any unit.
+        done: Returns the clients whose uploads of the open round have come, or will not come.
+    """
 
     def __init__(self, processes: int, cost: Callable[[int], float], done: Callable[[], Collection[int]]) -> None:
         self._processes = processes

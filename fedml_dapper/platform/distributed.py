@@ -1,4 +1,4 @@
-"""Server and clients in processes of their own: FedML's MPI simulation and its cross-silo runs."""
+"""Runner of server, edges and clients in processes of their own: FedML's MPI simulation and its cross-silo runs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from fedml_dapper.federation import (
     SumCodec,
     open_run_dir,
 )
+from fedml_dapper.federation.workers.plan import available_cores
 from fedml_dapper.interruption import GOING_ON, INTERRUPTED, undisguised
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -41,16 +42,29 @@ from fedml_dapper.platform.tracking import sinks_for
 
 LOGGER = logging.getLogger(__name__)
 FORWARDING_SECONDS = 1.0
-"""mpiexec needs a moment to pass on what a rank wrote before the job is aborted."""
+"""Pause before an MPI job is aborted, in which mpiexec passes on what a rank wrote."""
 SERVER_FIRST_SECONDS = 5.0
-"""Ctrl-C reaches all ranks, and the first to abort ends them all: the others give the server time to have its say."""
+"""Pause of clients' ranks after Ctrl-C, which reaches all ranks: the first to abort ends them all, and the server needs
+time to write its files."""
 
 
 class DistributedRunner:
-    """This process's part, by ``args.rank``: 0 serves, edges serve their silos, the others train. Hand it to
-    ``FedMLRunner`` as ``algorithm_flow``. The server writes settings, ledger, checkpoints and global model into
-    ``run_dir``; it goes on with the run that is there if told to ``resume``. For ``dataset`` and ``model`` see
-    :class:`InProcessRunner`; the trained global model is handed back on the server."""
+    """Runner of this process's part in a run of several processes; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+
+    Rank 0 is the server, edges serve their silos, all others train. The trained global model is put into ``model`` on
+    the server.
+
+    Args:
+        args: FedML's arguments.
+        device: Passed on to the trainer's hooks.
+        dataset: FedML's eight-part tuple; see :class:`InProcessRunner`.
+        model: The network; see :class:`InProcessRunner`.
+        client_trainer: By default a :class:`DapperClientTrainer`.
+        server_aggregator: By default a :class:`DapperServerAggregator`.
+        run_dir: Folder into which the server writes settings, ledger, checkpoints and global model.
+        observers: Called by the server at every event.
+        resume: Whether the server goes on with the run in ``run_dir``.
+    """
 
     def __init__(
         self,
@@ -85,7 +99,7 @@ class DistributedRunner:
     def run(self) -> None:
         """Run until the server has ended the last round. Under MPI an error on any rank ends the whole job."""
         comm = vars(self._args).get("comm")
-        neighbours = 0 if comm is None else _trainers_here(comm)
+        neighbours = 0 if comm is None else _trainers_here(comm)  # on all ranks, also those that need not know
         torch.set_num_threads(self._num_threads(neighbours))
         try:
             with undisguised():
@@ -94,7 +108,7 @@ class DistributedRunner:
             if comm is None:
                 raise
             interrupted = isinstance(error, KeyboardInterrupt)
-            sys.stderr.write(f"{_last_words(f'rank {self._args.rank}', error)}\n")
+            sys.stderr.write(f"{_message_of(f'rank {self._args.rank}', error)}\n")
             sys.stderr.flush()
             time.sleep(SERVER_FIRST_SECONDS if interrupted and self._args.rank else FORWARDING_SECONDS)
             comm.Abort(INTERRUPTED if interrupted else 1)
@@ -117,9 +131,16 @@ class DistributedRunner:
         callers = self.experiment.settings.comm_args.callers_of_server(self._num_processes(comm))
         self._args.client_id_list = json.dumps(list(callers))
         DapperServerManager(
-            self._args, aggregator, self.experiment, self._codec, self._edge_codec, self._sum_codec, journal, comm,
+            self._args,
+            aggregator,
+            self.experiment,
+            self._codec,
+            self._edge_codec,
+            self._sum_codec,
+            journal,
+            comm,
             callers,
-        ).run()  # fmt: skip
+        ).run()
         hand_back(self._args, aggregator.server.state.weights)
         results_shown(self._args, self.run_dir)
 
@@ -134,9 +155,17 @@ class DistributedRunner:
         self._args.scenario = "horizontal"
         LOGGER.info("training with %d threads", torch.get_num_threads())
         DapperClientManager(
-            self._args, self._device, self._dataset, trainer, self.experiment, self._codec, self._sums(rank), comm,
-            rank, self._num_processes(comm),
-        ).run()  # fmt: skip
+            self._args,
+            self._device,
+            self._dataset,
+            trainer,
+            self.experiment,
+            self._codec,
+            self._sums(rank),
+            comm,
+            rank,
+            self._num_processes(comm),
+        ).run()
 
     def _sums(self, rank: int) -> SiloInSums | None:
         if not self.experiment.sums_in_secret:
@@ -145,15 +174,17 @@ class DistributedRunner:
         return SiloInSums(self.experiment, self._sum_codec, rank, folder)
 
     def _num_threads(self, neighbours: int) -> int:
-        """As set, by the experiment or the environment; else under MPI, where torch by itself takes one, all cores for
-        the server, which works while the others wait, and an equal share of them for each of so many ``neighbours``
-        that train on this machine."""
+        """Return the number of threads that the experiment or the environment sets, or a good one under MPI.
+
+        Under MPI torch by itself takes one thread. The server works while the others wait, so it takes all cores; each
+        of the ``neighbours`` that train on this machine takes an equal share of them.
+        """
         chosen = self.experiment.settings.device_args.threads
         if chosen is not None:
             return chosen
         if vars(self._args).get("comm") is None or "OMP_NUM_THREADS" in os.environ:
             return torch.get_num_threads()
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        cores = available_cores()
         return cores if self._args.rank == 0 else max(1, cores // neighbours)
 
     def _num_processes(self, comm: Any) -> int:
@@ -162,14 +193,14 @@ class DistributedRunner:
         return self.experiment.settings.train_args.client_num_in_total
 
 
-def _last_words(who: str, error: BaseException) -> str:
+def _message_of(who: str, error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return complaint(who, GOING_ON)
     return complaint(who, str(error)) if isinstance(error, DapperError) else f"{who}: {traceback.format_exc()}"
 
 
 def _trainers_here(comm: Any) -> int:
-    """How many ranks of this machine train; to be asked by all ranks."""
-    from mpi4py import MPI  # noqa: PLC0415  # there where a run is MPI's
+    """Return how many ranks of this machine train; a collective operation, which all ranks have to call."""
+    from mpi4py import MPI  # noqa: PLC0415  # installed where runs use MPI
 
     return int(comm.Split_type(MPI.COMM_TYPE_SHARED).allreduce(int(comm.Get_rank() > 0)))

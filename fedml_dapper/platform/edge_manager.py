@@ -1,4 +1,4 @@
-"""An edge's process: the server to some of the silos, one caller more to the server."""
+"""Manager of an edge's process, which acts as the server to its silos and as a client to the server."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from fedml_dapper.platform.transports import open_downwards, open_upwards, reaso
 
 LOGGER = logging.getLogger(__name__)
 _LOST = "lost"
-"""Type of the event that the server cannot be reached any more, and key of the error."""
+"""Type of the event that the server can no longer be reached, and key of the error."""
 SHARE_OF_TIME = 0.8
-"""Of what the server gives a round, or waits for everybody at first: the rest is for the way there and back."""
+"""Share of the server's time limits that an edge gives its silos; the rest is for messages between edge and server."""
 
 
 class DapperEdgeManager(RoundManager):
     """Runs the server's rounds among an edge's silos, and answers each order with one sum.
 
-    What the server says reaches the same loop as what silos say, under types that no message of a silo can have. An
-    edge remembers nothing between rounds: one that is started again is sent the open round's order once more, and its
-    silos find it again as they find a server.
+    Messages of the server are handled by the same loop as those of silos, under types that no message of a silo can
+    have. An edge remembers nothing between rounds: one that is started again is sent the open round's order once more,
+    and its silos find it again as they would a server.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class DapperEdgeManager(RoundManager):
         self._life = secrets.token_hex(8)
         self._announced = False
         self._ticket = ""
-        """Of the order that is being worked on."""
+        """Ticket of the last order."""
         self._measured: dict[int, str] = {}
-        """What silos said that they measured, by rank."""
-        self._held: dict[int, str] = {}
-        """What silos with data of their own said that they hold, by rank."""
+        """Measurements of silos as texts, by rank."""
+        self._announcements: dict[int, str] = {}
+        """Announcements of silos with data of their own as texts, by rank."""
         self._ordered: tuple[int, ...] = ()
-        """Clients that the last order was about."""
+        """Clients of the last order."""
         self._absent: tuple[str, ...] = ()
-        """Silos that are not in the sum of the last round that was closed here."""
+        """Names of the silos that are not in the edge's last sum."""
 
     def run(self) -> None:
-        """Serve until the server ends the run; raises what ended it early."""
+        """Serve until the server ends the run; errors that end it early are raised."""
         self.register_message_receive_handlers()
         handlers = {
             CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY: self.handle_server_found,
@@ -90,7 +90,7 @@ class DapperEdgeManager(RoundManager):
         }
         for kind, handler in handlers.items():
             self.register_message_receive_handler(_from_server(kind), handler)
-        self._upwards.add_observer(_Upstairs(self))
+        self._upwards.add_observer(_ServerObserver(self))
         thread = threading.Thread(target=self._listen_upwards, name="transport upwards", daemon=True)
         thread.start()
         try:
@@ -99,7 +99,7 @@ class DapperEdgeManager(RoundManager):
         finally:
             self._upwards.stop_receive_message()
             thread.join(STOP_SECONDS)
-            self._close_the_books()
+            self._close_logs()
 
     def _listen_upwards(self) -> None:
         try:
@@ -121,11 +121,11 @@ class DapperEdgeManager(RoundManager):
             return True
         try:
             levels = len(self._experiment.settings.dapper_args.levels.ratios)
-            self._held[process] = read_announcement(message.get(HOLDS), levels).as_text()
+            self._announcements[process] = read_announcement(message.get(HOLDS), levels).as_text()
             if self._announced:
                 self._pass_on(process)
         except ProtocolError as error:
-            self._held.pop(process, None)
+            self._announcements.pop(process, None)
             self._refuse_silo(process, str(error))
             return False
         return True
@@ -135,33 +135,33 @@ class DapperEdgeManager(RoundManager):
             if again:
                 self._measure_again(process)
         elif self._phase is Phase.TRAINING:
-            if not self._owed_by(process):
+            if not self._unanswered_by(process):
                 self._send_next(process)
             self._close_if_complete()
-        elif not self._announced and self._online == self._processes:
+        elif not self._announced and not self._callers.missing:
             self.set_deadline(None)
             self._announce()
 
     def _announce(self) -> None:
-        """Tell the server what silos hold, and then that this edge is there."""
+        """Pass silos' announcements on to the server, and then report that this edge is online."""
         self._announced = True
-        for silo in sorted(self._held):
+        for silo in sorted(self._announcements):
             try:
                 self._pass_on(silo)
-            except ProtocolError as error:  # more than fits one message
+            except ProtocolError as error:  # the announcement is too large for one message
                 self._refuse_silo(silo, str(error))
         self._tell_server(self._status(self.ONLINE_STATUS_FLAG))
 
     def _pass_on(self, silo: int) -> None:
         message = self._status(self.ONLINE_STATUS_FLAG)
         message.add_params(SILO, silo)
-        message.add_params(HOLDS, self._held[silo])
+        message.add_params(HOLDS, self._announcements[silo])
         self._tell_server(message)
 
     # The server
 
     def handle_server_found(self, msg_params: Message) -> None:
-        """The connection stands, perhaps again, or the server asks who is there."""
+        """Report to the server once more when the connection stands again, or the server asks who is online."""
         if self._announced:
             self._announce()
 
@@ -172,14 +172,14 @@ class DapperEdgeManager(RoundManager):
         silo = msg_params.get(SILO)
         if silo is None:
             if msg_params.get(LIFE) not in (None, self._life):
-                return  # of an earlier life
+                return  # it is for an earlier life of this process
             raise ConfigError(f"the server refuses this edge: {msg_params.get(REFUSED)}")
-        self._held.pop(int(silo), None)
-        self._online.discard(int(silo))
+        self._announcements.pop(int(silo), None)
+        self._callers.lost(int(silo))
         self._refuse_silo(int(silo), str(msg_params.get(REFUSED)))
 
     def handle_order(self, msg_params: Message) -> None:
-        """A round begins, or silos are to measure; what is still going on here is over for the server."""
+        """Begin a round, or a measurement, that the server orders; one that still goes on here is dropped."""
         data = msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes from the server, got {type(data).__name__}")
@@ -206,7 +206,7 @@ class DapperEdgeManager(RoundManager):
             self._note_silent()
             self._close()
         elif not self._announced:
-            LOGGER.warning("starting without silos %s", sorted(self._processes - self._online))
+            LOGGER.warning("starting without silos %s", self._callers.missing)
             self._announce()
 
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
@@ -227,9 +227,9 @@ class DapperEdgeManager(RoundManager):
         self._tell_server(message)
         LOGGER.info("round %d: the sum of %d silos' uploads is sent", total.round, len(total.records))
 
-    def _note_measured(self, sender: int, said: Any) -> None:
+    def _note_measured(self, sender: int, answer: Any) -> None:
         headline = self._experiment.method.problem.task.headline
-        self._measured[sender + 1] = read_measurement(said, headline).as_text()
+        self._measured[sender + 1] = read_measurement(answer, headline).as_text()
 
     def _all_measured(self) -> None:
         message = Message(MEASURED, self._own_rank, 0)
@@ -241,7 +241,7 @@ class DapperEdgeManager(RoundManager):
     def _round_seconds(self) -> float:
         return SHARE_OF_TIME * self._experiment.settings.dapper_args.round_timeout_s
 
-    # What an operator asks, and sees
+    # Operators' orders, and status for them
 
     def ask(self, order: Order) -> Future[str]:
         reason = f"an edge says how it is, and takes no orders; ask the server to {order.act}"
@@ -264,7 +264,7 @@ class DapperEdgeManager(RoundManager):
     # The end
 
     def handle_finish(self, msg_params: Message) -> None:
-        """The run is over: silos are sent home, then the server hears of it."""
+        """End the run: tell the silos, and then the server that this edge ends."""
         self._leave()
 
     def _say_goodbye(self) -> None:
@@ -285,8 +285,8 @@ class DapperEdgeManager(RoundManager):
         send_until_heard(self._upwards.send_message, message, self._own_rank, patience_s)
 
 
-class _Upstairs(Observer):  # type: ignore[misc]  # fedml is untyped
-    """Passes what the server says on to the edge's loop."""
+class _ServerObserver(Observer):  # type: ignore[misc]  # fedml is untyped
+    """Passes the server's messages on to the edge's loop."""
 
     def __init__(self, manager: DapperEdgeManager) -> None:
         self._manager = manager
@@ -296,5 +296,5 @@ class _Upstairs(Observer):  # type: ignore[misc]  # fedml is untyped
 
 
 def _from_server(kind: object) -> tuple[str, str]:
-    """The type under which a message of the server is handled: a pair, which no message on the wire can have."""
+    """Return the type under which a message of the server is handled: a pair, which no silo's message can have."""
     return "server", str(kind)

@@ -1,7 +1,7 @@
-"""One thread handles everything a manager is told; the transport only delivers.
+"""Event loop of a manager: one thread handles all messages and deadlines, and the transport only queues messages.
 
-FedML calls handlers from whatever thread its transport runs in: training in an MQTT callback starves the connection's
-keep-alive, and an exception there is lost. Here messages queue up for the main thread, which also keeps deadlines.
+FedML calls handlers from the transport's own threads: training in an MQTT callback starves the connection's keep-alive,
+and an exception there is lost.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """How long the transport's thread may take to end."""
 _CALL = object()
-"""Type of an event that is no message, but something to do."""
+"""Type of an event that is no message but a function to call."""
 _LATE_SECONDS = 1.0
-"""A deadline that is seen to pass so much too late was not watched: the process was halted, or the machine slept."""
+"""Delay after which a passed deadline was not watched: the process was halted, or the machine slept. Then clients get
+the lost time on top, as they may have been halted too."""
 _DROPS_AT_ONCE = 100.0
 _DROPS_PER_SECOND = 1.0
-"""Dropped messages that the log tells of: who sends them could fill a disk otherwise."""
+"""Dropped messages that are logged, at once and per second; without a limit their sender could fill the disk."""
 
 
 class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
-    """Stands before FedML's own class among a manager's bases, between its transport and its handlers."""
+    """Base class of managers, between the transport and the handlers; it goes before FedML's own class among bases."""
 
     def __init__(self, connect: Callable[[], BaseCommunicationManager]) -> None:
         self._connect = connect
@@ -43,7 +44,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         self._drops_logged = Allowance(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
 
     def _init_manager(self) -> None:
-        """FedML's hook, called by its constructor: connect."""
+        """FedML's hook, called by its constructor: connect the transport."""
         self.com_manager = self._connect()
         self.com_manager.add_observer(self)
 
@@ -52,25 +53,27 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         self._events.put((msg_type, msg_params))
 
     def on_deadline(self) -> None:
-        """The time set by :meth:`set_deadline` has passed."""
+        """Called when the time set by :meth:`set_deadline` has passed."""
 
     def queued(self, message_type: Any) -> list[Any]:
-        """The messages of this type that wait behind the present one."""
+        """Return the messages of this type that wait behind the present one."""
         with self._events.mutex:
             return [message for kind, message in self._events.queue if kind == message_type]
 
     def call(self, work: Callable[[], str]) -> Future[str]:
-        """Have ``work`` done on the loop's thread. A :class:`DapperError` of it is the future's alone; any other error
-        ends the loop too."""
+        """Call ``work`` on the loop's thread; safe to use from any thread.
+
+        Its errors are raised by the future's ``result()``; all but :class:`DapperError` end the loop as well.
+        """
         future: Future[str] = Future()
         self._events.put((_CALL, (work, future)))
         return future
 
     def on_turn(self) -> None:
-        """The loop has dealt with an event, or waited for half a second."""
+        """Called after every event, and at least every half second."""
 
     def set_deadline(self, seconds: float | None) -> None:
-        """Call :meth:`on_deadline` once, that many seconds from now; None cancels."""
+        """Have :meth:`on_deadline` called once, so many seconds from now; None cancels."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def stop(self) -> None:
@@ -100,11 +103,12 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
             thread.join(STOP_SECONDS)
 
     def note_drop(self, text: str, *values: object) -> None:
-        """Say in the log that a peer's message is dropped, unless it has said so too often."""
+        """Log that a peer's message is dropped, unless that was logged too often."""
         if self._drops_logged.take():
             LOGGER.warning(text, *values)
 
     def _turn(self) -> None:
+        # Half a second at most, so that the loop soon notices that the transport has failed.
         wait = 0.5 if self._deadline is None else min(0.5, max(0.0, self._deadline - time.monotonic()))
         try:
             message_type, message = self._events.get(timeout=wait)
@@ -120,16 +124,16 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
                 self.on_deadline()
         else:
             if message_type is _CALL:
-                _do(*message)
+                _run(*message)
             elif message_type in self.message_handler_dict:
                 super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
-            else:  # where FedML would end the run, at the word of any peer
+            else:  # FedML would end the run here, so any peer could
                 kind = str(message_type)
                 sender = message.get_sender_id()
                 self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)
 
 
-def _do(work: Callable[[], str], future: Future[str]) -> None:
+def _run(work: Callable[[], str], future: Future[str]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:

@@ -1,4 +1,4 @@
-"""FedML's single process, with the custom trainer and aggregator that FedML's own simulator leaves out."""
+"""Runner of a simulation in one process, with the custom trainer and aggregator that FedML's own simulator ignores."""
 
 from __future__ import annotations
 
@@ -20,16 +20,25 @@ from fedml_dapper.platform.tracking import sinks_for
 
 
 class InProcessRunner:
-    """All clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
+    """Runner of all clients in this process and its workers; hand it to ``FedMLRunner`` as ``algorithm_flow``.
 
-    ``dataset`` and ``model`` are what :func:`fedml_dapper.platform.load` gives, or the program's own: FedML's
-    eight-part tuple with any loaders, and any ``nn.Module``, which holds the trained global model in the end.
+    It calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what
+    it sees of clients, so it trains all of them in this process, one after another, unless ``device_args.workers``
+    names a number above 1. Uploads are folded in one by one and dropped, so memory does not grow with the number of
+    clients.
 
-    Calls the same trainer hooks as FedML's cross-silo client. A trainer of the program's own class may remember what it
-    sees of clients, so it trains all of them here, one after another, unless ``device_args.workers`` names a number
-    above 1. Uploads are folded in one by one and dropped, so memory
-    does not grow with the number of clients. Writes settings, ledger, checkpoints and global model into ``run_dir`` (by
-    default a new folder below ``dapper_args.output_dir``); with ``resume`` it goes on with the run that is there.
+    Args:
+        args: FedML's arguments.
+        device: Passed on to the trainer's hooks.
+        dataset: FedML's eight-part tuple, from :func:`fedml_dapper.platform.load` or with any loaders of the program.
+        model: The network, from :func:`fedml_dapper.platform.load` or any ``nn.Module``; it holds the trained global
+            model in the end.
+        client_trainer: By default a :class:`DapperClientTrainer`.
+        server_aggregator: By default a :class:`DapperServerAggregator`.
+        run_dir: Folder for settings, ledger, checkpoints and global model; by default a new one below
+            ``dapper_args.output_dir``.
+        observers: Called at every event.
+        resume: Whether to go on with the run in ``run_dir``.
     """
 
     def __init__(
@@ -67,9 +76,7 @@ class InProcessRunner:
         shown = rounds_shown(self._args, self.experiment, self.run_dir)
         observers = [*sinks_for(self.experiment.settings, self.run_dir), *shown, *self._observers]
         server = self._aggregator.server
-        run_rounds(
-            self.experiment, server, self._trainer.clients, self._update, observers, self.run_dir, self._resume
-        )  # fmt: skip
+        run_rounds(self.experiment, server, self._trainer.clients, self._update, observers, self.run_dir, self._resume)
         hand_back(self._args, server.state.weights)
         results_shown(self._args, self.run_dir)
 

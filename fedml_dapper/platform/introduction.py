@@ -1,4 +1,4 @@
-"""What a process says of its version when it comes online, and in which schema it is then spoken to."""
+"""Exchange of versions when a process comes online, from which the schema of messages to it follows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from fedml_dapper.federation import EARLIEST, WIRE_SCHEMA, common_schema
 
 VERSION = "version"
 SCHEMA = "schema"
-_UNSAID = 4
-"""The latest schema of versions that do not introduce themselves."""
+_DEFAULT_SCHEMA = 4
+"""Latest schema of versions that do not introduce themselves."""
 
 
 def introduce(status: Message) -> None:
-    """Say in a ``status`` of which version its sender is, and the latest schema of messages that it knows."""
+    """Add to a ``status`` message this process's version and the latest schema of messages that it knows."""
     status.add_params(VERSION, __version__)
     status.add_params(SCHEMA, WIRE_SCHEMA)
 
 
 def schema_for(status: Message) -> int:
-    """The schema in which the sender of ``status`` is spoken to; raises :class:`ProtocolError`, which says who is to
-    upgrade, where there is none."""
+    """Return the schema for messages to the sender of ``status``.
+
+    Raises:
+        ProtocolError: There is no common schema; the error says which side is to upgrade.
+    """
     version = status.get(VERSION)
     latest = status.get(SCHEMA)
-    return common_schema(EARLIEST if version is None else version, _UNSAID if latest is None else latest)
+    return common_schema(EARLIEST if version is None else version, _DEFAULT_SCHEMA if latest is None else latest)

@@ -1,4 +1,4 @@
-"""Start a prepared experiment as any FedML program starts: YAML, ``fedml.init``, ``FedMLRunner``."""
+"""Start of a prepared experiment the way a FedML program starts: YAML, ``fedml.init``, ``FedMLRunner``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ def run_federation(
     observers: Sequence[RunObserver] = (),
     resume: bool = False,
 ) -> None:
-    """Run this process's part of ``experiment``: all of it, or what ``rank`` does where there are several processes.
+    """Run this process's part of an experiment: all of it, or the part of ``rank`` among several processes.
 
-    ``sections`` are what stands in ``config_files``; ``observers`` and ``resume`` are the server's. ``run_dir`` is
-    the folder of its run, and for a silo the one in which it writes down what it has signed.
+    Args:
+        config_files: The experiment's files.
+        sections: Content of the files.
+        experiment: What is run.
+        rank: 0 for the server, or a simulation in one process.
+        run_dir: Folder of the run, or for a silo the one in which it writes down what it has signed.
+        observers: Called by the server at every event.
+        resume: Whether the server goes on with the run in ``run_dir``.
     """
     command_line = add_args()
     command_line.yaml_config_file = str(config_files[0])

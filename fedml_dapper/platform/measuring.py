@@ -1,4 +1,4 @@
-"""A model on its way to silos that measure it, until each has, is gone, or had the time to."""
+"""Measurement of one model by silos: sends it, and collects answers until all have come or time is over."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Measuring:
-    """One model, and those who measure it.
+    """Measurement of one model by several clients.
 
-    ``send`` sends it to a client and returns the ticket that has to come back, or None where the client cannot be
-    reached. ``note`` takes what a client has found, and raises :class:`ProtocolError` where that is no measurement.
-    ``ended`` is called once, when nobody is awaited any more.
+    Args:
+        send: Sends the model to a client and returns the ticket that has to come back; None where the client cannot be
+            reached.
+        note: Takes a client's answer, and raises :class:`ProtocolError` where that is no measurement.
+        ended: Called once, when no answer is awaited any more.
     """
 
     def __init__(
@@ -33,36 +35,36 @@ class Measuring:
         return self._tickets.keys()
 
     def begin(self, client_ids: Iterable[int]) -> bool:
-        """Send it to these clients; False where none of them can be reached."""
+        """Send the model to these clients; return whether any of them could be reached."""
         for client_id in client_ids:
             self._send_to(client_id)
         return bool(self._tickets)
 
-    def hear(self, client_id: int, ticket: Any, said: Any) -> bool:
-        """Take what a client says; False where nobody waits for it."""
+    def take_answer(self, client_id: int, ticket: Any, answer: Any) -> bool:
+        """Take a client's answer; return whether it was awaited."""
         if self._tickets.get(client_id) != ticket or ticket is None:
             return False
         del self._tickets[client_id]
         try:
-            self._note(client_id, said)
+            self._note(client_id, answer)
         except ProtocolError as error:
             LOGGER.warning("client %d: %s", client_id, error)
         self._end_if_done()
         return True
 
     def send_again(self, client_id: int) -> None:
-        """A client was started again, and has forgotten what it was to measure."""
+        """Send the model once more to a client that was started again before it answered."""
         if client_id in self._tickets:
             self._send_to(client_id)
             self._end_if_done()
 
     def lose(self, client_id: int) -> None:
-        """Nothing more will come of a client."""
+        """Go on without the answer of a client."""
         if self._tickets.pop(client_id, None) is not None:
             self._end_if_done()
 
     def time_is_over(self) -> None:
-        """Go on without those who have not answered."""
+        """Go on without the clients that have not answered."""
         self._tickets = {}
         self._ended()
 

@@ -1,8 +1,8 @@
-"""Start FedML without its hosted platform.
+"""Start of FedML without its hosted platform.
 
-``fedml.init`` asks the platform for MQTT and S3 addresses even when nothing uses them: five tries, 2.5 s where names
-fail to resolve at once and close to a minute where they time out. For the length of our own ``init`` that look-up is
-answered locally.
+``fedml.init`` asks the platform for MQTT and S3 addresses even when nothing uses them. It tries five times, which takes
+2.5 s where names fail to resolve at once, and close to a minute where they time out. During our own ``init`` that
+look-up is answered locally.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedml.core.mlops.mlops_configs import MLOpsConfigs
 
 @contextmanager
 def without_platform() -> Iterator[None]:
-    """Within this block FedML's platform configuration is empty and is not asked for over the network."""
+    """Answer FedML's requests for its platform's configuration with an empty one, without the network."""
 
     def fetch_all_configs() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]:
         return {}, {}, {"LOG_SERVER_URL": ""}, {}

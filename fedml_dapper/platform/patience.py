@@ -1,4 +1,4 @@
-"""Sending to a server that may be away for a while."""
+"""Sending of messages to a server that may be away for a while."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ LAST_RETRY_SECONDS = 10.0
 
 
 def send_until_heard(send: Callable[[Message], None], message: Message, rank: int, patience_s: float) -> None:
-    """Send, again and again with growing pauses, for so long; then raise :class:`DapperError`."""
+    """Send a message, and try again with growing pauses while the server cannot be reached.
+
+    Args:
+        send: Sends the message, or raises the transport's error.
+        message: What is sent.
+        rank: The sender, for errors.
+        patience_s: For how many seconds to try.
+
+    Raises:
+        DapperError: The server was not reached in time, or trying again would not help.
+    """
     end = time.monotonic() + patience_s
     pause = FIRST_RETRY_SECONDS
     while True:

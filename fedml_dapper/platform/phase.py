@@ -1,4 +1,4 @@
-"""What the loop of a server, or of an edge, is at, and what may come after it."""
+"""Phases of a server's or an edge's event loop, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from fedml_dapper.operations.status import State
 
 
 class Phase(Enum):
-    """One at a time; an edge is in the first three and the last alone."""
+    """Phase of a server's or an edge's event loop; an edge knows the first three and the last alone."""
 
     WAITING = "waiting"
-    """For processes to come online or, an edge, for the server's next order."""
+    """Processes are awaited to come online; an edge awaits the server's next order."""
     TRAINING = "training"
     """A round is open: clients are sent models, and their uploads come in."""
     MEASURING = "measuring"
     """Silos measure the round's model on their own test samples, before the round is recorded."""
     SUMMING = "summing"
-    """No more uploads are taken, and silos sum in secret what they have trained."""
+    """No more uploads are taken, and silos that have trained sum securely."""
     PAUSED = "paused"
-    """By an operator, between two rounds."""
+    """An operator has paused the run, between two rounds."""
     LEAVING = "leaving"
-    """Everybody is sent home."""
+    """The run is over, and clients are told so."""
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
@@ -33,8 +33,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.PAUSED: frozenset({Phase.TRAINING, Phase.LEAVING}),
     Phase.LEAVING: frozenset(),
 }
-"""Which phase may follow which. A round that closes is at WAITING for the moment in which its record is made."""
-
+"""Phases that may follow each phase. A round that closes is at WAITING while its record is made."""
 
 STATE_OF: Mapping[Phase, State] = {
     Phase.WAITING: "waiting",
@@ -44,10 +43,10 @@ STATE_OF: Mapping[Phase, State] = {
     Phase.PAUSED: "paused",
     Phase.LEAVING: "ending",
 }
-"""What an operator is told."""
+"""State that an operator is shown, by phase."""
 
 
 def after(phase: Phase, chosen: Phase) -> Phase:
-    """``chosen``, which follows ``phase`` or is the same; anything else is a mistake of ours and fails."""
+    """Return the phase ``chosen``, and assert that it may follow ``phase`` or is the same."""
     assert chosen is phase or chosen in TRANSITIONS[phase], f"{chosen} does not follow {phase}"
     return chosen

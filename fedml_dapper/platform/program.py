@@ -1,7 +1,7 @@
-"""What a FedML program passes as objects, network and data, and the experiment that is built of them.
+"""Network and data that a FedML program passes as objects, and the experiment that is built from them.
 
-A program hands them to trainer, aggregator and runner, one after another. Each is noted with FedML's ``args``, which
-all three have, and the experiment is built when it is first needed.
+A program passes them to trainer, aggregator and runner, one after another. They are kept on FedML's ``args``, which all
+three have, and the experiment is built when it is first needed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ _PASSED = "dapper_passed"
 
 @dataclass
 class _Passed:
-    """What the program brings in place of what settings name."""
+    """Network and data that the program passes in place of those that settings name."""
 
     model: nn.Module | None = None
     dataset: object = None
-    """FedML's eight-part tuple, of which ``data`` were made, if there was one."""
+    """FedML's eight-part tuple from which ``data`` were made, if one was passed."""
     data: ExperimentData | None = None
 
 
 def experiment_of(args: Arguments) -> Experiment:
-    """The experiment that ``args`` and what the program passed describe, built once and kept with them.
+    """Return the experiment of ``args`` and of what the program passed, built once and kept on ``args``.
 
-    Raises :class:`ConfigError` or :class:`~fedml_dapper.errors.DataError`.
+    Raises:
+        ConfigError: Settings do not fit each other, the network or the data.
+        DataError: Data are missing, damaged or not what the task needs.
     """
     refuse_protections(args)
     experiment = _built(args)
@@ -49,28 +51,33 @@ def experiment_of(args: Arguments) -> Experiment:
 
 
 def attach(args: Arguments, experiment: Experiment) -> None:
-    """Give ``args`` an experiment that was built already."""
+    """Keep on ``args`` an experiment that was built already."""
     setattr(args, _EXPERIMENT, experiment)
 
 
 def refuse_protections(args: Arguments) -> None:
-    """Raises :class:`ConfigError` where the program switched on what FedML's base classes would do to slim models."""
+    """Refuse FedML's own attacks and defences, which its base classes would apply to slim models.
+
+    Raises:
+        ConfigError: The program switched one of them on.
+    """
     for key in FEDML_PROTECTIONS:
-        if vars(args).get(key):  # set by the program; a file with it was refused before
+        if vars(args).get(key):  # set by the program: files that set it are refused when they are read
             raise ConfigError(why_refused(key))
 
 
 def note_model(args: Arguments, model: nn.Module) -> None:
-    """Make ``model``, which the program passes, the one that is trained, with its present weights.
+    """Note that the program passes ``model``, which is trained from its present weights.
 
-    Raises :class:`ConfigError` where it is another network than one passed before, or than the experiment's.
+    Raises:
+        ConfigError: It is another network than one passed before, or than the experiment's.
     """
     passed = _passed(args)
     experiment = _built(args)
     own = None if experiment is None else experiment.method.problem.backbone
     if model is own or model is passed.model:
         return
-    if own is not None:
+    if own is not None:  # the experiment was built with an earlier one, and takes over this one's weights
         check_same_network(model, own, settings_of(args).model_args.model or "what was passed before")
         own.load_state_dict(model.state_dict())
     elif passed.model is not None:
@@ -79,10 +86,11 @@ def note_model(args: Arguments, model: nn.Module) -> None:
 
 
 def note_data(args: Arguments, dataset: object) -> None:
-    """Make FedML's eight-part ``dataset``, which the program passes, the one that is trained and tested on.
+    """Note that the program passes ``dataset``, FedML's eight-part tuple, to be trained and tested on.
 
-    Raises :class:`ConfigError` where settings name other data, or an experiment was built on others,
-    :class:`~fedml_dapper.errors.DataError` where it cannot be used.
+    Raises:
+        ConfigError: Settings name other data, or the experiment was built already.
+        DataError: The tuple cannot be used.
     """
     passed = _passed(args)
     if _is_ours(dataset) or dataset is passed.dataset:
@@ -96,29 +104,33 @@ def note_data(args: Arguments, dataset: object) -> None:
 
 
 def _parts_of_silos(args: Arguments, dataset: object) -> tuple[object, tuple[str, ...]]:
-    """``dataset`` with a part for each silo where a loader of FedML's made more, and wrote into ``args`` how many; with
-    what is to be said of that."""
+    """Return ``dataset`` cut to the number of silos, and a note that says so.
+
+    A loader of FedML may divide data into more parts than there are silos, and writes their number over that of silos
+    in ``args``, which is put right here.
+    """
     if args.training_type != "cross_silo" or not isinstance(dataset, Sequence) or len(dataset) != 8:
         return dataset, ()
-    made = len(dataset[5])
+    num_parts = len(dataset[5])
     silos = settings_of_files(args).train_args.client_num_in_total
-    if not (silos < made == args.client_num_in_total):
+    if not (silos < num_parts == args.client_num_in_total):
         return dataset, ()
     args.client_num_in_total = silos
-    counts, train, test = ({part: of[part] for part in range(silos)} if of else of for of in dataset[4:7])
-    note = f"the program's loader made data of {made} clients; silos 1 to {silos} have the first, nobody the others"
+    counts, train, test = ({part: parts[part] for part in range(silos)} if parts else parts for parts in dataset[4:7])
+    made = f"the program's loader made data of {num_parts} clients"
+    note = f"{made}; silos 1 to {silos} have the first, nobody the others"
     return (*dataset[:4], counts, train, test, dataset[7]), (note,)
 
 
 def keep_data(args: Arguments, data: ExperimentData) -> None:
-    """Keep data that settings name and that are loaded already, for the experiment."""
+    """Keep data that settings name and that are loaded already, so that the experiment need not load them again."""
     _passed(args).data = data
 
 
 def hand_back(args: Arguments, weights: Tensors) -> None:
     """Put the trained global model into the network that the program passed, as FedML's own runners do.
 
-    A method's own layers have no place in it, so of a model with such it stays as it was.
+    The network stays as it was where the method has added layers of its own, which have no place in it.
     """
     model = _passed(args).model
     if model is not None and model.state_dict().keys() == weights.keys():
@@ -138,6 +150,6 @@ def _passed(args: Arguments) -> _Passed:
 
 
 def _is_ours(dataset: object) -> bool:
-    """Whether the training data per client are what :func:`fedml_dapper.platform.load` gave."""
+    """Return whether the training data per client are those of :func:`fedml_dapper.platform.load`."""
     train_local = dataset[5] if isinstance(dataset, Sequence) and len(dataset) == 8 else None
     return isinstance(train_local, dict) and all(isinstance(data, ClientData) for data in train_local.values())

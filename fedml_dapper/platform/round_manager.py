@@ -1,11 +1,10 @@
-"""An open round across processes, as a server and an edge run it: who is there, who was sent what, who is owed."""
+"""Base class of the managers of server and edge: a round whose clients are in other processes."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -22,6 +21,7 @@ from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
+from fedml_dapper.platform.callers import Arrival, Callers
 from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.platform.dispatch import Dispatch, Silos
 from fedml_dapper.platform.event_loop import EventLoop
@@ -33,27 +33,42 @@ from fedml_dapper.platform.transports import open_audit_log, open_monitor, reaso
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
-"""How long those who called may take to confirm the end of the run, or to come and hear of it."""
-MAX_STARTS = 3
-"""How often a process may be started again in one round, and be sent the round's model once more."""
+"""How long processes may take to confirm the end of the run, or to come online and be told of it."""
 POST_SECONDS = 0.2
-"""How often the status is posted at most."""
+"""Shortest time between two posts of the status."""
 
 
 class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
-    """Sends what a round starts from, and takes what comes back, by the rules that protect a round.
+    """Sends each client what a round starts from, and collects the uploads.
 
-    A process that was started again is sent the round's model once more. An upload counts only if it answers what its
-    client was sent last, which its ticket shows. A client that let a round pass is still sent the next, but no longer
-    waited for until it answers again. ``processes`` are the ranks of those that call this one, of rank ``rank``;
-    ``connect`` makes what they dial, once there is where to write down who called.
+    Three rules protect a round. A process that was started again is sent the round's model once more. An upload counts
+    only if it answers the last message to its client, which its ticket shows. A client that did not answer in a round
+    is still sent the next one's model, but is not waited for until it answers again.
+
+    Args:
+        args: FedML's arguments.
+        aggregator: FedML's aggregator; None for an edge.
+        collector: Makes downlinks and takes uploads.
+        experiment: What is run.
+        codec: Encodes and decodes messages to clients.
+        processes: Ranks of the processes that call this one.
+        connect: Opens the transport that they call, given the audit log.
+        rank: Rank of this process.
+        comm: MPI's communicator, under MPI.
     """
 
     def __init__(
-        self, args: Arguments, aggregator: Any, collector: Collector, experiment: Experiment, codec: Codec,
-        processes: Collection[int], connect: Callable[[AuditLog], BaseCommunicationManager], rank: int = 0,
+        self,
+        args: Arguments,
+        aggregator: Any,
+        collector: Collector,
+        experiment: Experiment,
+        codec: Codec,
+        processes: Collection[int],
+        connect: Callable[[AuditLog], BaseCommunicationManager],
+        rank: int = 0,
         comm: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._board = StatusBoard()
         self._monitor = open_monitor(args, rank, self._board, experiment.settings.dapper_args.round_timeout_s)
         self._posted = float("-inf")
@@ -66,67 +81,58 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._collector = collector
         self._experiment = experiment
         self._codec = codec
-        self._processes = frozenset(processes)
-        self._online: set[int] = set()
-        self._said_goodbye: set[int] = set()
+        self._callers = Callers(processes)
         self._dispatch: Dispatch = Silos()
         self._sent: dict[int, str] = {}
-        """Those who were sent the round's model or are at work since an earlier one, and the ticket that came with what
-        they were sent."""
+        """Ticket of the last model that was sent to each client of the round, by client id, with clients that are at
+        work since an earlier round."""
         self._silent: set[int] = set()
-        self._lives: dict[int, str] = {}
-        """The clients', by process."""
-        self._asking: dict[int, str] = {}
-        """The lives in which processes said last that they are there."""
-        self._schemas: dict[int, int] = {}
-        """In which processes are spoken to."""
-        self._starts: Counter[int] = Counter()
-        """How often processes were started again since the round began."""
+        """Clients that are not waited for until they answer again."""
         self._measuring: Measuring | None = None
-        """While silos measure a model."""
+        """The measurement of a model by silos, while it goes on."""
         self._phase = Phase.WAITING
         self._greeted = False
 
     def _enter(self, phase: Phase) -> None:
         self._phase = after(self._phase, phase)
 
-    # What a server and an edge do in ways of their own
+    # Hooks in which server and edge differ
 
     def _lets_join(self, process: int, message: Message) -> bool:
-        """Whether a process that says that it is there can take part; if not, it has heard why."""
+        """Return whether a process that reports that it is online can take part; if not, tell it why."""
         raise NotImplementedError
 
     def _is_there(self, process: int, again: bool) -> None:
-        """A process came online, or says again that it is; ``again`` where it was started again meanwhile."""
+        """Handle a process that has come online, or reports so once more; ``again`` if it was restarted meanwhile."""
         raise NotImplementedError
 
     def _is_complete(self, answered: set[int], awaited: set[int]) -> bool:
-        """Whether the open round can close, given who has answered and who is waited for."""
+        """Return whether the open round can close, with clients that have answered and those that are waited for."""
         raise NotImplementedError
 
     def _close(self) -> None:
         """Close the open round."""
         raise NotImplementedError
 
-    def _note_measured(self, sender: int, said: Any) -> None:
-        """Take what one who was to measure has found; raises :class:`ProtocolError`."""
+    def _note_measured(self, sender: int, answer: Any) -> None:
+        """Take a measurement, or raise :class:`ProtocolError` where the answer is none."""
         raise NotImplementedError
 
     def _all_measured(self) -> None:
-        """Everybody has measured, or had the time to."""
+        """Go on after the measurement of a model, in which some may not have answered in time."""
         raise NotImplementedError
 
     @property
     def _round_seconds(self) -> float:
-        """How long a round may take, and as long again what is measured after it."""
+        """Longest time of a round, and of the measurement after it."""
         raise NotImplementedError
 
     def ask(self, order: Order) -> Future[str]:
-        """Have an operator's order carried out on the loop's thread; from any thread."""
+        """Have an operator's order carried out on the loop's thread; safe from any thread."""
         raise NotImplementedError
 
     def _progress(self) -> Progress:
-        """What an operator is told of the run."""
+        """Return the run's progress for operators."""
         raise NotImplementedError
 
     def register_message_receive_handlers(self) -> None:
@@ -138,97 +144,92 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # Coming online
 
     def _greet(self, seconds: float) -> None:
-        """Ask everybody whether they are there; for the answers there are so many ``seconds``. The rest are to call."""
-        if self._greeted:  # MQTT tells of every reconnection
+        """Ask all processes whether they are online, and give them ``seconds`` to answer, or to start and call."""
+        if self._greeted:  # MQTT reports every reconnection
             return
         self._greeted = True
         self.set_deadline(seconds)
-        asked = sorted(self._processes)
+        asked = sorted(self._callers.expected)
         missing = [n for n in asked if not self._send(Message(MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS, 0, n))]
         if missing:
             LOGGER.info("waiting for ranks %s, which are not up yet; each calls when it is", missing)
 
     def handle_message_client_status_update(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
-        self._asking[process] = str(msg_params.get(LIFE))
+        life = str(msg_params.get(LIFE))
+        self._callers.heard(process, life)
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
-            self._said_goodbye.add(process)
-            if self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
-                self.stop()
+            self._callers.went_home(process)
+            self._stop_if_all_left()
         elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
-            self._online.add(process)
-            is_first = process not in self._lives
-            again = self._note_life(process, str(msg_params.get(LIFE)))
-            if is_first or again:
+            arrival = self._callers.arrived(process, life)
+            again = arrival is Arrival.RESTARTED
+            if again:
+                self._forget_what_was_sent(process)
+            if arrival is not Arrival.STILL_HERE:
                 self._audit.record("joined", self._name_of(process), started_again=int(again))
             self._is_there(process, again)
 
     def _understands(self, process: int, message: Message) -> bool:
-        """Whether a process is of a version that takes part with ours; if not, it hears who is to upgrade."""
+        """Return whether the version of a process can take part with ours; if not, tell it who is to upgrade."""
         try:
-            self._schemas[process] = schema_for(message)
+            self._callers.schemas[process] = schema_for(message)
         except ProtocolError as error:
             self._refuse_silo(process, str(error))
             return False
         return True
 
-    def _note_life(self, process: int, life: str) -> bool:
-        """Whether the process was started again. It knows nothing then of what its earlier life was sent."""
-        if self._lives.setdefault(process, life) == life:
-            return False
-        self._lives[process] = life
-        self._starts[process] += 1
-        for client_id in reversed(self._owed_by(process)):
+    def _forget_what_was_sent(self, process: int) -> None:
+        """Reassign or give up the clients of a process that was started again, and knows nothing of its last models."""
+        for client_id in self._unanswered_by(process):
             del self._sent[client_id]
             if client_id in self._collector.at_work:
                 LOGGER.info("client %d was started again; what it began in an earlier round is lost", client_id)
                 self._collector.give_up(client_id)
-            elif self._starts[process] > MAX_STARTS:
+            elif self._callers.starts_too_often(process):
                 LOGGER.warning("client %d was started again too often; the round goes on without it", client_id)
                 self._collector.give_up(client_id)
             else:
                 LOGGER.info("client %d was started again; it is sent the round's model once more", client_id)
                 self._dispatch.give_back(client_id)
-        return True
 
     def handle_cut_off(self, msg_params: Message) -> None:
-        """A process may no longer call."""
+        """Go on without a process that may no longer call."""
         self._let_go(int(msg_params.get_sender_id()))
 
     def handle_flood(self, msg_params: Message) -> None:
-        """A process calls so often that what it owes may not get through: nobody waits for it until it answers."""
+        """Stop waiting for a process that calls so often that its upload may not get through, until it answers."""
         process = int(msg_params.get_sender_id())
-        owed = set(self._owed_by(process)) - self._silent
-        if self._phase is not Phase.TRAINING or not owed:
+        unanswered = set(self._unanswered_by(process)) - self._silent
+        if self._phase is not Phase.TRAINING or not unanswered:
             return
         LOGGER.warning("%s floods the server with calls; the round does not wait for it", self._name_of(process))
         self._audit.record("flood", self._name_of(process))
-        self._silent |= owed
+        self._silent |= unanswered
         self._close_if_complete()
 
     def _let_go(self, process: int) -> None:
-        """The open round goes on without what the process owes."""
-        self._online.discard(process)
-        for client_id in self._owed_by(process):
+        """Go on in the open round without the clients of a process that have not answered."""
+        self._callers.lost(process)
+        for client_id in self._unanswered_by(process):
             del self._sent[client_id]
             self._collector.give_up(client_id)
         if self._measuring is not None:
             self._measuring.lose(process - 1)
         elif self._phase is Phase.TRAINING:
             self._close_if_complete()
-        elif self._phase is Phase.LEAVING and self._said_goodbye >= self._online:
-            self.stop()
+        else:
+            self._stop_if_all_left()
 
     def _refuse_silo(self, process: int, reason: str, through: int | None = None) -> None:
-        """Tell a silo that it cannot take part, ``through`` its edge where it has one."""
+        """Tell a silo that it cannot take part, ``through`` its edge (a rank) where it has one."""
         LOGGER.warning("silo %d is refused: %s", process, reason)
         self._audit.record("turned_away", self._name_of(process), reason=reason)
         message = Message(REFUSED, 0, process if through is None else through)
         message.add_params(REFUSED, reason)
         if through is None:
-            message.add_params(
-                LIFE, self._asking.get(process)
-            )  # it may reach the silo's next life, which may be let in
+            # the message may reach the silo's next life, which may take part and has to ignore it
+            message.add_params(LIFE, self._callers.last_heard_life(process))
         else:
             message.add_params(SILO, process)
         self._send(message)
@@ -236,18 +237,19 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # A round
 
     def _begin(self, recipients: Sequence[int]) -> None:
-        """Send everybody what the round starts from."""
-        self._starts.clear()
+        """Begin a round: send the recipients that are online what it starts from."""
+        self._callers.begin_round()
+        # Clients at work since an earlier round answer the model of that round, so their tickets stay.
         self._sent = {client_id: self._sent[client_id] for client_id in self._collector.at_work}
         self._dispatch.begin(recipients)
         self._enter(Phase.TRAINING)
         self.set_deadline(self._round_seconds)
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             self._send_next(process)
 
     def _send_next(self, process: int) -> None:
-        """Send the process its next client's downlink, if it is there to take it."""
-        client_id = self._dispatch.take(process) if process in self._online else None
+        """Send a process the model of its next client, if the process is online and there is such a client."""
+        client_id = self._dispatch.take(process) if process in self._callers.online else None
         if client_id is None:
             return
         message = self._model_for(client_id)
@@ -255,11 +257,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._sent[client_id] = message.get(TICKET)
         else:
             self._dispatch.give_back(client_id)
-            self._online.discard(process)
+            self._callers.lost(process)
             LOGGER.warning("the round goes on without client %d", client_id)
 
     def _model_for(self, client_id: int) -> Message:
-        """What the client starts the round from, with a new ticket."""
+        """Make the message with what the client starts the round from, and a new ticket."""
         message = Message(MyMessage.MSG_TYPE_S2C_SYNC_MODEL_TO_CLIENT, 0, self._process_of(client_id))
         message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, self._payload_for(client_id))
         message.add_params(MyMessage.MSG_ARG_KEY_CLIENT_INDEX, str(client_id))
@@ -271,17 +273,16 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _payload_for(self, client_id: int) -> bytes:
         memories = self._collector.memories
-        travels = self._collector.holds_memories
-        memory = memories.get(client_id, Memory()) if travels else None
-        schema = self._schemas[self._process_of(client_id)]
+        memory = memories.get(client_id, Memory()) if self._collector.holds_memories else None
+        schema = self._callers.schemas[self._process_of(client_id)]
         return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
         process = int(msg_params.get_sender_id())
         ticket = msg_params.get(TICKET)
-        if ticket not in [self._sent[client_id] for client_id in self._owed_by(process)]:
-            # too late, or there already; trained on what this server sent before it crashed, or by a process that was
-            # started again since. It is not even read: who repeats such a thing would take the server's time
+        if ticket not in [self._sent[client_id] for client_id in self._unanswered_by(process)]:
+            # It came too late or twice, or was trained on a model from before a crash of this server, or by a process
+            # that was restarted since. It is not decoded, or a process that repeats it could keep the server busy.
             self.note_drop("rank %d: an upload that does not answer what it was sent last, dropped", process)
             return
         try:
@@ -292,9 +293,9 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             else:
                 self.note_drop("rank %d: an upload for client %d with another's ticket, dropped", process, sender)
         except ProtocolError as error:
-            if self._collector.holds_memories:  # a simulation's ranks run our own code: a bug, not a stranger's fault
+            if self._collector.holds_memories:  # a simulation, whose ranks run our own code, so this is a bug
                 raise
-            for client_id in self._owed_by(process):
+            for client_id in self._unanswered_by(process):
                 self._collector.refuse(client_id, error)
         if self._phase is Phase.TRAINING:
             for free in (process, *self._dispatch.in_waiting()):
@@ -302,7 +303,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._close_if_complete()
 
     def _read(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
-        """Who answers, and what takes the answer. Raises :class:`ProtocolError`."""
+        """Decode an answer; return the client that answers, and a function that takes its upload.
+
+        Raises :class:`ProtocolError` for an answer that does not fit.
+        """
         if not isinstance(data, bytes):
             raise ProtocolError(f"expected bytes, got {type(data).__name__}")
         message, memory = self._codec.decode(data)
@@ -315,23 +319,23 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return message.client_id, lambda: self._collector.receive(message)
 
     def _close_if_complete(self) -> None:
-        reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._online)}
+        reachable = {each for each in self._unsent if self._dispatch.can_be_taken(each, self._callers.online)}
         awaited = (self._sent.keys() | reachable) - self._collector.refused.keys() - self._silent
         if self._phase is Phase.TRAINING and self._is_complete(self._collector.answered(), awaited):
             self._close()
 
     def _note_silent(self) -> None:
-        """The round's time is over: who has not answered is not waited for until it does."""
+        """Mark clients that have not answered in time; they are not waited for until they answer."""
         self._silent |= self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
 
-    # What silos measure
+    # Measurements of silos
 
     def _begin_measuring(self, recipients: Sequence[int]) -> bool:
-        """Send a model to those of ``recipients`` who are there, to be measured; False if nobody is."""
-        self._starts.clear()
+        """Send a model to the ``recipients`` that are online, to be measured; return whether any could be reached."""
+        self._callers.begin_round()
         measuring = Measuring(self._send_to_measure, self._note_measured, self._end_measuring)
-        there = [client_id for client_id in recipients if self._process_of(client_id) in self._online]
-        is_begun = measuring.begin(there)
+        online = [client_id for client_id in recipients if self._process_of(client_id) in self._callers.online]
+        is_begun = measuring.begin(online)
         self.set_deadline(self._round_seconds)
         if is_begun:
             self._measuring = measuring
@@ -343,15 +347,15 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         message.add_params(MEASURE, True)
         if self._send(message):
             return str(message.get(TICKET))
-        self._online.discard(self._process_of(client_id))
+        self._callers.lost(self._process_of(client_id))
         return None
 
     def _measure_again(self, process: int) -> None:
-        """A silo that is back has forgotten what it was to measure; a new one takes part from the next round on."""
+        """Send the model once more to a silo that was restarted; a new silo measures from the next round on."""
         client_id = process - 1
         if self._measuring is None or client_id not in self._measuring.awaited:
             return
-        if self._starts[process] > MAX_STARTS:
+        if self._callers.starts_too_often(process):
             LOGGER.warning("client %d was started again too often; it measures nothing", client_id)
             self._measuring.lose(client_id)
         else:
@@ -360,7 +364,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def handle_measurement(self, msg_params: Message) -> None:
         sender = int(msg_params.get_sender_id()) - 1
         ticket = msg_params.get(TICKET)
-        if self._measuring is None or not self._measuring.hear(sender, ticket, msg_params.get(MEASURED)):
+        if self._measuring is None or not self._measuring.take_answer(sender, ticket, msg_params.get(MEASURED)):
             self.note_drop("client %d: a measurement that nobody waits for, dropped", sender)
 
     def _end_measuring(self) -> None:
@@ -369,10 +373,10 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self.set_deadline(None)
         self._all_measured()
 
-    # What an operator sees
+    # Status for operators
 
     def status(self) -> ServerStatus:
-        """How this process and its callers are; from any thread."""
+        """Return the status of this process and its callers; safe from any thread."""
         return self._board.read()
 
     def on_turn(self) -> None:
@@ -381,7 +385,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self._board.post(self._progress())
 
     def _standings(self, left_out: Collection[int] = ()) -> dict[str, str]:
-        """What each process is at, by name; ``left_out`` are clients that take no part now."""
+        """Return what each process is doing, by name; ``left_out`` are clients that take no part now."""
         groups: dict[str, Collection[int]] = {
             "left out": left_out,
             "measures": () if self._measuring is None else self._measuring.awaited,
@@ -390,14 +394,14 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             groups |= {"upload refused": self._collector.refused, "answered": self._collector.answered()}
             groups |= {"silent": self._silent, "at work": self._sent}
         found = {}
-        for process in sorted(self._processes):
-            at_rest = "idle" if process in self._online else "away"
+        for process in sorted(self._callers.expected):
+            at_rest = "idle" if process in self._callers.online else "away"
             standings = (standing for standing, clients in groups.items() if process - 1 in clients)
             found[self._name_of(process)] = next(standings, at_rest)
         return found
 
-    def _close_the_books(self) -> None:
-        """Nobody calls any more."""
+    def _close_logs(self) -> None:
+        """Close audit log and monitor, when nobody calls any more."""
         self._audit.close()
         if self._monitor is not None:
             self._monitor.close()
@@ -405,13 +409,16 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     # The end
 
     def _leave(self) -> None:
-        """Send everybody home."""
+        """End the run: tell all processes that are online."""
         self._enter(Phase.LEAVING)
         self.set_deadline(GOODBYE_SECONDS)
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
-                self._said_goodbye.add(process)
-        if self._said_goodbye >= self._online:
+                self._callers.went_home(process)
+        self._stop_if_all_left()
+
+    def _stop_if_all_left(self) -> None:
+        if self._phase is Phase.LEAVING and self._callers.everybody_left:
             self.stop()
 
     def _send(self, message: Message) -> bool:
@@ -419,15 +426,15 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self.send_message(message)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
             rank = int(message.get_receiver_id())
-            if rank in self._lives:  # it was there
+            if self._callers.was_here(rank):
                 LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
             return False
         return True
 
-    def _owed_by(self, process: int) -> list[int]:
-        """Clients of the process that were sent the round's model and have not been heard of since."""
-        owed = self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
-        return sorted(client_id for client_id in owed if self._process_of(client_id) == process)
+    def _unanswered_by(self, process: int) -> list[int]:
+        """Return the clients of the process that were sent the round's model and have not answered."""
+        unanswered = self._sent.keys() - self._collector.answered() - self._collector.refused.keys()
+        return sorted(client_id for client_id in unanswered if self._process_of(client_id) == process)
 
     @property
     def _unsent(self) -> Collection[int]:
@@ -435,7 +442,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         return self._dispatch.not_taken
 
     def _name_of(self, process: int) -> str:
-        """As its certificate has it."""
+        """Return the name in the process's certificate."""
         return f"{'silo' if self._experiment.settings.comm_args.edge(process) is None else 'edge'}-{process}"
 
     def _process_of(self, client_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Which runner a FedML program's ``args`` ask for."""
+"""Choice of the runner that a FedML program's ``args`` ask for."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def runner_for(
     observers: Sequence[RunObserver] = (),
     resume: bool = False,
 ) -> InProcessRunner | DistributedRunner:
-    """The runner of ``comm_args.backend``, to be handed to ``FedMLRunner`` as ``algorithm_flow``.
+    """Return the runner for ``comm_args.backend``, to be handed to ``FedMLRunner`` as ``algorithm_flow``.
 
-    ``sp`` is :class:`InProcessRunner`; all others, where this is one process of several, :class:`DistributedRunner`.
+    It is an :class:`InProcessRunner` for ``sp``, and a :class:`DistributedRunner` for all other backends, where this is
+    one process of several. Both classes take the same arguments.
     """
     kind = InProcessRunner if args.backend == "sp" else DistributedRunner
     return kind(args, device, dataset, model, client_trainer, server_aggregator, run_dir, observers, resume)

@@ -1,4 +1,4 @@
-"""FedML's server side: recovery and aggregation by kept index, and the per-domain test."""
+"""FedML's server aggregator for this package: aggregation of slim models, and the test on every domain."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from fedml_dapper.platform.program import experiment_of, note_model, refuse_prot
 
 
 class DapperServerAggregator(ServerAggregator):  # type: ignore[misc]  # fedml is untyped
-    """FedML's hooks around :class:`Server`; ``model`` is the initial global model, ``server.state.weights`` the one of
-    record."""
+    """Runs a :class:`Server` in FedML's hooks.
+
+    ``model`` is the initial global model; ``server.state.weights`` is the current one.
+    """
 
     def __init__(self, model: nn.Module, args: Arguments) -> None:
-        refuse_protections(args)  # first: FedML's base class would switch them on
+        refuse_protections(args)  # before FedML's base class, which would switch them on
         note_model(args, model)
         super().__init__(model, args)
 
     @cached_property
     def server(self) -> Server:
-        """The server; asking for it builds the experiment, so data have to be known."""
+        """The server. The first use builds the experiment, so data have to be known then."""
         return Server(experiment_of(self.args))
 
     def get_model_params(self) -> dict[int, Downlink]:
-        """What each client of the open round starts from, by client id; asking twice changes nothing."""
+        """Return what each client of the open round starts from, by client id; a second call changes nothing."""
         return {client_id: self.server.downlink(client_id) for client_id in self.server.round_clients()}
 
     def set_model_params(self, model_parameters: dict[int, Downlink]) -> None:
-        """Nothing to do: FedML hands back what :meth:`aggregate` returned, which the server has already."""
+        """Do nothing: FedML passes what :meth:`aggregate` returned, which the server has already."""
 
     def aggregate(self, raw_client_model_or_grad_list: Sequence[tuple[float, Upload]]) -> dict[int, Downlink]:
         """Fold all uploads in, close the round, and return the next round's downlinks."""
@@ -44,11 +46,11 @@ class DapperServerAggregator(ServerAggregator):  # type: ignore[misc]  # fedml i
         return self.get_model_params()
 
     def test(self, test_data: Any, device: Any, args: Arguments) -> dict[str, float]:
-        """Accuracy (percent) of the last closed round: ``global`` and one entry per domain; empty if not tested."""
+        """Return the last closed round's accuracies: ``global`` and one per domain; empty if it was not tested."""
         record = self.server.last_record
         scores = record.scores if record is not None else None
         return {} if scores is None else {"global": scores.global_accuracy, **scores.domain_accuracy}
 
     def test_all(self, train_data_local_dict: Any, test_data_local_dict: Any, device: Any, args: Arguments) -> bool:
-        """Every domain was tested when the round was closed."""
+        """Return True: every domain was tested when the round was closed."""
         return True

@@ -1,4 +1,4 @@
-"""FedML's server manager with rounds that end: deadlines, partial participation, clients that die."""
+"""FedML's server manager for this package: rounds with deadlines, partial participation and clients that die."""
 
 from __future__ import annotations
 
@@ -47,21 +47,32 @@ LOGGER = logging.getLogger(__name__)
 
 
 class DapperServerManager(RoundManager):
-    """Runs the rounds of a federation whose clients live in other processes.
+    """Runs the rounds of a federation whose clients are in other processes.
 
-    A process serves one client (cross-silo) or several, one after another (MPI). Under MPI whoever is free takes the
-    next client, and what the client remembers travels with it; a silo keeps its own. A round closes when everyone who
-    should answer has, or at ``round_timeout_s`` with at least ``min_clients_per_round`` uploads. With ``buffer_size`` a
-    round closes with so many uploads, and who is not done goes on. An edge answers for several silos at once.
+    A process serves one client (cross-silo) or several, one after another (MPI). Under MPI a free process takes the
+    next client, and the client's memory travels with it; a silo keeps its own memory. An edge answers for several silos
+    at once.
 
-    Silos with data of their own say what they hold when they come online, and join with that. Where the server has no
-    test samples, it sends them the model of every tested round to be measured before the round is recorded.
+    A round closes when all clients that are waited for have answered, or at ``round_timeout_s`` with at least
+    ``min_clients_per_round`` uploads. With ``buffer_size`` a round closes after so many uploads, and the other clients
+    go on training.
+
+    Silos with data of their own announce these when they come online. Where the server has no test samples, it sends
+    them the model of every tested round to be measured before the round is recorded.
     """
 
     def __init__(
-        self, args: Arguments, aggregator: DapperServerAggregator, experiment: Experiment, codec: Codec,
-        edge_codec: EdgeCodec, sum_codec: SumCodec, journal: RunJournal, comm: Any, processes: Collection[int],
-    ) -> None:  # fmt: skip
+        self,
+        args: Arguments,
+        aggregator: DapperServerAggregator,
+        experiment: Experiment,
+        codec: Codec,
+        edge_codec: EdgeCodec,
+        sum_codec: SumCodec,
+        journal: RunJournal,
+        comm: Any,
+        processes: Collection[int],
+    ) -> None:
         self._server: Server = aggregator.server
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
 
@@ -77,38 +88,39 @@ class DapperServerManager(RoundManager):
         self._edge_codec = edge_codec
         self._sum_codec = sum_codec
         self._summing: Summing | None = None
-        """The open round's secure sum, while it is on."""
+        """The secure sum of the open round, while it goes on."""
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
         self._deferred: list[Message] = []
-        """Uploads that came while a round's model was measured, or the run was paused."""
+        """Uploads that came while a round's model was measured or the run was paused; they count in the next round."""
 
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
         self.register_message_receive_handler(SUM, self.handle_sum)
 
     def run(self) -> None:
-        """Run all rounds; raises what ended them early."""
+        """Run all rounds; errors that end them early are raised."""
         self.register_message_receive_handlers()
         try:
             self._journal.started()
             self.loop()
-            self.com_manager.forget_finished_rounds()  # what silos sent that were at work to the end
+            self.com_manager.forget_finished_rounds()  # messages of silos that were at work to the end
         finally:
             self._journal.finished()
-            self._close_the_books()
+            self._close_logs()
 
     # Coming online
 
     def handle_message_connection_ready(self, msg_params: Message) -> None:
-        # a finished run needs no silos, which may have left long ago; ranks are there, and end only when told
+        # A finished run needs no silos, which may have left long ago. Ranks of a simulation are there, and end only
+        # when they are told.
         is_awaited = self._server.has_rounds_left or self._server.holds_memories
         self._greet(self._join_seconds if is_awaited else GOODBYE_SECONDS)
 
     def _understands(self, process: int, message: Message) -> bool:
         if not super()._understands(process, message):
             return False
-        if self._experiment.sums_in_secret and self._schemas[process] < FIRST_WITH_SUMS:
+        if self._experiment.sums_in_secret and self._callers.schemas[process] < FIRST_WITH_SUMS:
             self._refuse_silo(process, "this run sums under masks, which its version of fedml_dapper cannot: upgrade")
             return False
         return True
@@ -131,20 +143,23 @@ class DapperServerManager(RoundManager):
         return False
 
     def _takes_in(self, silo: int, announcement: Any, edge: int | None = None) -> bool:
-        """Whether a silo, perhaps of an edge, can take part with the data that it says it holds; if not, it hears
-        why."""
+        """Return whether a silo, perhaps of an edge, can take part with the data it announces; if not, tell it why."""
         client_id = silo - 1
         levels = len(self._experiment.settings.dapper_args.levels.ratios)
         try:
-            held = read_announcement(announcement, levels)
-            is_news = self._server.join(client_id, held)
+            announced = read_announcement(announcement, levels)
+            is_news = self._server.join(client_id, announced)
         except ProtocolError as error:
             self._refuse_silo(silo, str(error), edge)
             return False
         if is_news:
             level = self._server.state.profiles[client_id].level
             LOGGER.info(
-                "silo %d joins with %d training samples of %s at level %d", silo, held.num_train, held.domain, level
+                "silo %d joins with %d training samples of %s at level %d",
+                silo,
+                announced.num_train,
+                announced.domain,
+                level,
             )
         return True
 
@@ -156,16 +171,16 @@ class DapperServerManager(RoundManager):
             if again:
                 self._summing.lose(process - 1, "it was started again, and knows nothing of the sum")
         elif self._phase is Phase.TRAINING:
-            if not self._owed_by(process):
-                self._send_next(process)  # back from a restart, or late; some say twice that they are there
+            if not self._unanswered_by(process):  # not one that only reports once more that it is online
+                self._send_next(process)
             self._close_if_complete()
-        elif self._phase is not Phase.LEAVING and self._online == self._processes:
+        elif self._phase is not Phase.LEAVING and not self._callers.missing:
             self._open_round_or_leave()
 
     # A round
 
     def _no_more_awaited(self) -> Collection[int]:
-        """Clients whose uploads are there, or will not come."""
+        """Return the clients whose uploads have come, or will not come."""
         return self._server.answered() | self._server.refused.keys()
 
     def _open_round_or_leave(self) -> None:
@@ -190,7 +205,7 @@ class DapperServerManager(RoundManager):
 
     def _payload_for(self, client_id: int) -> bytes:
         if client_id in self._server.edges:
-            return self._edge_codec.encode_order(self._server.order(client_id), self._schemas[client_id + 1])
+            return self._edge_codec.encode_order(self._server.order(client_id), self._callers.schemas[client_id + 1])
         return super()._payload_for(client_id)
 
     def handle_message_receive_model_from_client(self, msg_params: Message) -> None:
@@ -212,18 +227,18 @@ class DapperServerManager(RoundManager):
         return process - 1, lambda: self._server.receive_sum(message)
 
     def _read_ready(self, process: int, data: Any) -> tuple[int, Callable[[], None]]:
-        """As :meth:`_read`, where silos keep their uploads and say that they are ready to sum them."""
+        """Decode the message of a silo that is ready for a secure sum; see :meth:`_read`."""
         message = self._sum_codec.decode(data if isinstance(data, bytes) else b"")
         if self._process_of(message.client_id) != process:
             raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
         return message.client_id, lambda: self._server.receive_ready(message)
 
     def handle_sum(self, msg_params: Message) -> None:
-        """What a silo says in a step of the sum."""
+        """Take a silo's answer in a step of the secure sum."""
         process = int(msg_params.get_sender_id())
         if self._summing is None:
-            return  # the sum was open before this silo's share came
-        if not self._summing.hear(process - 1, msg_params.get(SUM)):
+            return  # the sum was opened without this silo's shares
+        if not self._summing.take_answer(process - 1, msg_params.get(SUM)):
             self.note_drop("rank %d: what is no step of the present sum, dropped", process)
 
     def on_deadline(self) -> None:
@@ -251,11 +266,11 @@ class DapperServerManager(RoundManager):
             self._close()
 
     def _start_without_the_missing(self) -> None:
-        missing = sorted(self._processes - self._online)
+        missing = self._callers.missing
         minimum = self._experiment.settings.dapper_args.min_clients_per_round
-        if sum(self._server.edges.num_behind(process - 1) for process in self._online) < minimum:
+        if sum(self._server.edges.num_behind(process - 1) for process in self._callers.online) < minimum:
             self._give_up(
-                f"{len(self._online)} of {len(self._processes)} client processes came online within"
+                f"{len(self._callers.online)} of {len(self._callers.expected)} client processes came online within"
                 f" {self._join_seconds:g} s; missing ranks: {missing}. Are they started with the same addresses?"
             )
         LOGGER.warning("starting without ranks %s, which did not come online within %g s", missing, self._join_seconds)
@@ -268,8 +283,11 @@ class DapperServerManager(RoundManager):
 
     @property
     def _num_answers(self) -> int:
-        """How many clients have answered in the open round. Where silos sum in secret, those count too that have opened
-        it before, with a server that crashed since: the round is void then, and not waited for."""
+        """Number of clients that have answered in the open round.
+
+        In secure sums, clients that refuse since they may have opened this round before count too: after a crash of the
+        server the round is void, and waiting would not help.
+        """
         refused = len(self._server.refused) if self._experiment.sums_in_secret else 0
         return self._server.num_uploads + refused
 
@@ -286,10 +304,10 @@ class DapperServerManager(RoundManager):
             return
         self._enter(Phase.SUMMING)
         exchange = self._server.sums.begin(self._sum_codec, self._witness(), self._journal.sum_opens)
-        self._summing = Summing(exchange, self._sum_codec, self._tell_of_sum, self._allow_step, self._end_sum)
+        self._summing = Summing(exchange, self._sum_codec, self._send_sum_message, self._allow_step, self._end_sum)
         self._summing.begin()
 
-    def _tell_of_sum(self, client_id: int, data: bytes) -> bool:
+    def _send_sum_message(self, client_id: int, data: bytes) -> bool:
         message = Message(SUM, 0, self._process_of(client_id))
         message.add_params(SUM, data)
         return self._send(message)
@@ -321,21 +339,20 @@ class DapperServerManager(RoundManager):
         self._journal.round_closed(record)
         self._open_round_or_leave()
 
-    # What silos measure
+    # Measurements of silos
 
-    def _note_measured(self, sender: int, said: Any) -> None:
+    def _note_measured(self, sender: int, answer: Any) -> None:
         headline = self._experiment.method.problem.task.headline
+        texts = {sender: answer}
         if sender in self._server.edges:
-            said = read_measurements(said)
-            told = {silo - 1: said[silo] for silo in self._server.edges.ranks_of_silos(sender) if silo in said}
-        else:
-            told = {sender: said}
-        self._measured |= {client_id: read_measurement(text, headline) for client_id, text in told.items()}
+            by_rank = read_measurements(answer)
+            texts = {silo - 1: by_rank[silo] for silo in self._server.edges.ranks_of_silos(sender) if silo in by_rank}
+        self._measured |= {client_id: read_measurement(text, headline) for client_id, text in texts.items()}
 
     def _all_measured(self) -> None:
         self._go_on_from(self._server.measured(self._measured))
 
-    # What an operator asks, and sees
+    # Operators' orders, and status for them
 
     def ask(self, order: Order) -> Future[str]:
         return self.call(partial(self._steering.carry_out, order))
@@ -384,7 +401,7 @@ class DapperServerManager(RoundManager):
         super()._leave()
 
     def _give_up(self, reason: str) -> None:
-        for process in sorted(self._online):
+        for process in sorted(self._callers.online):
             self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process))
         raise DapperError(reason)
 

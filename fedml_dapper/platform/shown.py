@@ -1,6 +1,6 @@
-"""What a FedML program shows of its run, as the command line does: notes, rounds as they end, and where results are.
+"""Terminal output of a FedML program, the same as the command line's: notes, rounds as they end, and results.
 
-A program that begins with :func:`fedml_dapper.platform.init` does; what the command line starts is shown by that.
+It is switched on by :func:`fedml_dapper.platform.init`; for runs that the command line starts, commands do the output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = "dapper_is_shown"
 
 
 def show(args: Arguments, notes: Sequence[str]) -> None:
-    """Make the program of ``args`` one that shows its run; ``notes`` are of its experiment file."""
+    """Switch on the output of the program of ``args``, and print the ``notes`` on its experiment file."""
     setattr(args, _SHOWN, True)
     rank = int(args.rank)
     show_log("server" if rank == 0 else f"rank {rank}", "text")
@@ -31,7 +31,7 @@ def show(args: Arguments, notes: Sequence[str]) -> None:
 
 
 def rounds_shown(args: Arguments, experiment: Experiment, run_dir: Path) -> list[RunObserver]:
-    """Who shows the rounds, if anybody does; says before them what is to be known of the run."""
+    """Return the observer that prints rounds, if output is on, and print the experiment's notes before them."""
     if not vars(args).get(_SHOWN):
         return []
     console = _console()
@@ -42,7 +42,7 @@ def rounds_shown(args: Arguments, experiment: Experiment, run_dir: Path) -> list
 
 
 def results_shown(args: Arguments, run_dir: Path) -> None:
-    """Write the report of a run that is over, and say what came of it, and where that is."""
+    """Write the report of a run that is over, and print its results and where the report is, if output is on."""
     begun = read_unfinished(run_dir / LEDGER_NAME)
     if not vars(args).get(_SHOWN) or begun is None or not begun[1]:
         return

@@ -1,4 +1,4 @@
-"""A silo's side of secure sums: each round's upload goes under masks, and leaves in the steps of a sum."""
+"""A silo's side of secure sums: it keeps each round's upload, and answers the steps of its sum."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ LOGGER = logging.getLogger(__name__)
 
 
 class SiloInSums:
-    """The silo of this ``rank``, which writes down in ``folder`` what it signs.
+    """The silo of this ``rank`` in secure sums; it writes down in ``folder`` what it signs.
 
-    Raises :class:`ConfigError` for certificates that are of no use.
+    Raises:
+        ConfigError: The silo's certificates are missing or unusable.
     """
 
     def __init__(self, experiment: Experiment, codec: SumCodec, rank: int, folder: Path) -> None:
@@ -39,17 +40,18 @@ class SiloInSums:
         self._codec = codec
         self._identities = IdentityFiles(config, rank, settings.silo_args.known)
         self._promises = Promises(folder, rank)
-        self._of_experiment = SharedSettings.of_experiment(experiment).digest
-        """By this silo's own file: what the server calls the experiment is the server's word."""
+        self._experiment_digest = SharedSettings.of_experiment(experiment).digest
+        """Digest of the experiment from this silo's own settings, since a server could claim another."""
         self._masked: MaskedUpload | None = None
-        """The latest upload."""
+        """The latest upload; None where its sum is over for this silo."""
         self._signed_round = 0
-        """The last round of whose sum this process has signed a list of survivors."""
+        """Last round in whose sum this process has signed a list of survivors."""
 
     def passes_over(self, downlink: Downlink) -> bytes | None:
-        """What it answers to the model of a round in whose sum it takes no part; None for any other.
+        """Return the answer to the model of a round in whose sum this silo takes no part; None for other rounds.
 
-        Such are rounds that may have been opened before and, where noise is counted, those after the last one that is.
+        It takes no part in rounds whose sum may have been opened before and, under differential privacy, in rounds
+        after the last one that epsilon accounts for.
         """
         last = self._experiment.settings.train_args.comm_round
         if downlink.round <= self._signed_round:
@@ -61,28 +63,32 @@ class SiloInSums:
         return self._codec.encode(SumMessage(downlink.round, downlink.client_id, "", Ready(None, 0)))
 
     def ready(self, upload: Upload, downlink: Downlink) -> bytes:
-        """In place of ``upload``, which follows under masks once the server says whom it is summed with."""
+        """Keep ``upload``, and return the message that this silo is ready for its sum."""
         identity = self._identities.read()
         promise = partial(self._promises.keep, self._key(upload.round))
         self._masked = MaskedUpload(self._experiment, self._codec, upload, downlink, identity, promise)
         return self._codec.encode(self._masked.ready())
 
     def _key(self, round_: int) -> bytes:
-        """Of a round of this experiment, among promises."""
-        return hashlib.sha256(f"{self._of_experiment} {round_}".encode()).digest()
+        """Return the key of a round of this experiment in the file of promises."""
+        return hashlib.sha256(f"{self._experiment_digest} {round_}".encode()).digest()
 
     def answer(self, data: Any) -> bytes:
-        """To a step of the sum that the latest upload is for. Raises :class:`ProtocolError` for what is no step."""
-        asked = self._codec.decode(data if isinstance(data, bytes) else b"")
+        """Answer a step of the sum of the latest upload.
+
+        Raises:
+            ProtocolError: ``data`` is no message of a sum of this experiment.
+        """
+        request = self._codec.decode(data if isinstance(data, bytes) else b"")
         if self._masked is None:
             reason = Declined("it was started again, or has told all that it tells in this round")
-            told = SumMessage(asked.round, asked.client_id, asked.sum_id, reason)
+            answer = SumMessage(request.round, request.client_id, request.sum_id, reason)
         else:
-            told = self._masked.answer(asked)
+            answer = self._masked.answer(request)
             if self._masked.has_signed:
                 self._signed_round = max(self._signed_round, self._masked.round)
-        if isinstance(told.content, Declined):
-            LOGGER.warning("round %d: this client leaves the sum: %s", asked.round, told.content.reason)
-        if isinstance(told.content, Revealed):
+        if isinstance(answer.content, Declined):
+            LOGGER.warning("round %d: this client leaves the sum: %s", request.round, answer.content.reason)
+        if isinstance(answer.content, Revealed):
             self._masked = None
-        return self._codec.encode(told)
+        return self._codec.encode(answer)

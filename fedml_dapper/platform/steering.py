@@ -1,4 +1,4 @@
-"""What an operator has asked of a run, carried out between two events of the server's loop."""
+"""Operators' orders to a run, carried out between two events of the server's loop."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EVICTED = "the operator has evicted this silo"
 
 
 class Steered(Protocol):
-    """The manager of a run, as far as orders concern it."""
+    """Interface of a run's manager to operators' orders."""
 
     def go_on(self) -> None:
-        """Open the next round, or leave, if nothing else is waited for."""
+        """Open the next round or end the run, where the manager waits for nothing else."""
 
     def expel(self, client_id: int) -> None:
-        """Tell a silo that it is out, and go on without it."""
+        """Tell a silo that it is evicted, and go on without it."""
 
 
 class Steering:
-    """Keeps what was asked; the manager looks at it before it opens a round."""
+    """Carries out orders, and keeps those that concern the next round, for the manager to follow."""
 
     def __init__(self, server: Server, manager: Steered, num_clients: int) -> None:
         self._server = server
@@ -35,31 +35,35 @@ class Steering:
         """Whether the run ends with the open round."""
 
     def carry_out(self, order: Order) -> str:
-        """Do it, and say what was done. Raises :class:`ConfigError`, with nothing changed, for what cannot be done."""
-        said = self._carry_out(order)
-        LOGGER.warning("by order of the operator: %s", said)
-        return said
+        """Carry out an order, and return a line that says what was done.
+
+        Raises:
+            ConfigError: The order cannot be carried out; nothing has changed.
+        """
+        report = self._carry_out(order)
+        LOGGER.warning("by order of the operator: %s", report)
+        return report
 
     def _carry_out(self, order: Order) -> str:
         round_ = self._server.state.round
         match order.act:
             case "pause":
-                _refuse(self.is_paused, "the run is paused, or about to be, already")
+                _refuse_if(self.is_paused, "the run is paused, or about to be, already")
                 self.is_paused = True
                 return f"no round is opened any more until it is resumed; {round_} are closed"
             case "resume":
-                _refuse(not self.is_paused, "the run is not paused")
+                _refuse_if(not self.is_paused, "the run is not paused")
                 self.is_paused = False
                 self._manager.go_on()
                 return f"rounds go on; {round_} are closed"
             case "end":
-                _refuse(self.is_last_round, "the run is about to end already")
+                _refuse_if(self.is_last_round, "the run is about to end already")
                 self.is_last_round = True
                 self._manager.go_on()
                 return f"no other round is opened, and the run ends; {round_} are closed"
             case "evict":
                 client_id = self._client(order)
-                _refuse(
+                _refuse_if(
                     self._server.attendance.quarantine.is_evicted(client_id), f"silo-{order.silo} is evicted already"
                 )
                 self._server.evict(client_id)
@@ -67,7 +71,7 @@ class Steering:
                 return f"silo-{order.silo} is evicted until that is lifted"
             case "lift":
                 client_id = self._client(order)
-                _refuse(
+                _refuse_if(
                     not self._server.attendance.lift(client_id), f"silo-{order.silo} is in no quarantine, nor evicted"
                 )
                 return f"silo-{order.silo} takes part again from the next round on; an evicted one once it is started"
@@ -75,11 +79,11 @@ class Steering:
                 return ""
 
     def _client(self, order: Order) -> int:
-        _refuse(order.silo is None or order.silo > self._num_clients, f"there is no silo of rank {order.silo}")
+        _refuse_if(order.silo is None or order.silo > self._num_clients, f"there is no silo of rank {order.silo}")
         assert order.silo is not None
         return order.silo - 1
 
 
-def _refuse(is_so: bool, reason: str) -> None:
-    if is_so:
+def _refuse_if(condition: bool, reason: str) -> None:
+    if condition:
         raise ConfigError(reason)

@@ -1,4 +1,4 @@
-"""A round's secure sum on its way between the server and silos: each step's messages, its answers, and its time."""
+"""Messages of a round's secure sum between the server and silos: sends each step's, and takes the answers in time."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ from fedml_dapper.federation import SumCodec, SumExchange, SumMessage
 
 LOGGER = logging.getLogger(__name__)
 SUM = "dapper_sum"
-"""Message type, in both directions, and key of what is told."""
+"""Type of the messages of a secure sum, in both directions, and key of their content."""
 
 
 class Summing:
-    """Carries ``exchange`` to its end, and then calls ``ended`` with those who were lost, once.
+    """Runs a secure sum to its end.
 
-    ``send`` says whether a client could be reached; ``allow`` gives the present step its time.
+    Args:
+        exchange: The sum's steps.
+        codec: Encodes and decodes messages.
+        send: Sends a message to a client, and returns whether the client could be reached.
+        allow: Called when a step begins, to set its deadline.
+        ended: Called once at the end, with the clients that were lost.
     """
 
     def __init__(
-        self, exchange: SumExchange, codec: SumCodec, send: Callable[[int, bytes], bool], allow: Callable[[], None],
+        self,
+        exchange: SumExchange,
+        codec: SumCodec,
+        send: Callable[[int, bytes], bool],
+        allow: Callable[[], None],
         ended: Callable[[Collection[int]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._exchange = exchange
         self._codec = codec
         self._send = send
@@ -31,12 +40,12 @@ class Summing:
         self._ended = ended
 
     def begin(self) -> None:
-        """Tell everybody what the sum begins with."""
-        self._tell(self._exchange.beginning())
+        """Send the first messages."""
+        self._send_all(self._exchange.beginning())
         self._go_on()
 
-    def hear(self, client_id: int, data: Any) -> bool:
-        """Take what a client's process says; False where it answers nothing that is asked for now."""
+    def take_answer(self, client_id: int, data: Any) -> bool:
+        """Take a client's answer; return whether it was awaited."""
         if client_id not in self._exchange.awaited:
             return False
         try:
@@ -51,23 +60,23 @@ class Summing:
         return True
 
     def lose(self, client_id: int, reason: str) -> None:
-        """A client's process is gone, or was started again and knows nothing of the sum."""
+        """Go on without a client, whose process is gone or was started again."""
         if client_id in self._exchange.awaited:
             self._exchange.lose(client_id, reason)
             self._go_on()
 
     def time_is_over(self) -> None:
-        """The present step's time has passed."""
+        """Go on without the clients that have not answered in the present step."""
         self._exchange.time_is_over()
         self._go_on()
 
     def _go_on(self) -> None:
         while self._exchange.can_go_on:
-            self._tell(self._exchange.go_on())
+            self._send_all(self._exchange.go_on())
         if self._exchange.is_over:
             self._ended(self._exchange.lost)
 
-    def _tell(self, messages: Iterable[SumMessage]) -> None:
+    def _send_all(self, messages: Iterable[SumMessage]) -> None:
         self._allow()
         for message in messages:
             if not self._send(message.client_id, self._codec.encode(message)):

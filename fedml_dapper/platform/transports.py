@@ -1,9 +1,14 @@
-"""The message transports: our own, and FedML's without what keeps them from being used as they are.
+"""Message transports: our own, and FedML's with their faults mended.
 
-Of FedML's, gRPC: the receive loop spins a core while it waits, sending to a peer that is not there raises, and stopping
-cuts off the call that is being answered, so that its sender takes a peer that has heard it for lost. MPI: stopping
-fails when a message is still queued. MQTT_S3: objects are never deleted. Their messages are FedML's own pickled
-``Message`` objects whose payload is our bytes; use them on trusted networks only.
+FedML's faults are these:
+
+* gRPC: the receive loop keeps a core busy while it waits. Sending to a peer that is not there raises. Stopping cuts off
+  the call that is being answered, so that its sender takes the message for lost.
+* MPI: stopping fails when a message is still queued.
+* MQTT_S3: objects are never deleted.
+
+The messages of all three are FedML's own pickled ``Message`` objects, with our bytes as payload; use them on trusted
+networks only.
 """
 
 from __future__ import annotations
@@ -35,11 +40,11 @@ from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 1.0
-"""What a call that is being answered may take when everything ends; it takes as good as none."""
+"""How long a call that is being answered may take when the transport stops; it takes next to none."""
 
 
 class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's gRPC, waiting for messages instead of spinning, and answering what it has heard before it stops."""
+    """FedML's gRPC, which waits for messages instead of spinning, and answers open calls before it stops."""
 
     def message_handling_subroutine(self) -> None:
         while self.is_running:
@@ -54,11 +59,11 @@ class GrpcTransport(GRPCCommManager):  # type: ignore[misc]  # fedml is untyped
         self.is_running = False
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
-        """Nothing is stored."""
+        """Do nothing: this transport stores no messages."""
 
 
 class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's MPI, waiting for messages instead of polling, and stopping with messages still queued."""
+    """FedML's MPI, which waits for messages instead of polling, and can stop with messages still queued."""
 
     def handle_receive_message(self) -> None:
         self._notify_connection_ready()
@@ -75,11 +80,11 @@ class MpiTransport(MpiCommunicationManager):  # type: ignore[misc]  # fedml is u
             self._stop_thread(thread)
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
-        """Nothing is stored."""
+        """Do nothing: this transport stores no messages."""
 
 
 class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's MQTT with payloads in S3, deleting objects once their round is over."""
+    """FedML's MQTT with payloads in S3, which deletes objects once their round is over."""
 
     def _on_message(self, msg: Any) -> None:
         storage = self.s3_storage.aws_s3_client
@@ -89,10 +94,13 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
             LOGGER.warning("a message's object is gone: the round it belonged to is over")
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
-        """Delete every object of this run, but for those from and to ``busy`` ranks; call between rounds, when all
-        others belong to finished ones."""
+        """Delete all objects of this run but those from and to ``busy`` ranks.
+
+        Call it between rounds, when all other objects belong to finished ones.
+        """
         storage = self.s3_storage.aws_s3_client
         bucket = self.s3_storage.bucket_name
+        # Topics of the messages from a busy rank, and of those to it.
         kept = tuple(f"{self._topic}{sides}_" for rank in busy for sides in (rank, f"{self.server_id}_{rank}"))
         for page in storage.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=self._topic):
             keys = [{"Key": item["Key"]} for item in page.get("Contents", []) if not item["Key"].startswith(kept)]
@@ -101,14 +109,18 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
 
 
 def reason_of(error: Exception) -> str:
-    """A transport's error in a few words."""
+    """Return the message of a transport's error."""
     if isinstance(error, grpc.Call):
         return f"{error.code().name}: {error.details()}"
     return str(error) or type(error).__name__
 
 
 def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> BaseCommunicationManager:
-    """The transport that ``args.backend`` names, connected; over DAPPER_GRPC a silo's (see :func:`open_downwards`)."""
+    """Connect the transport that ``args.backend`` names; for DAPPER_GRPC a silo's (see :func:`open_downwards`).
+
+    Raises:
+        ConfigError: The backend has no transport, or the MQTT broker cannot be reached.
+    """
     if args.backend == "DAPPER_GRPC":
         return open_upwards(args, rank)
     if args.backend in ("GRPC", "MQTT_S3"):
@@ -137,18 +149,18 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
 
 
 def open_upwards(args: Arguments, rank: int) -> SecureSilo:
-    """What the silo or edge of ``rank`` dials its server with, over DAPPER_GRPC."""
+    """Open the transport of the silo or edge of ``rank`` to its server, over DAPPER_GRPC."""
     config = _secure_grpc(args)
     return SecureSilo(config.dialled_by(rank), CredentialFiles(config, rank), rank, patience_s=args.round_timeout_s)
 
 
 def open_audit_log(args: Arguments) -> AuditLog:
-    """What a server or an edge writes down of who called; nothing over other transports than DAPPER_GRPC."""
+    """Open the audit log of a server or an edge; without DAPPER_GRPC nothing is written."""
     return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
 
 
 def open_monitor(args: Arguments, rank: int, board: StatusBoard, patience_s: float) -> Monitor | None:
-    """Health and metrics of the server, or of the edge of ``rank``, where the settings ask for them."""
+    """Open the endpoint for health and metrics of the server or edge of ``rank``; None where settings ask for none."""
     config = _secure_grpc(args).served_by(rank) if args.backend == "DAPPER_GRPC" else None
     if config is None or config.monitor_port is None:
         return None
@@ -156,7 +168,7 @@ def open_monitor(args: Arguments, rank: int, board: StatusBoard, patience_s: flo
 
 
 def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk) -> SecureServer:
-    """What the ranks ``callers`` dial over DAPPER_GRPC: the server, or the edge of ``rank``."""
+    """Open the transport of the server, or of the edge of ``rank``, that ``callers`` call over DAPPER_GRPC."""
     config = _secure_grpc(args)
     names = {caller: config.name_of(caller) for caller in callers}
     return SecureServer(config.served_by(rank), CredentialFiles(config, rank), names, audit, desk)

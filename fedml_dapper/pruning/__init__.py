@@ -1,11 +1,17 @@
-"""Capability level -> pruning ratio -> plan -> slim model; slim upload -> recovered global model; footprints."""
+"""Pruning plans, slim models, their aggregation into the dense global model, and what slim models cost.
+
+The way of a round: a capability level gives a pruning ratio (``levels``), the ratio a width for every group of channels
+(``budget``), the widths a plan of which channels stay (``plan``), and the plan a smaller network (``slim``). What that
+network learns comes back into the dense model by recovery (``recovery``). All of them read which channels belong
+together from a :class:`ChannelLayout`, which ``tracing`` finds once per network.
+"""
 
 from fedml_dapper.pruning.budget import solve_widths
 from fedml_dapper.pruning.clipping import ClippedMean, relative_change
 from fedml_dapper.pruning.fixed_point_mean import FixedPointMean, encoded_changes
 from fedml_dapper.pruning.footprint import Footprint, bitmap_bytes, footprint
-from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, Entries, TensorSpec, Widths
-from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, LevelRule, levels_by
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, ChannelLayout, TensorSpec, Widths
+from fedml_dapper.pruning.levels import LEVEL_RULES, Device, Fleet, levels_by
 from fedml_dapper.pruning.noise_share import NoiseShare, rounding
 from fedml_dapper.pruning.packing import Packing
 from fedml_dapper.pruning.plan import (
@@ -37,11 +43,9 @@ __all__ = [
     "ChannelLayout",
     "ClippedMean",
     "Device",
-    "Entries",
     "FixedPointMean",
     "Fleet",
     "Footprint",
-    "LevelRule",
     "NoiseShare",
     "Packing",
     "PartialSum",

@@ -1,7 +1,7 @@
-"""How far the changes of slim models agree, pair by pair, over the coordinates that both hold.
+"""Pairwise agreement of slim models' updates, over the coordinates that both clients hold.
 
-Clients of different capability hold different channels, so two changes can only be compared where they overlap. Over
-these coordinates S of the clients i and j, with changes d = w - W, a pair has a cosine <d_i, d_j>_S / (|d_i|_S |d_j|_S)
+Clients of different capability hold different channels, so two updates can only be compared where they overlap. Over
+these coordinates S of the clients i and j, with updates d = w - W, a pair has a cosine <d_i, d_j>_S / (|d_i|_S |d_j|_S)
 and a ratio of lengths |d_i|_S / |d_j|_S.
 """
 
@@ -18,31 +18,33 @@ from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import Tensors
 
 _BLOCK_ENTRIES = 2**20
-"""Coordinates of a tensor that are widened to float64 at a time, for all clients."""
+"""Coordinates widened to float64 at a time, for all clients: bounds the memory of a comparison."""
 
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """Of n clients' changes, in float64."""
+    """Inner products and squared norms of n clients' updates, pair by pair, in float64."""
 
     products: Tensor
-    """(n, n): <d_i, d_j> over what both hold."""
+    """Shape (n, n): <d_i, d_j> over the coordinates that both clients hold."""
     squares: Tensor
-    """(n, n): ||d_i||^2 over what j holds too."""
+    """Shape (n, n): ||d_i||^2 over the coordinates that client j holds too."""
 
     def cosines(self) -> Tensor:
-        """(n, n): of every pair; 0 where two share nothing that both changed."""
+        """Return the (n, n) cosines of all pairs; 0 for a pair that shares no coordinate that both changed."""
         lengths = (self.squares * self.squares.T).sqrt()
         return torch.where(lengths > 0, self.products / lengths, 0)
 
     def ratios(self) -> Tensor:
-        """(n, n): how many times as long as j's change i's is; NaN where j changed nothing that both hold."""
+        """Return the (n, n) ratios |d_i| / |d_j| of all pairs; NaN where j changed nothing that both hold."""
         return torch.where(self.squares.T > 0, self.squares / self.squares.T, torch.nan).sqrt()
 
 
 def overlaps(uploads: Sequence[HeldUpload], previous: Tensors, layout: ChannelLayout, names: Iterable[str]) -> Overlaps:
-    """Of the tensors of ``names``, which all ``uploads`` changed from ``previous``. Tensors are treated one after
-    another, so that it takes a copy per client of the largest one."""
+    """Compare the updates of all pairs of ``uploads``, relative to ``previous``, over the tensors of ``names``.
+
+    Tensors are treated one after another, so memory holds one copy per client of the largest tensor alone.
+    """
     shape = (len(uploads), len(uploads))
     products = torch.zeros(shape, dtype=torch.float64)
     squares = torch.zeros(shape, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Attention of fewer heads."""
+"""Multi-head attention with fewer heads than its embedding width would hold."""
 
 from __future__ import annotations
 
@@ -10,31 +10,36 @@ from torch.nn import functional as F
 
 
 class SlimAttention(nn.MultiheadAttention):
-    """A :class:`torch.nn.MultiheadAttention` whose heads need not fill its width, as some were dropped.
+    """A :class:`torch.nn.MultiheadAttention` of which heads were pruned.
 
-    Made of a module that already holds the kept rows and columns: ``in_proj_weight`` has shape (3 h d, E) and
-    ``out_proj.weight`` (E', h d) for h heads of d channels each. Tensors keep their names, calls and results their
-    form.
+    The heads no longer fill the embedding width: for h heads of d channels each, ``in_proj_weight`` has shape (3 h d,
+    E) and ``out_proj.weight`` (E', h d). Names of tensors, arguments and results are those of torch's class.
     """
 
     @classmethod
     def take_over(cls, module: nn.MultiheadAttention) -> None:
-        """Make ``module`` one of these, in place."""
+        """Turn ``module``, whose tensors are already cut to the kept rows and columns, into this class in place."""
         module.num_heads = module.in_proj_weight.shape[0] // (3 * module.head_dim)
         module.embed_dim = module.kdim = module.vdim = module.in_proj_weight.shape[1]
         module._qkv_same_embed_dim = False  # keeps transformer layers off torch's fused kernel, which wants all heads
         module.__class__ = cls
 
     def extra_repr(self) -> str:
-        """What prints beside the projections."""
+        """The sizes that ``repr`` shows, beside the projections."""
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}"
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
-        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As :class:`torch.nn.MultiheadAttention`."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as :meth:`torch.nn.MultiheadAttention.forward` does, with the same arguments and results."""
         batched = query.dim() == 3
         swapped = query.dim() == 3 and not self.batch_first
         inputs = [x.transpose(0, 1) if swapped else x if batched else x[None] for x in (query, key, value)]
@@ -59,7 +64,7 @@ class SlimAttention(nn.MultiheadAttention):
         return result.transpose(0, 1) if swapped else result, weights
 
     def _mask(self, like: Tensor, padding: Tensor | None, attention: Tensor | None) -> Tensor | None:
-        """What is added to the scores: of a shape that broadcasts to (batch, heads, queries, keys)."""
+        """Additive form of both masks, which broadcasts to (batch, heads, queries, keys); None without any."""
         parts = []
         if attention is not None:
             shape = (-1, self.num_heads, *attention.shape[1:]) if attention.dim() == 3 else attention.shape
@@ -70,7 +75,7 @@ class SlimAttention(nn.MultiheadAttention):
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """Masks of True for what is not looked at, as 0 and -inf."""
+    """Turn a boolean mask, True for what is not attended to, into one of 0 and -inf; float masks keep their values."""
     if mask.dtype != torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill_(mask, -torch.inf)

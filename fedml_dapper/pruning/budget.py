@@ -1,4 +1,4 @@
-"""From a pruning ratio to the number of channels each group keeps."""
+"""Widths that meet a pruning ratio: how many channels each group keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Count = Callable[[Widths], int]
 
 
 class OutOfReachError(ConfigError):
-    """No widths of this layout are as small as a ratio asks for."""
+    """Raised when no widths of a layout are as small as the pruning ratio asks for."""
 
 
 _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
@@ -31,17 +31,29 @@ _COUNTERS: dict[RatioOf, Callable[[ChannelLayout, Widths], int]] = {
 
 @part("pruning")
 def solve_widths(
-    layout: ChannelLayout, ratio: float, ratio_of: RatioOf, round_to: int = 1,
+    layout: ChannelLayout,
+    ratio: float,
+    ratio_of: RatioOf,
+    round_to: int = 1,
     setting: str = "dapper_args.levels.ratios",
-) -> Widths:  # fmt: skip
-    """Channels each group keeps so that the model is ``ratio`` smaller than the dense one.
+) -> Widths:
+    """Return how many channels each group keeps so that the model is ``ratio`` smaller than the dense one.
 
     With ``ratio_of="channels"`` every group loses ``round(ratio * C)`` channels (half to even) and keeps at least one.
-    Otherwise one common channel ratio is found by bisection such that the real count of parameters or MACs comes
-    closest to ``(1 - ratio)`` of the dense count; where its steps are too coarse, groups go on one by one. Where the
-    closest is still more than 1 % of the dense count away (heads of attention, GroupNorm), the largest model within
-    the budget is taken. Raises :class:`ConfigError`, naming the ``setting`` that the ratio comes from and the smallest
-    share, where no model is as small (not checked for ``round_to`` > 1, whose coarser steps are the user's choice).
+    Otherwise one channel ratio for all groups is found by bisection, such that the real count of parameters or MACs
+    comes closest to ``(1 - ratio)`` of the dense count. Where its steps are too coarse, groups shrink one by one. Where
+    the closest is still more than :data:`TOLERANCE` of the dense count away (heads of attention, GroupNorm), the
+    largest model within the budget is taken.
+
+    Args:
+        ratio: Share of the dense model to remove, from 0 to below 1.
+        ratio_of: What the ratio counts.
+        round_to: Widths are multiples of this number, as far as groups are wide enough.
+        setting: Name of the setting that the ratio comes from, for errors.
+
+    Raises:
+        OutOfReachError: No model of this layout is as small; the message names the smallest share. Not checked for
+            ``round_to`` > 1, whose coarser steps are the user's choice.
     """
     if ratio == 0:
         return {}
@@ -79,7 +91,10 @@ def solve_widths(
 
 
 def largest_ratio(layout: ChannelLayout, ratio_of: RatioOf, round_to: int = 1) -> float:
-    """The largest ratio that :func:`solve_widths` can meet, rounded down to three digits; of channels any below 1."""
+    """Return the largest ratio that :func:`solve_widths` can meet, rounded down to three digits.
+
+    By channels it is 0.999, as any ratio below 1 can be met.
+    """
     if not layout.groups:
         return 0.0
     if ratio_of == "channels":
@@ -89,20 +104,23 @@ def largest_ratio(layout: ChannelLayout, ratio_of: RatioOf, round_to: int = 1) -
 
 
 def _whole(layout: ChannelLayout) -> str:
-    """What stays whole, for the end of a sentence."""
+    """The layout's notes on layers that cannot be cut, as the end of an error's sentence."""
     return "".join(f"; {note}" for note in layout.notes)
 
 
 def _neighbours(
     layout: ChannelLayout, round_to: int, count: Count, target: float, pinned: Widths | None = None
 ) -> tuple[Widths, Widths]:
-    """The smallest widths that are above the target and the largest below, of one channel ratio but for ``pinned``."""
+    """Return the smallest widths above the target and the largest below it, for one channel ratio of all groups.
+
+    Groups that ``pinned`` names keep the widths it gives.
+    """
 
     def widths(channel_ratio: float) -> Widths:
         return {**_uniform_widths(layout, channel_ratio, round_to), **(pinned or {})}
 
-    low, high = 0.0, 1.0  # the count falls as the channel ratio grows, in steps
-    for _ in range(40):
+    low, high = 0.0, 1.0  # the count falls in steps as the channel ratio grows
+    for _ in range(40):  # enough halvings to tell single channels apart
         middle = (low + high) / 2
         if count(widths(middle)) > target:
             low = middle
@@ -112,9 +130,10 @@ def _neighbours(
 
 
 def _in_between(layout: ChannelLayout, above: Widths, below: Widths, count: Count, target: float) -> Iterator[Widths]:
-    """Widths from ``above`` to ``below``, group by group, where groups of few channels take too large steps together.
+    """Yield widths between ``above`` and ``below``, which shrink one more group at a time.
 
-    For each, besides, the groups that do not differ between the two make up for what is missed.
+    Where groups have few channels, shrinking all of them together takes too large steps. For each of these widths, the
+    groups that do not differ between the two are adjusted to make up for what is missed.
     """
     steps = [name for name in above if above[name] != below[name]]
     for taken in range(len(steps) + 1):

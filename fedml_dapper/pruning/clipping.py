@@ -1,4 +1,4 @@
-"""How far an upload moves away from what it started from, and averages of uploads that are held to a limit."""
+"""Relative change of an upload, and an average of uploads whose relative change is limited."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedml_dapper.pruning.slim import slim_tensors
 
 
 def relative_change(weights: Tensors, before: Tensors) -> float:
-    """||w - W|| / ||W|| over all floating-point tensors of ``weights``, in float64; ``before`` has the same shapes.
+    """Return ||w - W|| / ||W|| over all floating-point tensors of ``weights``, in float64.
 
-    Infinite where W is 0 and w is not.
+    ``before`` holds W in the same shapes. The result is infinite where W is 0 and w is not.
     """
     moved = 0.0
     length = 0.0
@@ -32,47 +32,33 @@ def relative_change(weights: Tensors, before: Tensors) -> float:
     return sqrt(moved / length)
 
 
-class ClippedMean:
-    """A :class:`RecoveringMean` of uploads whose relative change is cut down to ``limit`` where it is larger.
+class ClippedMean(RecoveringMean):
+    """A :class:`RecoveringMean` of uploads whose relative change is scaled down to ``limit`` where it is larger.
 
-    The direction stays. Nothing but the running sums is held, and where nothing is clipped the result is
-    :class:`RecoveringMean`'s bit for bit.
+    The direction of a change stays. Only the running sums are kept in memory, and where nothing is clipped the result
+    is that of :class:`RecoveringMean` bit for bit.
     """
 
     def __init__(self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, limit: float) -> None:
-        self._previous = previous
-        self._layout = layout
+        super().__init__(previous, layout, recovery)
         self._limit = limit
-        self._mean = RecoveringMean(previous, layout, recovery)
-
-    def hold(self) -> None:
-        """As :meth:`RecoveringMean.hold`."""
-        self._mean.hold()
-
-    def fold(self) -> None:
-        """As :meth:`RecoveringMean.fold`."""
-        self._mean.fold()
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """As :meth:`RecoveringMean.add`."""
+        """Add one client's upload, clipped; see :meth:`RecoveringMean.add`."""
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
         change = relative_change(weights, before)
         if change > self._limit:
             share = self._limit / change
             weights = {name: towards(tensor, before[name], share) for name, tensor in weights.items()}
-        self._mean.add(weights, plan, weight, unsliced)
+        self.take(weights, plan, weight, unsliced)
         if change > self._limit:
-            self._mean.fold()  # a copy was made, which is not to wait
-
-    def result(self) -> dict[str, Tensor]:
-        """As :meth:`RecoveringMean.result`."""
-        return self._mean.result()
+            self.fold()  # a clipped upload is a copy, which would take memory while it waits
 
 
 @torch.no_grad()
 def towards(tensor: Tensor, before: Tensor, share: float) -> Tensor:
-    """W + share (w - W); counters are left as they are."""
+    """Return W + share (w - W); integer tensors (counters) are returned as they are."""
     if not tensor.is_floating_point():
         return tensor
     start = before.double()

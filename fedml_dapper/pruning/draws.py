@@ -1,4 +1,4 @@
-"""Random numbers without chance: what networks of different widths draw while they run, made alike."""
+"""Random draws made deterministic, so that networks of different widths can be compared while they drop out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SEED = 17
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every number that is drawn is the same quantile of its distribution, so that no shape changes what is drawn.
+    """A mode in which every random number is the same quantile of its distribution, whatever shape is drawn.
 
-    Near 1 dropout and stochastic depth keep everything; near 0 they drop what they can. What has no rule here is drawn
-    from a seed that depends only on how much was drawn before.
+    Near 1 dropout and stochastic depth keep everything; near 0 they drop all they can. Operations without a rule here
+    are seeded by the number of draws before them alone.
     """
 
     def __init__(self, quantile: float) -> None:
@@ -31,7 +31,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch's question to a class; True, the default, loads all of ``torch.compile``, which nothing here uses."""
+        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
         return False
 
     def __torch_dispatch__(
@@ -72,7 +72,10 @@ def _bernoulli(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
 
 
 def _leaky(out: Tensor, quantile: float, values: Mapping[str, Any]) -> None:
-    """A rectifier of random slopes, which it leaves in ``noise``; its input may be gone."""
+    """Draw the slopes of a randomised leaky ReLU again.
+
+    The operation has left its own slopes in ``noise``, and may have overwritten its input.
+    """
     low = values["lower"]
     high = values["upper"]
     if values["training"]:
@@ -86,4 +89,4 @@ _RULES: Mapping[Any, Callable[[Tensor, float, Mapping[str, Any]], None]] = {
     aten.exponential_: _exponential,
     **dict.fromkeys((aten.rrelu_with_noise, aten.rrelu_with_noise_), _leaky),
 }
-"""What becomes of an operation's output."""
+"""Operation -> function that overwrites its output with the quantile."""

@@ -8,10 +8,11 @@ from torch.nn import functional as F
 
 
 class FilledLinear(nn.Linear):
-    """A linear layer of which some heads of attention were dropped, in a network whose own views say how many there
-    were: it reads only the inputs that its weight has columns for, and gives zeros where rows are missing.
+    """A linear layer without the weights of pruned attention heads, between activations that keep their full width.
 
-    ``in_features`` and ``out_features`` are those of the activations. Tensors keep their names.
+    Used where the network's own views fix how many heads there are. The layer reads only the inputs for which its
+    weight has columns, and outputs zeros where rows are missing. ``in_features`` and ``out_features`` are those of the
+    activations. Tensors keep their names.
     """
 
     _read: Tensor | None
@@ -19,9 +20,12 @@ class FilledLinear(nn.Linear):
 
     @classmethod
     def take_over(cls, layer: nn.Linear, cuts: dict[int, Tensor]) -> None:
-        """Make ``layer``, which already holds fewer rows (0) or columns (1), one of these, in place.
+        """Turn ``layer``, whose tensors are already cut, into this class in place.
 
-        ``cuts`` has the kept entries of each of these axes, counted among those that the layer had until now.
+        Args:
+            layer: A linear layer, or one of this class that is cut once more.
+            cuts: Axis of the weight (0 for rows, 1 for columns) -> kept entries, counted among those that the layer had
+                until now.
         """
         places = {}
         for dim, name, features in ((0, "_written", layer.out_features), (1, "_read", layer.in_features)):
@@ -37,7 +41,7 @@ class FilledLinear(nn.Linear):
             layer.register_buffer(name, None if entries is None else entries.to(layer.weight.device), persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """As :class:`torch.nn.Linear`, of shapes (..., in_features) and (..., out_features)."""
+        """Map (..., in_features) to (..., out_features)."""
         read = input if self._read is None else input.index_select(-1, self._read)
         out = F.linear(read, self.weight, self.bias)
         if self._written is None:

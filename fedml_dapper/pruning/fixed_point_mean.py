@@ -1,15 +1,15 @@
-"""Means of slim models whose changes are summed in whole numbers, as they are under masks (``secure_sum``).
+"""Means of slim models whose updates are summed in integers, as they are under masks (``secure_sum``).
 
-A client's change of every coordinate is cut down to the largest that is allowed, and rounded to a multiple of
-1 / ``scale``. Sums of such numbers are exact, whatever their order. So a simulation, which adds them up one by one, and
-a server that learns no more than their sum come to the same model bit for bit. With W the model before, S the sum of
-changes over T clients, and h of them that hold a coordinate:
+A client's update of every coordinate is clamped to the largest allowed, and rounded to a multiple of 1 / ``scale``.
+Sums of integers are exact in any order. So a simulation, which adds them one by one, and a server that learns no more
+than their sum come to the same model bit for bit. With W the model before, S the sum of updates over T clients, and h
+of them that hold a coordinate, the model is
 
 * ``global``:   W + S / T
 * ``zero``:     (h W + S) / T
 * ``holders``:  W + S / h
 
-and W where fewer than ``min_holders`` hold it.
+and W where fewer than ``min_holders`` clients hold it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Numbers = dict[str, NDArray[np.int32]]
 
 
 class FixedPointMean:
-    """A mean of changes in fixed point, in which clients count alike. Integer buffers stay as they are."""
+    """A mean of fixed-point updates in which every client counts alike. Integer buffers stay as they are."""
 
     def __init__(
         self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, code: FixedPoint, min_holders: int
@@ -49,14 +49,21 @@ class FixedPointMean:
             for name, tensor in previous.items()
             if tensor.is_floating_point()
         }
-        """In float64, where whole numbers are exact up to 2^53."""
+        """Sums in float64, where integers are exact up to 2^53."""
         self._total = 0.0
 
     def add(
-        self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = (),
+        self,
+        weights: Tensors,
+        plan: PruningPlan,
+        weight: float,
+        unsliced: Collection[str] = (),
         share: NoiseShare | None = None,
-    ) -> None:  # fmt: skip
-        """As :meth:`RecoveringMean.add`, of weight 1, with a ``share`` of noise where clients add that."""
+    ) -> None:
+        """Add one client's upload, with its ``share`` of noise where clients add that; see :meth:`RecoveringMean.add`.
+
+        ``weight`` is 1, as every client counts alike.
+        """
         assert weight == 1, "Settings see to that"
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         before = slim_tensors({name: self._previous[name] for name in weights}, self._layout, plan, unsliced)
@@ -67,17 +74,17 @@ class FixedPointMean:
         self._total += weight
 
     def partial(self) -> PartialSum:
-        """As :meth:`RecoveringMean.partial`, in multiples of 1 / ``scale``."""
+        """Return the sums so far, in multiples of 1 / ``scale``; see :meth:`RecoveringMean.partial`."""
         return PartialSum(self._total, {name: each.so_far for name, each in self._sums.items()})
 
     def merge(self, partial: PartialSum) -> None:
-        """As :meth:`RecoveringMean.merge`, of changes in multiples of 1 / ``scale``."""
+        """Add the sums of another mean, in multiples of 1 / ``scale``; see :meth:`RecoveringMean.merge`."""
         for name, each in self._sums.items():
             each.merge(*partial.sums[name])
         self._total += partial.total
 
     def result(self) -> dict[str, Tensor]:
-        """As :meth:`RecoveringMean.result`."""
+        """See :meth:`RecoveringMean.result`."""
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
         return {
@@ -101,8 +108,11 @@ class FixedPointMean:
 
 @torch.no_grad()
 def encoded_changes(weights: Tensors, before: Tensors, code: FixedPoint, share: NoiseShare | None = None) -> Numbers:
-    """What ``weights`` changed since ``before``, cut alike, for every tensor of floats; clipped and with noise where
-    there is a ``share`` of it. Nothing changed where some of it is not finite: who diverged counts so."""
+    """Encode the update from ``before`` to ``weights``, cut alike, of every floating-point tensor.
+
+    The update is clipped and gets noise where a ``share`` of it is given. An update with a value that is not finite
+    counts as zero, so a client that diverged changes nothing.
+    """
     changes = {
         name: tensor.detach().double() - before[name].to(tensor.device).double()
         for name, tensor in weights.items()

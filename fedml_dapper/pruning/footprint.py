@@ -1,4 +1,4 @@
-"""What a client model costs: parameters, multiply-accumulates and bytes each way, counted on real integer shapes."""
+"""Cost of a client model: parameters, multiply-accumulates and bytes each way, counted on integer shapes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from fedml_dapper.pruning.uplink import travelling_bytes
 
 @dataclass(frozen=True)
 class Footprint:
-    """Cost of one client model.
-
-    ``macs`` are multiply-accumulates of one example's forward pass (the papers print them as FLOPs), counting 2 per
-    output of a norm. ``bytes_up`` is what the client sends: its state dict and one bit per prunable channel;
-    ``bytes_down`` what it receives.
-    """
+    """Cost of one client model."""
 
     parameters: int
+    """Trainable parameters."""
     macs: int
+    """Multiply-accumulates of one example's forward pass (papers print them as FLOPs), 2 per output of a norm."""
     bytes_up: int
+    """Bytes that the client sends in a round: its state dict, and one bit per prunable channel."""
     bytes_down: int
+    """Bytes that the client receives in a round."""
 
 
 def footprint(
@@ -35,10 +34,13 @@ def footprint(
     personal: Collection[str] = (),
     slim_downlink: bool = False,
 ) -> Footprint:
-    """Footprint of the model in which each group keeps its width, trained from a dense or a slim download.
+    """Return the cost of the model in which each group keeps its width.
 
-    ``unsliced`` names tensors that are uploaded whole all the same, ``skipped`` those the client's model lacks,
-    ``personal`` those it trains but neither sends nor receives.
+    Args:
+        unsliced: Tensors that are uploaded whole all the same.
+        skipped: Tensors that the client's model lacks.
+        personal: Tensors that the client trains, but neither sends nor receives.
+        slim_downlink: Whether the client receives the slim model rather than the dense one.
     """
     unsent = {*skipped, *personal}
     bitmap = bitmap_bytes(layout, widths)
@@ -53,22 +55,25 @@ def footprint(
 
 
 def count_parameters(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
-    """Trainable parameters of a model without the tensors named in ``skipped``."""
+    """Count the trainable parameters of a model without the tensors named in ``skipped``."""
     present = (spec for name, spec in layout.tensors.items() if name not in skipped)
     return sum(prod(spec.shape_at(widths)) for spec in present if spec.trainable)
 
 
 def count_macs(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
-    """Multiply-accumulates of one example's forward pass, without the tensors named in ``skipped``."""
+    """Count the multiply-accumulates of one example's forward pass, without the tensors named in ``skipped``."""
     present = (spec for name, spec in (*layout.tensors.items(), *layout.products.items()) if name not in skipped)
     return int(sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in present))
 
 
 def count_bytes(
-    layout: ChannelLayout, widths: Widths, unsliced: Collection[str] = (), skipped: Collection[str] = (),
+    layout: ChannelLayout,
+    widths: Widths,
+    unsliced: Collection[str] = (),
+    skipped: Collection[str] = (),
     uplink: Uplink = "fp32",
-) -> int:  # fmt: skip
-    """Bytes of the state dict, buffers included, without the tensors named in ``skipped``."""
+) -> int:
+    """Count the bytes of the state dict, buffers included, without the tensors named in ``skipped``."""
     return sum(
         travelling_bytes(spec.shape if name in unsliced else spec.shape_at(widths), spec, uplink)
         for name, spec in layout.tensors.items()
@@ -77,5 +82,5 @@ def count_bytes(
 
 
 def bitmap_bytes(layout: ChannelLayout, widths: Widths) -> int:
-    """Bytes that say which channels were kept: one bit per channel of every cut group."""
+    """Count the bytes that say which channels were kept: one bit per channel of every cut group."""
     return sum(ceil(layout.groups[name].channels / 8) for name in widths)

@@ -1,4 +1,4 @@
-"""Uploads that wait for the round to close, and where in the dense model their entries lie."""
+"""Uploads kept until the round closes, and where their entries lie in the dense model."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from fedml_dapper.pruning.slim import KeptIndices
 
 @dataclass(frozen=True, eq=False)
 class HeldUpload:
-    """One client's ``weights``, cut to what is ``kept`` but for those named ``unsliced``, and what it counts for."""
+    """One client's upload, kept until the round closes."""
 
     weights: Tensors
+    """Tensors cut to ``kept``, except for those named in ``unsliced``."""
     kept: KeptIndices
     unsliced: Collection[str]
     weight: float
+    """What the client counts for in a mean."""
 
     def cuts(self, name: str, layout: ChannelLayout) -> Mapping[int, Tensor]:
-        """Axis -> entries of the whole tensor ``name`` that it holds; nothing of axes that are not cut."""
+        """Return axis -> kept entries of the dense tensor ``name``, for the axes that are cut."""
         return {} if name in self.unsliced else self.kept.of(layout.tensors[name])
 
 
 def spread(values: Tensor, cuts: Mapping[int, Tensor], like: Tensor, elsewhere: float) -> Tensor:
-    """``values`` at their places in a tensor of the shape of ``like``, which is ``elsewhere`` at all others."""
+    """Scatter ``values`` to their places in a tensor of the shape of ``like``, with ``elsewhere`` at all others."""
     values = values.detach().to(like)
     for dim, indices in cuts.items():
         shape = list(values.shape)
@@ -39,7 +41,7 @@ def spread(values: Tensor, cuts: Mapping[int, Tensor], like: Tensor, elsewhere: 
 
 
 def mask(cuts: Mapping[int, Tensor], like: Tensor) -> Tensor:
-    """Which coordinates are held: bool, of the full size along the axes that are cut, 1 along the others."""
+    """Return a boolean mask of the held coordinates, of size 1 along axes that are not cut."""
     axes = [_along(dim, indices, like) for dim, indices in cuts.items()]
     start = torch.ones([1] * like.dim(), dtype=torch.bool, device=like.device)
     return reduce(torch.logical_and, axes, start)

@@ -1,4 +1,4 @@
-"""The sizes that layers declare, beside those of their tensors."""
+"""Sizes that layers declare as attributes, brought in line with their cut tensors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedml_dapper.pruning.filled import FilledLinear
 
 
 def match_attributes(module: nn.Module) -> None:
-    """Make a layer's declared sizes agree with its cut tensors, so that it runs, prints and serialises as what it is.
+    """Set a layer's declared sizes to those of its cut tensors, so that it runs, prints and serialises consistently.
 
-    Grouped convolutions and group norms have lost whole groups, attention whole heads.
+    Grouped convolutions and group norms are expected to have lost whole groups, and attention whole heads.
     """
     match module:
         case _ConvNd():

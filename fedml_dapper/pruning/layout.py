@@ -1,7 +1,7 @@
-"""Which channels of a network go together, as plain data: groups of channels, and where each tensor holds them.
+"""Layout of a network's channels as plain data: groups that are cut together, and where each tensor holds them.
 
-``tracing`` finds it once per network. Everything else in this room (plans, slim models, recovery, footprints) reads
-only this.
+``tracing`` finds the layout once per network. Everything else in this package (plans, slim models, recovery,
+footprints) reads nothing else of the network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChannelGroup:
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Which entries of an axis belong to which channel: int64 of shape (channels, entries of each), equal by value."""
+    """Entries of an axis by channel: int64 of shape (channels, entries per channel). Compared and hashed by value."""
 
     index: Tensor
 
@@ -57,26 +57,24 @@ class Entries:
 
 @dataclass(frozen=True)
 class Axis:
-    """The channels of one ``group`` along one axis of a tensor, each with as many entries.
-
-    Without ``entries`` these fill the axis, and ``repeat`` consecutive ones belong to one channel. Otherwise
-    ``entries`` says where they are, and what it leaves out belongs to no channel of the group: to another's, where
-    several groups stand side by side (concatenation), or to none.
-    """
+    """Channels of one group along one axis of a tensor; all channels have equally many entries."""
 
     dim: int
     group: str
     repeat: int = 1
+    """Entries per channel."""
     entries: Entries | None = None
+    """Places of each channel's entries. Without it channels fill the axis, ``repeat`` consecutive entries each. Entries
+    that it leaves out belong to another group, where several lie side by side (concatenation), or to none."""
     filled: bool = False
-    """Whether activations keep their full width there, with zeros for what is cut (:class:`FilledLinear`)."""
+    """Whether activations keep their full width along it, with zeros for what is cut (:class:`FilledLinear`)."""
 
     def channels(self, size: int) -> int:
-        """How many channels lie along the axis, which has ``size`` entries."""
+        """Return how many channels lie along the axis, which has ``size`` entries."""
         return size // self.repeat if self.entries is None else len(self.entries.index)
 
     def of(self, channels: Tensor) -> Tensor:
-        """The entries of ``channels``: int64 of shape (len(channels), repeat)."""
+        """Return the entries of ``channels``, int64 of shape (len(channels), repeat)."""
         if self.entries is None:
             return channels[:, None] * self.repeat + torch.arange(self.repeat)
         return self.entries.index[channels]
@@ -89,15 +87,15 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: torch.dtype
     trainable: bool
-    """Whether it is a parameter; of one with several names, the first."""
+    """Whether it is a parameter. Of a parameter with several names only the first counts."""
     macs_per_element: int | Fraction
-    """Multiply-accumulates per entry and example: positions for the weights of convolutions and linear layers,
-    2 x positions for those of norms, 0 for the rest. Broken where parts of a tensor see other numbers of positions, as
-    queries and keys of cross-attention do."""
+    """Multiply-accumulates per entry and example: output positions for the weights of convolutions and linear layers,
+    twice the positions for those of norms, 0 for the rest. A fraction where parts of a tensor see other numbers of
+    positions, as queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:
-        """The shape left when every group keeps its width."""
+        """Return the shape of the tensor once every group is cut to its width."""
         shape = list(self.shape)
         for axis in self.axes:
             if axis.group in widths:
@@ -113,18 +111,18 @@ class ChannelLayout:
     groups: Mapping[str, ChannelGroup]
     tensors: Mapping[str, TensorSpec]
     uplink: Uplink = "fp32"
-    """In what the tensors travel to the server."""
+    """Number format in which tensors travel to the server."""
     importance: Importance = "filters"
-    """By what standardised filters are compared."""
+    """What the importance of standardised filters is computed from."""
     products: Mapping[str, TensorSpec] = field(default_factory=dict)
-    """Activations multiplied with each other (attention), as if by a weight of that shape; by layer and count."""
+    """Products of two activations (attention), counted as if one were a weight of that shape; by layer and number."""
     notes: tuple[str, ...] = ()
-    """Which layers keep all their channels because these cannot be followed, and why: a line each."""
+    """One line each on layers whose channels cannot be followed and are kept, with the reason."""
 
     def widths_of(self, shapes: Mapping[str, Sequence[int]]) -> Widths | None:
-        """The widths at which the tensors in ``shapes``, which may be some of all, have these shapes.
+        """Return the widths at which the tensors in ``shapes`` have these shapes; None where there are none.
 
-        The reverse of :meth:`TensorSpec.shape_at`; None where there are none such.
+        The reverse of :meth:`TensorSpec.shape_at`. ``shapes`` may leave tensors out.
         """
         widths: dict[str, int] = {}
         sides = [
@@ -150,7 +148,7 @@ class ChannelLayout:
         return cut if fits else None
 
     def _lost(self, axis: Axis, widths: Widths) -> int:
-        """Entries that ``axis`` lacks."""
+        """Entries that are cut from ``axis``."""
         return (self.groups[axis.group].channels - widths[axis.group]) * axis.repeat
 
     @property

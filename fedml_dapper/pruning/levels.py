@@ -1,4 +1,4 @@
-"""Who is how strong: capability levels 1 (strongest) to L, by a rule."""
+"""Assignment of capability levels, from 1 (strongest) to L, to clients."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from fedml_dapper.seeding import Stream, numpy_generator
 
 @dataclass(frozen=True)
 class Device:
-    """What is known of a client's device."""
+    """A client's device, as far as the server knows it."""
 
     client_id: int
     domain: str
     num_samples: int
-    """Samples it trains on."""
+    """Training samples of the client."""
     level: int | None = None
-    """As its owner states it, where nobody else decides."""
+    """Level that the device's owner states; None where the server decides."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a level rule decides on."""
+    """The clients of an experiment and the levels they may have: what a level rule decides on."""
 
     round: int
-    """The round that is about to begin, from 1."""
+    """Number of the round that is about to begin, from 1."""
     devices: tuple[Device, ...]
-    """In client order."""
+    """One device per client, in client order."""
     footprints: tuple[Footprint, ...]
-    """What a client of each level trains, gets and sends, strongest level first."""
+    """Cost of a client model of each level, strongest level first."""
     seed: int
-    """The experiment's; two runs of one seed have the same levels."""
+    """Seed of the experiment; two runs of one seed get the same levels."""
 
 
 LevelRule = Callable[[Fleet], Sequence[int]]
-"""Gives every device its level, from 1 to ``len(fleet.footprints)``, in client order; asked before every round."""
+"""A function that returns every device's level, from 1 to ``len(fleet.footprints)``, in client order. Called before
+every round."""
 
 
 def balanced(fleet: Fleet) -> Sequence[int]:
-    """Round-robin over a seeded shuffle of the clients, so that level and domain are independent."""
+    """Assign levels round-robin over a seeded shuffle of the clients, so that level and domain are independent."""
     levels = [0] * len(fleet.devices)
     order = numpy_generator(fleet.seed, Stream.LEVELS)
     for position, client in enumerate(order.permutation(len(fleet.devices)).tolist()):
@@ -51,7 +52,7 @@ def balanced(fleet: Fleet) -> Sequence[int]:
 
 
 def index_mod(fleet: Fleet) -> Sequence[int]:
-    """Client i has level i mod L, as in the public code."""
+    """Give client i the level 1 + (i mod L), as the authors' public code does."""
     return [1 + device.client_id % len(fleet.footprints) for device in fleet.devices]
 
 
@@ -62,11 +63,15 @@ def _fits(found: object) -> str:
 LEVEL_RULES: Registry[LevelRule] = Registry(
     "dapper_args.levels.assignment", "level rule", {"balanced": balanced, "index_mod": index_mod}, _fits
 )
-"""What ``dapper_args.levels.assignment`` may name."""
+"""Level rules by the names that ``dapper_args.levels.assignment`` takes; other names are imported."""
 
 
 def levels_by(rule: LevelRule, name: str, fleet: Fleet) -> tuple[int, ...]:
-    """What ``rule``, called ``name`` in the settings, says; raises :class:`ConfigError` unless it is a level each."""
+    """Return the levels that ``rule``, called ``name`` in the settings, assigns to the clients.
+
+    Raises:
+        ConfigError: The rule fails, or does not return one allowed level per client.
+    """
     try:
         levels = tuple(rule(fleet))
     except Exception as error:  # a user's rule may fail in any way

@@ -1,18 +1,18 @@
-"""What a client of a secure sum does to its change, so that the sum is differentially private when it opens.
+"""One client's share of the noise that makes a secure sum differentially private.
 
-The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, ICML 2021): a client's change is cut down to an
-l2 norm of C, written in whole steps, and whole numbers of the discrete Gaussian are added before the masks. No
-coordinate opens over fewer than ``min_holders`` clients that added theirs. So a standard deviation of
-z C / sqrt(``min_holders``) each leaves every coordinate of the sum the noise of multiplier z that is counted, whoever
-drops out. Of h holders that stay the noise is sqrt(h / ``min_holders``) times that, and nothing is counted for the
-rest. With ``min_holders`` at the threshold, which is more than half of a round's clients, that is below sqrt(2).
+The distributed discrete Gaussian mechanism (Kairouz, Liu and Steinke, ICML 2021): a client scales its update down to an
+l2 norm of C, writes it in whole steps, and adds integers of the discrete Gaussian before the masks. No coordinate opens
+over fewer than ``min_holders`` clients that added their noise. So a standard deviation of z C / sqrt(``min_holders``)
+per client leaves every coordinate of the sum at least the noise of multiplier z that the accountant counts, whoever
+drops out. With h holders that stay, the noise is sqrt(h / ``min_holders``) times that; the surplus is not accounted
+for. With ``min_holders`` at the threshold, which is more than half of a round's clients, the factor is below sqrt(2).
 
-Schemes that take the rest off once it is known who stayed (Jiang et al., "Dordis", EuroSys 2024) have every client
-share out one more seed for each number of drop-outs. For a factor of less than sqrt(2) that is left out here.
+Deviation: schemes that remove the surplus once it is known who stayed (Jiang et al., "Dordis", EuroSys 2024) have every
+client share one more seed for each number of drop-outs. For a factor of less than sqrt(2) that is left out here.
 
-Neighbours are two runs, in one of which a client's change is nothing; it adds its noise in both. Rounding d coordinates
-moves a change by up to sqrt(d) / 2 steps, so it is cut down by as much more: what is sent, in whole steps, has a norm
-of at most C.
+Neighbouring runs differ in one client, whose update is zero in one of them; it adds its noise in both. Rounding d
+coordinates moves an update by up to sqrt(d) / 2 steps, so the limit for the update is lower by that much: what is sent,
+in whole steps, has a norm of at most C.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from fedml_dapper.noise import Noise
 
 @dataclass(frozen=True, eq=False)
 class NoiseShare:
-    """Of one client in one round."""
+    """Clipping and noise of one client in one round."""
 
     clip: float | None
-    """Largest l2 norm of its change; None for no limit."""
+    """Largest l2 norm of its update; None for no limit."""
     std: int
-    """Of its noise on each coordinate, in steps; 0 for none."""
+    """Standard deviation of its noise on each coordinate, in steps; 0 for none."""
     noise: Noise
 
     def shortened(self, changes: Mapping[str, Tensor], step: float) -> dict[str, Tensor]:
-        """``changes``, float64 and finite, such that rounded to multiples of ``step`` they have a norm of at most
-        ``clip``."""
+        """Scale ``changes`` so that their norm is at most ``clip`` even once they are rounded to multiples of ``step``.
+
+        ``changes`` are float64 and finite.
+        """
         if self.clip is None:
             return dict(changes)
         norm = sqrt(sum(float(change.square().sum()) for change in changes.values()))
@@ -50,7 +52,7 @@ class NoiseShare:
         return {name: room / norm * change for name, change in changes.items()}
 
     def disturbed(self, numbers: Mapping[str, NDArray[np.int32]]) -> dict[str, NDArray[np.int32]]:
-        """``numbers`` with noise on each, modulo 2^32; tensors have theirs in the order of their names."""
+        """Add noise to every number, modulo 2^32. Tensors draw theirs in the order of their names."""
         if self.std == 0:
             return dict(numbers)
         names = sorted(numbers)
@@ -63,6 +65,8 @@ class NoiseShare:
 
 
 def rounding(coordinates: int) -> float:
-    """The most by which rounding to whole steps lengthens so many coordinates together, in steps; with one step more
-    for what float64 rounds where it measures them."""
+    """Bound on how much rounding to whole steps lengthens a vector of so many coordinates, in steps.
+
+    One step is added for the rounding errors of float64 in the norm itself.
+    """
     return sqrt(coordinates) / 2 + 1

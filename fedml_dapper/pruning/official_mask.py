@@ -1,9 +1,10 @@
-"""The masks of the authors' public code, for comparison only: nothing becomes smaller.
+"""Masks of the authors' public code, for comparison only: nothing becomes smaller.
 
-Every convolution but the stem loses its weakest input channels and, chosen by what these leave of each filter, its
-weakest output channels, both at the full ratio, so only (1 - ratio)^2 of its weights survive; masks of neighbouring
-layers do not line up. The first block's conv1 and the network's first shortcut are cut on outputs only. BatchNorm
-weights are masked one by one, their biases and statistics stay. The predictor loses input features by l2 norm.
+Every convolution but the stem loses its weakest input channels and then its weakest output channels, ranked by what the
+first step left of each filter. Both happen at the full ratio, so only (1 - ratio)^2 of its weights survive, and masks
+of neighbouring layers do not line up. The first block's conv1 and the network's first shortcut are cut on outputs only.
+BatchNorm weights are masked one by one; their biases and statistics stay. The predictor loses input features by l2
+norm.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fedml_dapper.models import Backbone
 
 
 def official_masks(model: Backbone, ratio: float) -> dict[str, Tensor]:
-    """Weight name -> 0/1 mask of the weight's shape, chosen from the present weights of ``model``."""
+    """Return weight name -> 0/1 mask of the weight's shape, chosen from the present weights of ``model``."""
     scratch = copy.deepcopy(model)
     convolutions = [layer for layer in scratch.modules() if isinstance(layer, nn.Conv2d)][1:]
     norms = [layer for layer in scratch.modules() if isinstance(layer, nn.BatchNorm2d)][1:]
@@ -39,6 +40,6 @@ def _mask_channels(layer: nn.Module, ratio: float, norm: int, dim: int) -> None:
 
 @torch.no_grad()
 def apply_masks(model: nn.Module, masks: dict[str, Tensor]) -> None:
-    """Set masked weights to zero; call after every optimizer step, so that only kept weights ever move."""
+    """Set masked weights to zero; called after every optimizer step, so that only kept weights ever move."""
     for name, mask in masks.items():
         model.get_parameter(name).mul_(mask)

@@ -1,4 +1,4 @@
-"""Slim models as vectors of a secure sum, and its result as sums of dense tensors."""
+"""Packing of slim models into vectors of a secure sum, and of its result back into sums of dense tensors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CellNumbers = NDArray[np.unsignedinteger[Any]]
 
 
 class Packing:
-    """Where the coordinates of all float tensors lie in cells of equal holders, given the ``plans`` of a round by
-    client. Integer tensors are left out.
+    """Order in which the coordinates of all floating-point tensors lie in a secure sum: by cells of equal holders.
 
-    All entries of a tensor along axes that nobody cuts have the same holders. So holders are found per combination of
-    cut channels, which are few, and not per coordinate.
+    Holders follow from the ``plans`` of a round, given by client. Integer tensors are left out. All entries of a tensor
+    along axes that nobody cuts have the same holders, so holders are found per combination of cut channels, of which
+    there are few, and not per coordinate.
     """
 
     def __init__(self, layout: ChannelLayout, plans: Mapping[int, PruningPlan]) -> None:
@@ -41,24 +41,26 @@ class Packing:
         sizes = np.repeat(each, [prod(bits.shape[1:]) for bits in holders.values()])
         sets = np.concatenate([bits.reshape(len(bits), -1) for bits in holders.values()], axis=1)
         self.cells, numbers = cells_of(clients, sets, sizes)
-        number_type = np.uint16 if len(self.cells.sizes) < 2**16 else np.uint32  # the former are sorted by radix
+        number_type = np.uint16 if len(self.cells.sizes) < 2**16 else np.uint32  # numpy sorts uint16 by radix: faster
         ends = np.cumsum([prod(bits.shape[1:]) for bits in holders.values()])
         self._numbers = {
             name: part.reshape(holders[name].shape[1:])
             for name, part in zip(self._names, np.split(numbers.astype(number_type), ends[:-1]), strict=True)
         }
-        """Of each combination of cut channels, the number of its cell; axes that nobody cuts have length 1."""
+        """Number of the cell of each combination of cut channels, by tensor; axes that nobody cuts have length 1."""
 
     def pack(self, client: int, numbers: Numbers) -> NDArray[np.int32]:
-        """A client's ``numbers``, cut to its plan, in the order of cells."""
+        """Flatten a client's tensors, cut to its plan, into one vector in the order of cells."""
         held = [name for name in self._names if name not in self._plans[client].omitted]
         order = _by_cell([self._cells_kept(name, client) for name in held])
         values: NDArray[np.int32] = np.concatenate([numbers[name].ravel() for name in held])
         return values if order is None else values[order]
 
     def unpack(self, opened: Opened) -> PartialSum:
-        """What was opened, as sums of dense tensors, and how many of the clients hold each channel; 0 hold what was not
-        opened."""
+        """Return the opened totals as sums of dense tensors, with the number of clients that hold each channel.
+
+        Channels in cells that were not opened have 0 holders.
+        """
         order = _by_cell([self._cells_whole(name) for name in self._names])
         dense = opened.totals
         if order is not None:
@@ -76,9 +78,9 @@ class Packing:
         return PartialSum(float(len(opened.clients)), sums)
 
     def _holders(self, name: str, spec: TensorSpec, clients: Sequence[int]) -> Bits:
-        """Who holds each combination of channels, shape (words, ...)."""
+        """Bit sets of the clients that hold each combination of channels, of shape (words, ...)."""
         shape = spec.shape or (1,)
-        words = max(1, -(-len(clients) // 64))
+        words = max(1, -(-len(clients) // 64))  # one bit per client
         cuts = [self._kept[client].of(spec) for client in clients]
         bits = np.zeros((words, *[1] * len(shape)), dtype=np.uint64)
         for number, client in enumerate(clients):
@@ -109,6 +111,6 @@ def _bit(number: int) -> np.uint64:
 
 
 def _by_cell(numbers: Sequence[CellNumbers]) -> NDArray[np.intp] | None:
-    """The order in which coordinates of these cells lie in a vector; None where they lie so already."""
+    """The order in which coordinates of these cells lie in a vector; None where they are in order already."""
     joined: CellNumbers = np.concatenate(numbers)
     return None if (joined[:-1] <= joined[1:]).all() else np.argsort(joined, kind="stable")

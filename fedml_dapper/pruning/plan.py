@@ -1,5 +1,8 @@
-"""Which part of the global model a client holds: channels chosen by l1 importance (DapperFL, section 3.2), at random
-or as a window, and tensors left out whole."""
+"""Plans of which part of the global model a client holds.
+
+Channels are chosen by l1 importance (DapperFL, section 3.2), at random, or as a window. Tensors may also be left out
+whole.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,27 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class PruningPlan:
-    """Kept channel indices per cut group: int64, sorted, unique, on the CPU. Groups not named are whole."""
+    """The channels and tensors of the dense model that a client holds."""
 
     kept: Mapping[str, Tensor]
     omitted: frozenset[str] = frozenset()
-    """Tensors left out whole: those of skipped blocks, or what is a client's own and never travels."""
+    """Tensors left out whole: those of skipped blocks, and personal ones, which never travel."""
 
     @property
     def widths(self) -> Widths:
         return {name: len(indices) for name, indices in self.kept.items()}
 
     def equals(self, other: PruningPlan) -> bool:
-        """Whether both keep and omit the same."""
+        """Whether both plans keep the same channels and omit the same tensors."""
         same_names = self.omitted == other.omitted and self.kept.keys() == other.kept.keys()
         return same_names and all(torch.equal(kept, other.kept[name]) for name, kept in self.kept.items())
 
     def check(self, layout: ChannelLayout) -> None:
-        """Raises :class:`ProtocolError` unless every name exists and indices are sorted, unique and in range."""
+        """Check that every name exists, and that indices are sorted, unique and in range.
+
+        Raises:
+            ProtocolError: One does not, or is not.
+        """
         for name in sorted(self.omitted - layout.tensors.keys()):
             raise ProtocolError(f"pruning plan leaves out tensor `{name}`, which the model does not have")
         for name, indices in self.kept.items():
@@ -50,12 +57,12 @@ class PruningPlan:
 
 
 DENSE = PruningPlan({})
-"""The plan that keeps everything."""
+"""The plan that keeps every channel."""
 
 
 @part("pruning")
 def plan_by_importance(layout: ChannelLayout, weights: Tensors, widths: Widths) -> PruningPlan:
-    """Keep the channels that are most important in ``weights``."""
+    """Keep the channels of largest :func:`importance` in ``weights``."""
     return PruningPlan({name: keep_largest(importance(layout, name, weights), width) for name, width in widths.items()})
 
 
@@ -70,7 +77,7 @@ def plan_at_random(layout: ChannelLayout, widths: Widths, generator: np.random.G
 
 
 def plan_window(layout: ChannelLayout, widths: Widths, start: int = 0) -> PruningPlan:
-    """Keep consecutive channels from ``start`` on, around the end if need be; from 0 smaller plans are nested."""
+    """Keep consecutive channels from ``start`` on, wrapping around at the end. From 0, smaller plans are nested."""
     kept = {}
     for name, width in widths.items():
         channels = layout.groups[name].channels
@@ -79,9 +86,9 @@ def plan_window(layout: ChannelLayout, widths: Widths, start: int = 0) -> Prunin
 
 
 def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
-    """Per channel, the sum of absolute weights over all filters that produce it: shape (channels,), float64, CPU.
+    """Return each channel's sum of absolute weights over all filters that produce it: shape (channels,), float64, CPU.
 
-    Of a standardised filter ``layout.importance`` says what counts: its raw weights, its gain, or their product.
+    For standardised filters ``layout.importance`` says what is summed: raw weights, gains, or their product.
     """
     values = {}
     for producer in layout.groups[group].producers:
@@ -97,8 +104,10 @@ def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
 
 
 def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
-    """Per channel, the sum over all of ``values`` that is the channel's: shape (channels,), in their dtype and on their
-    device. Names and shapes are those of tensors that hold the group."""
+    """Return each channel's sum over the entries of ``values`` that belong to it, shape (channels,).
+
+    ``values`` have the names and shapes of dense tensors that hold the group. Sums have their dtype and device.
+    """
     channels = torch.arange(layout.groups[group].channels)
     sums = []
     for name, tensor in values.items():
@@ -109,20 +118,20 @@ def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
 
 
 def axis_of(layout: ChannelLayout, group: str, name: str) -> Axis:
-    """Where the tensor ``name`` holds the channels of ``group``."""
+    """Return the axis of the tensor ``name`` that holds the channels of ``group``."""
     return next(axis for axis in layout.tensors[name].axes if axis.group == group)
 
 
 def gain_of(filters: str) -> str:
-    """Name of the gains of standardised ``filters``, where there are any."""
+    """Return the name that the gains of standardised ``filters`` have, if there are any."""
     return f"{filters.removesuffix('weight')}gain"
 
 
 def ranked(scores: Tensor) -> Tensor:
-    """Indices of ``scores``, the largest first; of equals the lower index."""
+    """Return the indices of ``scores``, largest first; ties go to the lower index."""
     return torch.sort(scores, descending=True, stable=True).indices
 
 
 def keep_largest(scores: Tensor, count: int) -> Tensor:
-    """Sorted indices of the ``count`` largest ``scores``; of equals the lower index is kept."""
+    """Return the sorted indices of the ``count`` largest ``scores``; ties keep the lower index."""
     return ranked(scores)[:count].sort().values

@@ -1,8 +1,8 @@
-"""Heterogeneous aggregation: refill what was pruned, then average (DapperFL Eq. 6-7).
+"""Aggregation of heterogeneous models: what was pruned is filled in, then uploads are averaged (DapperFL Eq. 6-7).
 
-Uploads are folded into running sums (``running_sum``), one by one or those that wait together in one pass. Then they
-can be dropped, so memory does not grow with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i
-and the previous global model W:
+Uploads are folded into running sums (``running_sum``), one by one or several in one pass, and can be dropped
+afterwards, so memory does not grow with the number of clients. With weights p_i = n_i / sum n, kept coordinates M_i and
+the previous global model W:
 
 * ``global``  (Eq. 6-7): sum_i p_i (M_i w_i + (1 - M_i) W), computed as (sum_i n_i M_i w_i + (N - sum_i n_i M_i) W) / N
 * ``zero``    (what the authors' public code does by accident): sum_i p_i M_i w_i
@@ -31,19 +31,19 @@ from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
 from fedml_dapper.pruning.slim import KeptIndices
 
 _WORTH_THREADS = 2**20
-"""Entries of a model on the CPU for which starting threads is worth it."""
+"""Entries of a model on the CPU from which on starting threads is worth it."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:
-    """What some of a round's clients come to, of which a mean with the others' can be made."""
+    """Sums over some of a round's clients, from which a mean with the other clients' can be made."""
 
     total: float = 0.0
-    """Weight of these clients."""
+    """Total weight of these clients."""
     sums: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Weighted sum and weight that held it, of each tensor of floats (see :class:`RunningSum`)."""
+    """Weighted sum, and weight that held it, of each floating-point tensor (see :class:`RunningSum`)."""
     largest: Tensors = field(default_factory=dict)
-    """Of the others."""
+    """Elementwise maxima of the integer tensors."""
 
 
 class RecoveringMean:
@@ -67,23 +67,23 @@ class RecoveringMean:
         self._holds = False
 
     def hold(self) -> None:
-        """Let what is added from now on wait for :meth:`fold`, so that several clients are folded in one pass.
+        """Keep uploads that are added from now on until :meth:`fold`, so that several are folded in one pass.
 
-        It is checked at once, and folded before the mean is asked for what it comes to. A result is the same bit for
-        bit, whatever waited.
+        Uploads are still checked at once, and folded before any result is read. The result is the same bit for bit.
         """
         self._holds = True
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """Fold in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
+        """Add one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
 
-        Raises :class:`ProtocolError` before anything is changed when names or shapes do not fit the plan.
+        Raises:
+            ProtocolError: Names or shapes do not fit the plan; nothing has changed.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         self.take(weights, plan, weight, unsliced)
 
     def take(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """As :meth:`add`, of what is known to fit but for the dtype of its floats."""
+        """Add an upload without checking it; unlike for :meth:`add`, floating-point tensors may have any dtype."""
         kept = KeptIndices(plan)
         for name, sent in weights.items():
             if name in self._sums:
@@ -96,7 +96,7 @@ class RecoveringMean:
             self.fold()
 
     def fold(self) -> None:
-        """What waits goes into the sums."""
+        """Add all uploads that wait to the sums."""
         waiting = self._waiting
         self._waiting = {name: [] for name in self._sums}
         self._do(piece for name, sent in waiting.items() if sent for piece in self._sums[name].adding(sent))
@@ -109,13 +109,18 @@ class RecoveringMean:
             do_side_by_side(pieces)
 
     def partial(self) -> PartialSum:
-        """What was added so far, for :meth:`merge`; tensors are shared."""
+        """Return the sums of what was added so far, for :meth:`merge`; tensors are shared, not copied."""
         self.fold()
         return PartialSum(self._total, {name: each.so_far for name, each in self._sums.items()}, self._largest)
 
     def merge(self, partial: PartialSum) -> None:
-        """Add the clients that another mean of the same tensors has summed. Differs from adding them here by the order
-        of float64 sums alone. Raises :class:`ProtocolError`, with nothing changed, where it does not fit."""
+        """Add the clients that another mean of the same tensors has summed.
+
+        The result differs from adding them here only by the order of float64 sums.
+
+        Raises:
+            ProtocolError: ``partial`` does not fit; nothing has changed.
+        """
         check_partial(partial, self._layout, self._previous.keys())
         self.fold()
         for name, (sums, held) in partial.sums.items():
@@ -125,15 +130,18 @@ class RecoveringMean:
         self._total += partial.total
 
     def disturb(self, noise: Noise, std: float) -> None:
-        """Add normal numbers of standard deviation ``std`` to every weighted sum, where somebody holds it."""
+        """Add normal noise of standard deviation ``std`` to every weighted sum, at coordinates that somebody holds."""
         self.fold()
         for each in self._sums.values():
             each.disturb(noise, std)
 
     def result(self) -> dict[str, Tensor]:
-        """The new global tensors, in the previous ones' dtypes; the sums are used up, so there is one result.
+        """Return the new global tensors, in the dtypes of the previous ones.
 
-        Raises :class:`ProtocolError` if nothing was added.
+        The sums are used up, so there is one result only.
+
+        Raises:
+            ProtocolError: Nothing was added.
         """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
@@ -142,8 +150,8 @@ class RecoveringMean:
         return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}
 
     def _averaging(self, means: dict[str, Tensor]) -> Iterator[Piece]:
-        """The pieces of work that fold what waits and make the ``means`` of it, in one pass over each tensor."""
-        # smallest first and popped: what the sums before gave back is more than the next mean takes
+        """Yield the pieces of work that fold what waits and fill ``means``, in one pass over each tensor."""
+        # smallest first and popped: the freed sums of the tensors before are more than the next mean allocates
         for name in sorted(self._sums, key=lambda name: self._previous[name].numel()):
             sums = self._sums.pop(name)
             waiting = self._waiting.pop(name)
@@ -154,12 +162,17 @@ class RecoveringMean:
 def check_fits(
     weights: Tensors, plan: PruningPlan, unsliced: Collection[str], layout: ChannelLayout, names: Collection[str]
 ) -> None:
-    """Raises :class:`ProtocolError` unless ``weights`` are those of ``names`` that ``plan`` does not omit, in its
-    shapes (those ``unsliced`` in the model's) and in the layout's dtypes."""
+    """Check that an upload holds the tensors of ``names`` that its ``plan`` keeps, in the right shapes and dtypes.
+
+    Tensors named ``unsliced`` have the shapes of the dense model.
+
+    Raises:
+        ProtocolError: Tensors are missing or unknown, or one has another shape or dtype.
+    """
     plan.check(layout)
-    odd = sorted(weights.keys() ^ (set(names) - plan.omitted))
-    if odd:
-        raise ProtocolError(f"upload and its plan differ in {len(odd)} tensors, first `{odd[0]}`")
+    differing = sorted(weights.keys() ^ (set(names) - plan.omitted))
+    if differing:
+        raise ProtocolError(f"upload and its plan differ in {len(differing)} tensors, first `{differing[0]}`")
     widths = plan.widths
     for name, tensor in weights.items():
         spec = layout.tensors[name]
@@ -171,8 +184,11 @@ def check_fits(
 
 
 def check_partial(partial: PartialSum, layout: ChannelLayout, names: Collection[str]) -> None:
-    """Raises :class:`ProtocolError` unless ``partial`` is of the tensors of ``names``, in the shapes and dtypes of
-    their sums, and nothing was held by more weight than there is."""
+    """Check that ``partial`` sums the tensors of ``names``, in the right shapes and dtypes and with possible weights.
+
+    Raises:
+        ProtocolError: Tensors, shapes or dtypes differ, or an entry was held by more weight than there is.
+    """
     floats = {name for name in names if layout.tensors[name].dtype.is_floating_point}
     if partial.sums.keys() != floats or partial.largest.keys() != set(names) - floats:
         raise ProtocolError("a partial sum is of other tensors than the model's")

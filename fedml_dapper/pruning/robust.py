@@ -1,17 +1,17 @@
 """Robust aggregation of slim models: per coordinate, an order statistic over the clients that hold it.
 
-In the recovery rules of ``recovery`` the mean over a coordinate's holders gives way to a trimmed mean or a median of
-theirs, s. With H the weight of the holders, T that of all clients and W the previous global model:
+In the recovery rules of ``recovery`` the mean over a coordinate's holders is replaced by their trimmed mean or median,
+s. With H the weight of the holders, T that of all clients and W the previous global model:
 
 * ``global``: (H s + (T - H) W) / T
 * ``zero``: H s / T
 * ``holders``: s, or W where nobody holds the coordinate
 
-Among holders clients count alike: with weights, one that claims many samples would pass for many clients. What too few
-hold counts as held by nobody.
+Holders count alike in s: with weights, a client that claims many samples would pass for many clients. A coordinate with
+fewer than ``min_holders`` holders counts as held by nobody.
 
-An order needs all values at once. So uploads are held until the round closes, as much memory as all of them together,
-and tensors are then treated one after another: besides, a copy per client of the largest one.
+An order statistic needs all values at once. So uploads are kept until the round closes, which takes as much memory as
+all of them together. Tensors are then treated one after another, with a copy per client of the largest one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ _BLOCK_ENTRIES = 2**22
 
 
 class RobustMean:
-    """Per coordinate the mean of what its holders sent, without the ``trimmed_share`` of smallest and of largest.
+    """Per coordinate, a trimmed mean or the median of what its holders sent.
 
-    The share is rounded up, and at least one value is left. Without a ``trimmed_share`` all but the middle one or two
-    are left out: the median. Of integer buffers (BatchNorm's counters) the upper median is taken.
+    The mean leaves out the ``trimmed_share``, rounded up, of smallest and of largest values; at least one value is
+    left. Without a ``trimmed_share`` all but the middle one or two are left out: the median. Of integer buffers
+    (BatchNorm's counters) the upper median is taken.
     """
 
     def __init__(
-        self, previous: Tensors, layout: ChannelLayout, recovery: Recovery, trimmed_share: float | None,
+        self,
+        previous: Tensors,
+        layout: ChannelLayout,
+        recovery: Recovery,
+        trimmed_share: float | None,
         min_holders: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._previous = previous
         self._layout = layout
         self._recovery = recovery
@@ -53,15 +58,20 @@ class RobustMean:
         self._uploads: list[HeldUpload] = []
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """Take in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
+        """Add one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
 
-        Raises :class:`ProtocolError`, with nothing changed, when names or shapes do not fit the plan.
+        Raises:
+            ProtocolError: Names or shapes do not fit the plan; nothing has changed.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         self._uploads.append(HeldUpload(weights, KeptIndices(plan), unsliced, weight))
 
     def result(self) -> dict[str, Tensor]:
-        """The new global tensors, in the previous ones' dtypes; raises :class:`ProtocolError` if nothing was added."""
+        """Return the new global tensors, in the dtypes of the previous ones.
+
+        Raises:
+            ProtocolError: Nothing was added.
+        """
         if not self._uploads:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
         return {name: self._aggregated(name, previous) for name, previous in self._previous.items()}
@@ -88,7 +98,10 @@ class RobustMean:
         return self._recovered(previous, statistic, weight)
 
     def _middle(self, values: Tensor, count: Tensor) -> Tensor:
-        """The statistic of (clients, ...) ``values``, NaN where not held; ``count`` holders, broadcast: float64."""
+        """Return the trimmed mean of ``values`` in float64; these have shape (clients, ...) and are NaN where not held.
+
+        ``count`` is the number of holders and broadcasts to one client's shape.
+        """
         if values.dim() == 1:
             return self._middle(values[:, None], count.view(1))[0]
         trimmed = self._trimmed(count)
@@ -103,8 +116,9 @@ class RobustMean:
         return torch.cat(blocks)
 
     def _trimmed(self, count: Tensor) -> Tensor:
-        """How many values are left out at either end, for every number of holders."""
+        """Number of values trimmed at either end, for each number of holders in ``count``."""
         most = (len(self._uploads) - 1) // 2
+        # rounded before ceil: in binary, 0.07 * 100 is just above 7
         shares = [
             most if self._share is None else ceil(round(self._share * holders, 9))
             for holders in range(len(self._uploads) + 1)

@@ -1,9 +1,9 @@
-"""The weighted sum over clients of one tensor, of which each kept some entries; in one pass over what was sent.
+"""Weighted sum over clients of one tensor, of which each client kept some entries.
 
-Four things make it fast on a CPU. Clients that are added together are added block by block, so that a sum passes
-through memory once for all of them; numbers are widened to float64 in memory that stays in the processor's cache.
-Blocks are pieces of work that threads can do side by side. Sums lie in memory as uploads do, whichever axis was cut, so
-both are walked through in order. And how much weight held a coordinate is counted per channel, not per coordinate.
+Four things make it fast on a CPU. Clients that are added together are added block by block, so that the sum passes
+through memory once for all of them. Numbers are widened to float64 in memory that stays in the processor's cache.
+Blocks are independent pieces of work, for several threads. And the weight that held a coordinate is counted per
+channel, not per coordinate; sums lie in memory as uploads do, whichever axis was cut, so both are read in order.
 
 Every coordinate's summands are added in the order in which they are given: blocks and threads change no bit.
 """
@@ -31,14 +31,15 @@ from fedml_dapper.pruning.side_by_side import Piece
 Recovery = Literal["global", "zero", "holders"]
 
 _BLOCK_ENTRIES = 2**18
-"""Entries in a block on a CPU, 2 MiB: fewer are more calls, more fall out of the cache; a GPU takes all."""
+"""Entries in a block on a CPU (2 MiB in float64). Smaller blocks are more calls, larger ones fall out of the cache; a
+GPU takes a tensor at once."""
 
 _HUGE_PAGE = 2**21
-"""Bytes of the pages that large sums ask the kernel for."""
+"""Bytes of a huge page; sums of at least this size ask the kernel for such pages."""
 
 
 def shapes_of_sums(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of a tensor's sum and of the weights that held its channels, which broadcast to it."""
+    """Return the shapes of a tensor's sum and of the weights that held its channels, which broadcast to it."""
     shape = spec.shape or (1,)
     cut = {axis.dim for axis in spec.axes}
     return shape, tuple(size if dim in cut else 1 for dim, size in enumerate(shape))
@@ -46,28 +47,28 @@ def shapes_of_sums(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """What a client of weight ``weight`` sent of a tensor: along axis ``dim`` the entries ``kept[dim]`` alone, which
-    are in ascending order."""
+    """What one client sent of a tensor."""
 
     values: Tensor
     kept: Mapping[int, Tensor]
+    """Axis -> kept entries, ascending; an axis that is not named is whole."""
     weight: float
 
 
 class RunningSum:
-    """With weights n_i and kept coordinates M_i: sum_i n_i M_i w_i and sum_i n_i M_i, in float64.
+    """Running sums of n_i M_i w_i and of n_i M_i over clients of weights n_i and kept coordinates M_i, in float64.
 
-    What takes time is at hand in two ways: done at once, or as pieces of work, all of which have to be done, side by
-    side if need be, before the sum is asked for anything else.
+    Additions and means are done at once (:meth:`add`, :meth:`mean`), or returned as pieces of work (:meth:`adding`,
+    :meth:`averaging`), all of which have to be done, in any order or side by side, before the sum is read.
     """
 
     def __init__(self, spec: TensorSpec, device: torch.device) -> None:
         self._shape, channels = shapes_of_sums(spec)
         self._device = device
         self._sum: Tensor | None = None
-        """None while it is zero."""
+        """The sum; None while it is zero."""
         self._held_whole = 0.0
-        """Weight of those that kept everything; beyond that, by kept entry of the cut axes:"""
+        """Weight of the clients that kept everything; ``_held`` counts the others, by entry of the cut axes."""
         self._held = torch.zeros(channels, dtype=torch.float64, device=device)
 
     def add(self, *sent: Sent) -> None:
@@ -76,7 +77,7 @@ class RunningSum:
             piece()
 
     def adding(self, sent: Sequence[Sent]) -> Iterator[Piece]:
-        """The pieces of :meth:`add`."""
+        """Return the pieces of work of :meth:`add`."""
         summands = [self._counted(one) for one in sent]
         sums = self._allocated()
         for rows in self._blocks(max((one.entries for one in summands), default=0)):
@@ -84,24 +85,26 @@ class RunningSum:
 
     @property
     def so_far(self) -> tuple[Tensor, Tensor]:
-        """The sum, in the tensor's shape (a scalar's: one entry), and the weight that held each channel, in a shape
-        that broadcasts to it; both float64, not copied."""
+        """The sum, and the weight that held each channel, which broadcasts to it; float64, not copied.
+
+        The sum has the tensor's shape; that of a scalar has one entry.
+        """
         return self._allocated(), self._held + self._held_whole
 
     def merge(self, sums: Tensor, held: Tensor) -> None:
-        """Add what another of the same tensor has summed :attr:`so_far`."""
+        """Add the sums and weights that another sum of the same tensor has as :attr:`so_far`."""
         self._allocated().add_(sums.to(self._device))
         self._held.add_(held.to(self._device))
 
     def disturb(self, noise: Noise, std: float) -> None:
-        """Add normal numbers of standard deviation ``std`` to the sum, where some weight holds it."""
+        """Add normal noise of standard deviation ``std`` to the sum, where some weight holds it."""
         held = self._held + self._held_whole > 0
         self._allocated().addcmul_(noise.normal(self._shape, self._device), held.double(), value=std)
 
     def mean(self, previous: Tensor, total: float, recovery: Recovery) -> Tensor:
-        """The mean over clients of weight ``total``, in shape and dtype of ``previous``, which fills what was cut.
+        """Return the mean over clients of weight ``total``, in the shape and dtype of ``previous``. The sum is used up.
 
-        The sum is used up.
+        ``previous`` fills coordinates that were cut, as ``recovery`` says.
         """
         result, pieces = self.averaging((), previous, total, recovery)
         for piece in pieces:
@@ -111,7 +114,7 @@ class RunningSum:
     def averaging(
         self, sent: Sequence[Sent], previous: Tensor, total: float, recovery: Recovery
     ) -> tuple[Tensor, Iterator[Piece]]:
-        """:meth:`mean` with the last clients' part added just before, and the pieces after which it is one."""
+        """Return the tensor of :meth:`mean`, with ``sent`` added just before, and the pieces of work that fill it."""
         result = torch.empty_like(previous, memory_format=torch.contiguous_format)
         return result, self._averaging(sent, previous, total, recovery, result)
 
@@ -134,7 +137,7 @@ class RunningSum:
         return self._sum
 
     def _counted(self, sent: Sent) -> _Summand:
-        """As part of the sum; from now on it counts as held."""
+        """Count the weight of what was sent as held, and return it as a summand."""
         kept = {dim: entries.to(self._device) for dim, entries in sent.kept.items()}
         if kept:
             held = _positions(self._held.shape, kept, self._device)
@@ -144,7 +147,7 @@ class RunningSum:
         return _Summand(sent.values.detach().to(self._device), kept, sent.weight, self._shape)
 
     def _blocks(self, entries: int) -> Iterator[slice]:
-        """So many rows at a time as fit one block, where all have that many entries."""
+        """Slices of as many rows as fit one block, given the entries in all rows."""
         rows = self._shape[0]
         step = rows
         if entries > _BLOCK_ENTRIES and self._device.type == "cpu":
@@ -154,7 +157,7 @@ class RunningSum:
 
 
 class _Summand:
-    """What a client sent of a tensor, and where in the sum it belongs."""
+    """One client's part of a tensor, and where in the sum it belongs."""
 
     def __init__(self, values: Tensor, kept: Mapping[int, Tensor], weight: float, shape: Sequence[int]) -> None:
         self._values = values if kept else values.view(shape)
@@ -166,7 +169,7 @@ class _Summand:
         self._columns = _positions((1, *shape[1:]), within, values.device) if within else None
 
     def add_to(self, sums: Tensor, rows: slice, wide: Tensor) -> None:
-        """Add it to these ``rows`` of the sum; ``wide`` is memory for as many numbers."""
+        """Add the part in these ``rows`` to ``sums``; ``wide`` is scratch memory for as many numbers."""
         first = rows.start
         last = rows.stop
         if self._rows is not None:
@@ -177,7 +180,7 @@ class _Summand:
         if self._rows is None and self._columns is None:
             sums.add_(values, alpha=self._weight)
             return
-        values.mul_(self._weight)  # given it as a factor, index_add_ takes ten times as long
+        values.mul_(self._weight)  # as its factor alpha, index_add_ takes ten times as long
         if self._rows is None:
             assert self._columns is not None
             sums.flatten(1).index_add_(1, self._columns, values.flatten(1))
@@ -192,13 +195,13 @@ class _Summand:
 
 
 class _Scratch(threading.local):
-    """A thread's memory for a block in float64, kept: the C library finds none of what was freed for the next one."""
+    """A thread's scratch memory in float64, kept between blocks: the C library would hand it back each time."""
 
     def __init__(self) -> None:
         self._wide = torch.empty(0, dtype=torch.float64)
 
     def of(self, entries: int, device: torch.device) -> Tensor:
-        """So many numbers, whatever they are."""
+        """Return memory for so many numbers, with any contents."""
         if device.type != "cpu":
             return torch.empty(entries, dtype=torch.float64, device=device)
         if len(self._wide) < entries:
@@ -218,10 +221,19 @@ def _add(sums: Tensor, rows: slice, summands: Sequence[_Summand]) -> None:
 
 
 def _average(
-    sums: Tensor | None, rows: slice, summands: Sequence[_Summand], held: Tensor, before: Tensor, total: float,
-    recovery: Recovery, after: Tensor,
-) -> None:  # fmt: skip
-    """The same, and the mean of these rows ``after``; without ``sums`` nothing was added earlier."""
+    sums: Tensor | None,
+    rows: slice,
+    summands: Sequence[_Summand],
+    held: Tensor,
+    before: Tensor,
+    total: float,
+    recovery: Recovery,
+    after: Tensor,
+) -> None:
+    """Add the summands as :func:`_add` does, and write the mean of these rows to ``after``.
+
+    ``sums`` is None while it is zero.
+    """
     if sums is None:
         sums = torch.zeros(before.shape, dtype=torch.float64, device=before.device)
     _add(sums, rows, summands)
@@ -236,10 +248,10 @@ def _average(
 
 
 def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
-    """Zeros in float64; large ones on a CPU in pages of their own.
+    """Zeros in float64; large ones on a CPU in memory pages of their own.
 
-    These go back to the system with the tensor, where the C library would keep them; and huge ones, where the kernel
-    has them, are cleared and found faster than so many small ones.
+    Such pages go back to the system with the tensor, where the C library would keep them. Huge pages, where the kernel
+    has them, are cleared and addressed faster than as many small ones.
     """
     size = 8 * prod(shape)
     if sys.platform != "linux" or device.type != "cpu" or size < _HUGE_PAGE:
@@ -251,7 +263,7 @@ def _zeros(shape: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _positions(shape: Sequence[int], kept: Mapping[int, Tensor], device: torch.device) -> Tensor:
-    """Where in a flat view of a tensor of that ``shape`` the entries lie that are ``kept``."""
+    """Positions of the ``kept`` entries in a flat view of a tensor of that ``shape``."""
     if len(kept) == 1:
         [(dim, entries)] = kept.items()
         if shape[dim] == prod(shape):

@@ -1,4 +1,4 @@
-"""Which of a network's channels may go: a scope that is named, or the one that meets the ratios."""
+"""Scope of pruning: which of a network's channels may be cut, as named in the settings or by what the ratios need."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _OTHER: dict[Scope, Scope] = {"internal": "grouped", "grouped": "internal"}
 
 @dataclass(frozen=True)
 class Scoped:
-    """The layout of a network in the scope in which it is cut."""
+    """Layout of a network, and the scope in which it is cut."""
 
     layout: ChannelLayout
     scope: Scope
     why: str = ""
-    """Why this scope, where nobody named one."""
+    """Why this scope was chosen, where the settings leave it to ``auto``."""
 
     @classmethod
     def of(cls, model: nn.Module, example: Inputs, pruning: PruningArgs, ratios: Iterable[float]) -> Scoped:
-        """In the scope that ``pruning`` names; where that is ``auto``, internal if it meets all ``ratios``, and else
-        grouped."""
+        """Trace a network in the scope that ``pruning`` names.
+
+        ``auto`` is internal where that meets all ``ratios``, and grouped elsewhere.
+        """
         if pruning.scope != "auto":
             return cls(trace_layout(model, example, pruning.scope), pruning.scope)
         internal = trace_layout(model, example, "internal")
@@ -47,9 +49,13 @@ class Scoped:
         return cls(internal, "internal", "it meets all ratios")
 
     def widths(self, ratio: float, pruning: PruningArgs, setting: str, model: nn.Module, example: Inputs) -> Widths:
-        """Channels that each group keeps at ``ratio``, which stands under ``setting``.
+        """Return the channels that each group keeps at ``ratio``.
 
-        Raises :class:`ConfigError` where it is out of reach: with what stays whole, and what the other scope reaches.
+        ``setting`` names where the ratio comes from, for errors.
+
+        Raises:
+            ConfigError: The ratio is out of reach; the message says which layers stay whole, and what the other scope
+                reaches.
         """
         try:
             return solve_widths(self.layout, ratio, pruning.ratio_of, pruning.round_to, setting)

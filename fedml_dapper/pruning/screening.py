@@ -1,21 +1,23 @@
-"""The mean of uploads that agree with most of the others, where they overlap (``agreement``).
+"""Mean of the uploads that agree with most of the others where they overlap (``agreement``).
 
 Order statistics per coordinate need a majority of honest holders for every coordinate, which slim models do not give:
-what two strong clients alone hold is theirs. So uploads are judged as wholes here, by the coordinates that they share
-with others, and what such a client alone holds falls with it. It is FLAME (Nguyen et al., USENIX Security 2022) brought
-to slim models, in which pairs overlap in part. Deviations: a fixed bound for cosines takes the place of clustering, and
-no noise is added.
+two strong clients may be the only holders of a coordinate. So uploads are judged as wholes here, by the coordinates
+that they share with others, and an upload that is rejected loses what it alone holds, too. This is FLAME (Nguyen et
+al., USENIX Security 2022) for slim models, in which pairs overlap in part. Deviations: a fixed bound for cosines takes
+the place of clustering, and no noise is added.
 
-* agreement: the mean of an upload's cosines with the others, without the quarter of smallest and of largest. What is
-  typical is the median agreement, or 0 where that is negative. While the lowest is below ``least_agreement`` times what
-  is typical, its upload is left out, as if it had not come, and the others are asked again without it. Fewer than half
-  are left out. The bound is a little below 0: where training is short, honest clients may have nothing in common.
-* length: the median of how many times as far as the others that stay an upload moved. Beyond ``most_length`` its change
-  is shortened to that. Statistics (BatchNorm's) are measured and not learnt: they have no direction of descent, and are
-  shortened by lengths of their own.
+* agreement: the mean of an upload's cosines with the others, without the quarter of smallest and of largest. The
+  typical agreement is the median of these, or 0 where that is negative. While the lowest agreement is below
+  ``least_agreement`` times the typical one, its upload is left out as if it had not come, and agreements are computed
+  anew without it. Fewer than half of the uploads are left out. The bound is a little below 0: where training is short,
+  honest clients may have nothing in common.
+* length: the median of an upload's ratios of lengths to the others that stay. Beyond ``most_length`` its update is
+  scaled down to that. Statistics (BatchNorm's) are measured and not learnt: they have no direction of descent, and are
+  scaled by lengths of their own.
 
-While no more than a quarter of the others are hostile, agreement lies among what honest pairs give. What is not finite
-is left out unasked. Where nothing is left out or shortened, the result is :class:`RecoveringMean`'s bit for bit.
+While no more than a quarter of the others are hostile, the trimmed agreement lies within what honest pairs give.
+Uploads that are not finite are left out at once. Where nothing is left out or scaled, the result is that of
+:class:`RecoveringMean` bit for bit.
 """
 
 from __future__ import annotations
@@ -39,24 +41,23 @@ from fedml_dapper.pruning.slim import KeptIndices, slim_tensors
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one upload of a round."""
+    """Judgement of one upload of a round."""
 
     agreement: float | None
-    """Mean of its cosines with the others, without the quarter of smallest and of largest; None where there are no
-    others."""
+    """Mean of its cosines with the others, without the quarter of smallest and of largest; None without others."""
     length: float | None
-    """Median of how many times as far as the others it moved; None where there are none that moved."""
+    """Median of how many times as far as the others it moved; None where no other moved."""
     counted: float
-    """The share of what it learnt that counts: 0 where it was left out."""
+    """Share of its learnt tensors' update that counts; 0 where it was left out."""
     counted_statistics: float
-    """The same of what it measured."""
+    """Share of its statistics' update that counts; 0 where it was left out."""
 
 
 class ScreenedMean:
-    """A :class:`RecoveringMean` over uploads that agree with the others, none of which moved much further than they.
+    """A :class:`RecoveringMean` over uploads that agree with the others, scaled down where they moved much further.
 
-    Uploads are held until the round closes, as much memory as all of them together, besides a copy per client of the
-    largest tensor.
+    Uploads are kept until the round closes, which takes as much memory as all of them together, and a copy per client
+    of the largest tensor besides.
     """
 
     def __init__(
@@ -69,18 +70,23 @@ class ScreenedMean:
         self._most = most_length
         self._uploads: list[tuple[HeldUpload, PruningPlan]] = []
         self.verdicts: Sequence[Verdict] = ()
-        """On the uploads in the order in which they were added, once there is a result."""
+        """One verdict per upload, in the order in which they were added; empty until :meth:`result` was called."""
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
-        """Take in one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
+        """Add one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
 
-        Raises :class:`ProtocolError`, with nothing changed, when names or shapes do not fit the plan.
+        Raises:
+            ProtocolError: Names or shapes do not fit the plan; nothing has changed.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
         self._uploads.append((HeldUpload(weights, KeptIndices(plan), unsliced, weight), plan))
 
     def result(self) -> dict[str, Tensor]:
-        """The new global tensors, in the previous ones' dtypes; raises :class:`ProtocolError` if nothing was added."""
+        """Return the new global tensors, in the dtypes of the previous ones.
+
+        Raises:
+            ProtocolError: Nothing was added.
+        """
         if not self._uploads:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
         self.verdicts = self._judge()
@@ -131,22 +137,22 @@ class ScreenedMean:
 
 
 def _screened(cosines: Tensor, rows: Sequence[int], least: float) -> tuple[list[int], dict[int, float | None]]:
-    """Who of ``rows`` stays, and the agreement of each among those that were left when it was judged last."""
+    """Return which of ``rows`` stay, and the last agreement computed for each row."""
     stay = list(rows)
     agreements = dict[int, float | None]()
     for spare in range((len(rows) - 1) // 2, -1, -1):
         now = {row: _midmean(cosines[row, _others(row, stay)]) for row in stay}
         agreements.update(now)
         known = {row: agreement for row, agreement in now.items() if agreement is not None}
-        odd = min(known, key=known.__getitem__, default=None)
-        if spare == 0 or odd is None or known[odd] >= least * max(0.0, median(known.values())):
+        outlier = min(known, key=known.__getitem__, default=None)
+        if spare == 0 or outlier is None or known[outlier] >= least * max(0.0, median(known.values())):
             break
-        stay.remove(odd)
+        stay.remove(outlier)
     return stay, agreements
 
 
 def _lengths(changes: Overlaps, stay: Sequence[int]) -> list[float | None]:
-    """How many times as far as those who stay each one moved: the median over its pairs with them."""
+    """How many times as far as those who stay each client moved: the median over its pairs with them."""
     ratios = changes.ratios()
     return [_upper_median(ratios[row, _others(row, stay)]) for row in range(len(ratios))]
 
@@ -162,6 +168,6 @@ def _midmean(values: Tensor) -> float | None:
 
 
 def _upper_median(values: Tensor) -> float | None:
-    """Of those that are no NaN: of an even number the larger one in the middle; None where there are none."""
+    """The median of the values that are not NaN, the larger of the middle two; None where there are none."""
     known = values[~values.isnan()].sort().values
     return float(known[len(known) // 2]) if len(known) else None

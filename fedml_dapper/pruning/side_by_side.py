@@ -1,7 +1,7 @@
-"""Pieces of tensor work that do not depend on one another, by as many threads as torch has.
+"""Independent pieces of tensor work, done by as many threads as torch has.
 
-Torch would split each operation up among its threads, which wait for one another at its end. Here each thread takes
-the next piece whenever it is done with one: operations of torch let go of Python's lock while they run.
+Torch would split each operation up among its threads, which wait for one another at its end. Here each thread takes the
+next piece as soon as it is free: operations of torch release the GIL while they run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Piece = Callable[[], None]
 
 
 def do_side_by_side(pieces: Iterable[Piece]) -> None:
-    """Each piece once, begun in this order. Raises what one of them raised, when all threads have come to an end."""
+    """Do each piece once, begun in this order. Raises what one of them raised, once all threads have ended."""
     threads = torch.get_num_threads()
     rest = iter(pieces)
     if threads == 1:
         for piece in rest:
             piece()
         return
-    torch.set_num_threads(1)  # of this thread, and of those that begin now
+    torch.set_num_threads(1)  # for this thread, and for those that are started from now on
     lock = Lock()
     try:
         with ThreadPoolExecutor(threads - 1) as pool:
@@ -37,7 +37,7 @@ def do_side_by_side(pieces: Iterable[Piece]) -> None:
 
 def _work_off(pieces: Iterator[Piece], lock: Lock) -> None:
     while True:
-        with lock:  # whoever makes the pieces makes one at a time
+        with lock:  # a generator of pieces must not be entered by two threads at once
             piece = next(pieces, None)
         if piece is None:
             return

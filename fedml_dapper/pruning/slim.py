@@ -20,14 +20,14 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class KeptIndices:
-    """For each tensor, axis -> entries that stay under a plan; found once per axis, since many tensors share theirs."""
+    """Kept entries of every tensor under a plan. Found once per kind of axis, since many tensors share theirs."""
 
     def __init__(self, plan: PruningPlan) -> None:
         self._plan = plan
         self._found: dict[tuple[object, ...], Tensor] = {}
 
     def of(self, spec: TensorSpec) -> dict[int, Tensor]:
-        """The axes of a tensor that the plan cuts, and their kept entries, sorted."""
+        """Return axis -> kept entries, sorted, for the axes of a tensor that the plan cuts."""
         cut: dict[int, tuple[Axis, ...]] = {}
         for axis in spec.axes:
             if axis.group in self._plan.kept:
@@ -44,14 +44,15 @@ class KeptIndices:
         if len(axes) == 1 and axes[0].entries is None:
             return axes[0].of(self._plan.kept[axes[0].group]).flatten()
         stays = torch.ones(size, dtype=torch.bool)
-        for axis in axes:  # several groups side by side, with entries between them that belong to none
+        # several groups lie side by side, perhaps with entries between them that belong to none
+        for axis in axes:
             stays[axis.of(torch.arange(axis.channels(size)))] = False
             stays[axis.of(self._plan.kept[axis.group])] = True
         return stays.nonzero().flatten()
 
 
 def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
-    """``tensor`` with only the kept channels; the same object where the plan does not touch it."""
+    """Return ``tensor`` with only the kept channels; the same object where the plan does not touch it."""
     for dim, indices in kept.of(spec).items():
         tensor = tensor.index_select(dim, indices.to(tensor.device))
     return tensor
@@ -61,7 +62,7 @@ def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
 def slim_tensors(
     tensors: Tensors, layout: ChannelLayout, plan: PruningPlan, unsliced: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Every tensor cut to ``plan``, but for those named in ``unsliced``."""
+    """Cut every tensor to ``plan``, except for those named in ``unsliced``."""
     kept = KeptIndices(plan)
     return {
         name: tensor if name in unsliced else slim_tensor(tensor, layout.tensors[name], kept)
@@ -71,9 +72,10 @@ def slim_tensors(
 
 @part("pruning")
 def write_back(whole: Tensors, slim: Tensors, layout: ChannelLayout, plan: PruningPlan) -> dict[str, Tensor]:
-    """The tensors of ``slim``, cut to ``plan``, in their full shapes: what was cut off is as in ``whole``.
+    """Return the tensors of ``slim``, cut to ``plan``, in full shape, with what was cut off taken from ``whole``.
 
-    The inverse of :func:`slim_tensors`. Neither argument changes; a tensor that the plan does not touch is ``slim``'s.
+    The inverse of :func:`slim_tensors`. Neither argument changes; a tensor that the plan does not touch is that of
+    ``slim``.
     """
     kept = KeptIndices(plan)
     return {name: _written_back(whole[name], tensor, kept.of(layout.tensors[name])) for name, tensor in slim.items()}
@@ -90,9 +92,9 @@ def _written_back(whole: Tensor, slim: Tensor, cuts: Mapping[int, Tensor]) -> Te
 
 @part("pruning")
 def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> ModuleT:
-    """A new, smaller model that holds only the kept channels of ``model``, in the same training mode.
+    """Return a new, smaller model that holds only the kept channels of ``model``, in the same training mode.
 
-    Tensors that ``model`` has under several names are one in the new model too.
+    Tensors that ``model`` shares under several names are shared in the new model too.
     """
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
@@ -135,7 +137,7 @@ def _filled(weight: TensorSpec | None, kept: KeptIndices) -> dict[int, Tensor]:
 
 @part("pruning")
 def slim_layout(layout: ChannelLayout, plan: PruningPlan) -> ChannelLayout:
-    """The layout of what :func:`slim_model` gives, by which that is cut on: kept channels are numbered anew from 0."""
+    """Return the layout of what :func:`slim_model` makes, to cut it further: kept channels are numbered anew from 0."""
     kept = KeptIndices(plan)
     groups = {
         name: replace(group, channels=plan.widths.get(name, group.channels)) for name, group in layout.groups.items()
@@ -165,11 +167,18 @@ def _slim_axis(axis: Axis, size: int, plan: PruningPlan, cuts: Mapping[int, Tens
 
 @part("pruning")
 def carry_optimizer_state(
-    dense: torch.optim.Optimizer, dense_model: nn.Module, slim: torch.optim.Optimizer, slim_model: nn.Module,
-    layout: ChannelLayout, plan: PruningPlan,
-) -> None:  # fmt: skip
-    """Give ``slim`` what ``dense`` remembers of every parameter: momenta and means of squares, of its shape, cut
-    to the kept channels, and the number of steps as it is."""
+    dense: torch.optim.Optimizer,
+    dense_model: nn.Module,
+    slim: torch.optim.Optimizer,
+    slim_model: nn.Module,
+    layout: ChannelLayout,
+    plan: PruningPlan,
+) -> None:
+    """Copy the optimizer state of every parameter from ``dense`` to ``slim``.
+
+    Tensors of a parameter's shape (momenta, second moments) are cut to the kept channels; others (step counts) are
+    copied.
+    """
     kept = KeptIndices(plan)
     slim_parameters = dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():

@@ -1,8 +1,8 @@
-"""Uploads in fewer bits: filters and matrices as bf16, fp16 or int8; vectors and counters travel as they are.
+"""Uploads in fewer bits: filters and matrices as bf16, fp16 or int8; vectors and counters travel unchanged.
 
 Weights are rounded on the client, so that all runners see the same numbers whether bytes travel or not. Rounding twice
-changes nothing more. Relative to the weight itself bf16 is off by at most 2^-8 and fp16 by 2^-11 (below 6e-5 in size:
-by 2^-25 in all). int8 has one power of two per filter: it is off by at most 1/127 of the filter's largest weight.
+changes nothing more. Relative to the weight itself bf16 is off by at most 2^-8 and fp16 by 2^-11 (for weights below
+6e-5: by 2^-25 in all). int8 has one power of two per filter: it is off by at most 1/127 of the filter's largest weight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fedml_dapper.pruning.layout import TensorSpec
 CODES: dict[Uplink, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 _LARGEST_CODE = 127
 _SMALLEST_EXPONENT = -126
-"""Below it a power of two is not a normal float32; above the next the largest code would not be finite."""
+"""Below this exponent a power of two is no normal float32; above ``_LARGEST_EXPONENT`` 127 steps would not be finite.
+"""
 _LARGEST_EXPONENT = 121
 
 
@@ -30,9 +31,13 @@ def is_reduced(spec: TensorSpec, uplink: Uplink) -> bool:
 
 
 def reduce(tensor: Tensor, uplink: Uplink) -> tuple[Tensor, Tensor | None]:
-    """``tensor`` in codes of fewer bits, and for int8 the exponent of each filter's step, int8 of shape (rows,).
+    """Encode ``tensor`` in fewer bits.
 
-    Raises :class:`ProtocolError` for values that are not finite, or too large for fp16.
+    Returns:
+        The codes, in the shape of ``tensor``, and for int8 the exponent of each filter's step, int8 of shape (rows,).
+
+    Raises:
+        ProtocolError: Values are not finite, or too large for fp16.
     """
     if uplink != "int8":
         codes = tensor.to(CODES[uplink])
@@ -49,9 +54,10 @@ def reduce(tensor: Tensor, uplink: Uplink) -> tuple[Tensor, Tensor | None]:
 
 
 def restore(codes: Tensor, exponents: Tensor | None) -> Tensor:
-    """What ``codes`` stand for, float32.
+    """Decode ``codes`` to float32.
 
-    Raises :class:`ProtocolError` for exponents that :func:`reduce` does not make.
+    Raises:
+        ProtocolError: An exponent is none that :func:`reduce` makes.
     """
     if exponents is not None and exponents.numel():
         lowest, highest = (int(value) for value in exponents.aminmax())
@@ -62,12 +68,12 @@ def restore(codes: Tensor, exponents: Tensor | None) -> Tensor:
 
 
 def rounded(tensor: Tensor, uplink: Uplink) -> Tensor:
-    """``tensor`` as the server will see it."""
+    """Return ``tensor`` as the server will see it."""
     return restore(*reduce(tensor, uplink))
 
 
 def travelling_bytes(shape: Sequence[int], spec: TensorSpec, uplink: Uplink) -> int:
-    """Bytes on its way up of a tensor of ``shape``, to which ``spec`` was cut."""
+    """Count the bytes on the way up of a tensor of ``shape``, to which ``spec`` was cut."""
     if not is_reduced(spec, uplink):
         return prod(shape) * spec.dtype.itemsize
     exponents = shape[0] if uplink == "int8" else 0

@@ -1,4 +1,4 @@
-"""A slim network is the dense one whose dropped channels are silenced: tried out on random weights and input."""
+"""Trials of slim networks against the dense one with its dropped channels silenced, on random weights and inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
@@ -24,6 +23,7 @@ from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
+from fedml_dapper.models.substitution import run_with
 from fedml_dapper.profiling import part
 from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
@@ -31,27 +31,29 @@ from fedml_dapper.pruning.plan import PruningPlan
 from fedml_dapper.pruning.slim import KeptIndices, slim_model
 
 TOLERANCE = 1e-4
-"""How far outputs may differ, relative to the largest of them."""
+"""Largest difference between outputs, relative to the largest of them."""
 TOLERANCE_IN_TRAINING = 1e-3
-"""The same where norms divide by what two inputs differ by."""
+"""Largest relative difference in training, where norms divide by the difference of two inputs."""
 _SEED = 17
 _BATCH = 2
-"""Inputs at a time while training: norms by the batch's statistics want more than one."""
+"""Batch size in training: norms by the batch's statistics need more than one input."""
 _MANY = 8
-"""The same where layers have not run on one input: some networks choose them by the batch."""
+"""Batch size where layers have not run on one input: some networks choose layers by the batch."""
 _EPSILON = 0.1
-"""Of norms by the batch's statistics: two inputs may differ by so little that a small one would enlarge rounding."""
+"""Epsilon of norms by the batch's statistics. Two inputs may differ by so little that a small one would enlarge
+rounding errors."""
 _POOL = 65_537
-"""So many numbers make up all weights, over and over: a prime, so that no two channels are alike."""
+"""Count of random numbers that are repeated to fill all weights: a prime, so that no two channels are alike."""
 
 
 @part("pruning")
 def verify_layout(
     model: nn.Module, layout: ChannelLayout, widths_by_ratio: Mapping[float, Widths], example: Inputs
 ) -> None:
-    """Run the slim network of every pruning ratio once against the dense one with its dropped channels silenced.
+    """Compare the slim network of every pruning ratio with the dense one whose dropped channels are silenced.
 
-    Raises :class:`ConfigError`, naming the first layer at fault, where one fails or its outputs differ.
+    Raises:
+        ConfigError: A slim network fails or its outputs differ; the message names the first layer at fault.
     """
     trial = Trial(model, example)
     tried: list[Widths] = [{}]
@@ -70,7 +72,7 @@ def verify_layout(
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a slim network, and where it shows first."""
+    """What is wrong with a slim network, and the first layer where it shows."""
 
     layer: str
     what: str
@@ -85,7 +87,7 @@ class _Mode:
 
     training: bool
     quantile: float
-    """Of whatever it draws (:class:`Draws`)."""
+    """Quantile of everything that it draws (:class:`Draws`)."""
 
     def __str__(self) -> str:
         return " while training" if self.training else ""
@@ -94,16 +96,16 @@ class _Mode:
 _EVALUATION = _Mode(training=False, quantile=0.97)
 _KEEPING = _Mode(training=True, quantile=0.97)
 _DROPPING = _Mode(training=True, quantile=0.03)
-"""Training in which dropout and stochastic depth keep all, and in which they drop what they can; what is there by
-chance is there in one of the two."""
+"""Training in which dropout and stochastic depth keep everything, and in which they drop all they can. A path that is
+there by chance is there in one of the two."""
 
 
 class Trial:
-    """Slim networks against silenced ones, on the same random weights and input, drawn from a generator of their own.
+    """Comparison of slim networks with silenced dense ones, on the same random weights and inputs.
 
-    In evaluation and in training, as some networks have layers or views in one of the two alone. Random weights, since
-    networks start with zeros in places (last norms of a block, predictors), which would hide what happens before them.
-    On the CPU, whose float32 is whole: on a GPU torch multiplies in TF32, of three digits.
+    Networks run in evaluation and in training, as some have layers or views in one of the two alone. Weights are
+    random, since networks start with zeros in places (last norms of a block, predictors), which would hide faults
+    before them. They run on the CPU, in full float32: on a GPU torch multiplies in TF32, of three digits.
     """
 
     def __init__(self, model: nn.Module, example: Inputs, many: bool = False) -> None:
@@ -111,10 +113,10 @@ class Trial:
         self.ran = set[str]()
         """Layers that have run so far."""
         size = _MANY if many else _BATCH
-        # the user's own module, since a layer of it may be called as a method of ours is, which calls would then find
+        # not the backbone around it: a user's layer may have the name of one of its methods, and calls would find it
         module = bare(model)
         self._is_own = module is not model
-        """Whether it is a module of the user's, which may note something for its next run."""
+        """Whether it is a user's module, which may store something for its next run."""
         self._dense = _randomised(module, generator).cpu()
         self._input = moved(example, "cpu")
         self._batch = expanded(self._input, size) if tensors_of(example)[0].shape[:1] == (1,) else self._input
@@ -122,9 +124,10 @@ class Trial:
         self._batch = _random(self._batch, generator)
 
     def fault(self, layout: ChannelLayout, widths: Widths, training: bool = True) -> Fault | None:
-        """What is wrong with the network of these widths, of channels chosen at random: whatever goes wrong is.
+        """Return what is wrong with the network of these widths, or None.
 
-        It runs in evaluation and, with ``training``, in training too.
+        Channels are chosen at random: a fault shows for any of them. The network runs in evaluation and, with
+        ``training``, in training too.
         """
         generator = torch.Generator().manual_seed(_SEED)
         kept = {
@@ -149,7 +152,7 @@ class Trial:
     def _compared(
         self, slim: _Run, dense: _Run, norms: _Norms, layout: ChannelLayout, plan: PruningPlan, mode: _Mode
     ) -> Fault | None:
-        """How the two differ in this mode."""
+        """Return how outputs in this mode differ, or None."""
         example = self._batch if mode.training else self._input
         try:
             slim_outputs = slim.outputs(example, mode)
@@ -162,7 +165,7 @@ class Trial:
             return Fault(dense.failed, f"the dense network fails{mode} ({first_line(error)})")
         tolerance = TOLERANCE_IN_TRAINING if mode.training else TOLERANCE
         if len(slim_outputs) == len(outputs) and all(
-            _agree(ours, theirs, tolerance) for ours, theirs in zip(slim_outputs, outputs, strict=True)
+            _agree(slim_output, output, tolerance) for slim_output, output in zip(slim_outputs, outputs, strict=True)
         ):
             return None
         with slim.watched():
@@ -175,14 +178,14 @@ class Trial:
 
 @dataclass
 class _Run:
-    """A network, tensors that stand in for its own, which layer failed, and, if watched, what each layer put out."""
+    """One side of a trial: a network with tensors in place of its own, and results of its runs."""
 
     model: nn.Module
     tensors: dict[str, Tensor] = field(default_factory=dict)
     failed: str = ""
-    seen: dict[str, Tensor] = field(default_factory=dict)
+    layer_outputs: dict[str, Tensor] = field(default_factory=dict)
     draws: int = 0
-    """How often the last run drew a random number."""
+    """Number of random draws in the last run."""
     ran: set[str] = field(default_factory=set)
     """Layers that have run."""
 
@@ -194,7 +197,7 @@ class _Run:
         given, named = arguments(self.model, example)
         with undisturbed(example), running(self.model, stack) as ran, Draws(mode.quantile) as draws:
             try:
-                output = functional_call(self.model, {**self.tensors, **copies}, given, named)
+                output = run_with(self.model, {**self.tensors, **copies}, given, named)
             except Exception:
                 self.failed = stack[-1] if stack else ""
                 raise
@@ -211,7 +214,7 @@ class _Run:
             def hook(_layer: object, _inputs: object, output: Any) -> None:
                 first = next((each for each in tree_leaves(output) if isinstance(each, Tensor)), None)
                 if first is not None:
-                    self.seen.setdefault(name, first.detach().clone())
+                    self.layer_outputs.setdefault(name, first.detach().clone())
 
             return hook
 
@@ -225,12 +228,12 @@ class _Run:
 
 
 def _random(inputs: Inputs, generator: torch.Generator) -> Inputs:
-    """Inputs of the same kind: numbers drawn anew, and what counts, names or masks as it is."""
+    """Draw the numbers of ``inputs`` anew; counts, names and masks stay."""
     return with_numbers(inputs, lambda part: torch.randn(part.shape, generator=generator).to(part))
 
 
 def _same_tensors(model: nn.Module) -> nn.Module:
-    """A copy of all that is no tensor, so that what a network notes while it runs does not stay."""
+    """Copy everything but tensors, so that nothing stays of what a network stores while it runs."""
     return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
@@ -243,9 +246,9 @@ def _agree(slim: Tensor, dense: Tensor, tolerance: float) -> bool:
 
 
 def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: KeptIndices, tolerance: float) -> str:
-    """The first layer whose outputs differ, of those that can be compared."""
-    for name, output in slim.seen.items():
-        expected = dense.seen.get(name)
+    """The first layer whose outputs differ, among those that can be compared."""
+    for name, output in slim.layer_outputs.items():
+        expected = dense.layer_outputs.get(name)
         if expected is None:
             return name
         weight = layout.tensors.get(f"{name}.weight")
@@ -259,11 +262,11 @@ def _first_difference(slim: _Run, dense: _Run, layout: ChannelLayout, kept: Kept
 
 
 def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tuple[dict[str, Tensor], _Norms]:
-    """The tensors of the dense network with every dropped entry at zero, and layer norms over what is kept."""
+    """The dense network's tensors with every dropped entry at zero, and norms over what is kept."""
     kept = KeptIndices(plan)
     silenced = dict[str, Tensor]()
     norms = _Norms()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # of several names the first
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):  # a shared tensor has its first name
         cuts = kept.of(layout.tensors[name]) if name in layout.tensors else {}
         if not cuts:
             continue
@@ -278,8 +281,10 @@ def _silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan) -> tup
 
 
 class _Norms(TorchFunctionMode):
-    """Normalises, and standardises filters, over kept channels alone, and gives 0 for the rest: what is dropped shall
-    not count."""
+    """A mode in which layer norms and standardised filters ignore dropped channels.
+
+    They normalise over kept channels alone, and give 0 for the others.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,12 +341,13 @@ def _selected(tensor: Tensor, entries: Mapping[int, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def _randomised(model: nn.Module, generator: torch.Generator) -> nn.Module:
-    """A copy with weights of about the size that keeps activations, and statistics that differ between channels."""
+    """A copy with weights that about keep the size of activations, and statistics that differ between channels."""
     pool = sqrt(3) * (2 * torch.rand(_POOL, generator=generator) - 1)  # of variance 1
     replaced: dict[int, object] = {}
     for parameter in model.parameters():
         if parameter.is_floating_point():
             noise = pool.repeat(1 + parameter.numel() // _POOL)[: parameter.numel()].view(parameter.shape).to(parameter)
+            # He initialisation; the pool is shifted each time, so that no two tensors are alike
             size = sqrt(2 / max(1, prod(parameter.shape[1:])))
             values = size * noise if parameter.dim() > 1 else parameter + 0.2 * noise
             replaced[id(parameter)] = nn.Parameter(values, parameter.requires_grad)

@@ -27,7 +27,7 @@ _FORMATS = ("png", "pdf")
 
 
 def save_figures(record: SearchRecord, folder: Path) -> list[Path]:
-    """Draw what there is to draw of ``record`` into ``folder``, each figure as PNG and PDF; returns the files."""
+    """Draw all figures that ``record`` allows into ``folder``, each as PNG and PDF; return the files."""
     figures: dict[str, Figure] = {}
     if record.ranking:
         figures["history"] = history(record)
@@ -43,7 +43,7 @@ def save_figures(record: SearchRecord, folder: Path) -> list[Path]:
 
 
 def history(record: SearchRecord) -> Figure:
-    """Every trial's validation accuracy in its order, and the best so far; a trial counts with its best round."""
+    """Draw the trials' validation accuracies in order, and the best so far; a trial counts with its best round."""
     figure, axes = canvas("Validation accuracy of the trials", _subtitle(record))
     finished = sorted(record.ranking, key=lambda trial: trial.number)
     start = [trial for trial in finished if trial.number <= START_POINTS]
@@ -67,7 +67,7 @@ def history(record: SearchRecord) -> Figure:
 
 
 def parameter_panels(record: SearchRecord) -> Figure:
-    """One panel a searched setting: its value, in all of its range, against validation accuracy; late trials dark."""
+    """Draw one panel per searched setting: its value, in all of its range, against accuracy; late trials are dark."""
     ranges = record.plan.ranges
     figure, panels = multiples(
         "Validation accuracy by setting", _subtitle(record), len(ranges), height=2.6, sharey=True
@@ -79,8 +79,11 @@ def parameter_panels(record: SearchRecord) -> Figure:
             [trial.params[name] for trial in finished],
             [trial.validation_accuracy for trial in finished],
             c=[trial.number for trial in finished],
-            cmap="viridis_r", vmin=1, vmax=max(finished[-1].number, 2), s=24,
-        )  # fmt: skip
+            cmap="viridis_r",
+            vmin=1,
+            vmax=max(finished[-1].number, 2),
+            s=24,
+        )
         axes.scatter(best.params[name], best.validation_accuracy, label=f"trial {best.number}, the best", **_BEST)
         if range_.log:
             axes.set_xscale("log")
@@ -99,7 +102,7 @@ def parameter_panels(record: SearchRecord) -> Figure:
 
 
 def importance_bars(record: SearchRecord, shares: dict[str, float]) -> Figure:
-    """How much of the accuracy's variance over the ranges each setting explains."""
+    """Draw how much of the accuracy's variance over the ranges each setting explains."""
     figure, axes = canvas("Importance of the settings", _subtitle(record), height=1.6 + 0.4 * len(shares))
     bars = axes.barh(list(shares), [100 * share for share in shares.values()], color=PALETTE[0], height=0.6)
     axes.bar_label(bars, fmt="%.0f %%", padding=3)
@@ -112,13 +115,13 @@ def importance_bars(record: SearchRecord, shares: dict[str, float]) -> Figure:
 
 
 def describe(plan: SearchPlan) -> str:
-    """What was searched on what, with its seeds."""
+    """Return a line on what was searched, with its seeds."""
     return f"{plan.method} on {plan.suite}, {count(plan.seeds, 'seed')} ({', '.join(map(str, plan.seeds))})"
 
 
-def count(things: Sequence[object], noun: str) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+def count(items: Sequence[object], noun: str) -> str:
+    """Count things in words: ``1 trial``, ``2 trials``."""
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def _subtitle(record: SearchRecord) -> str:

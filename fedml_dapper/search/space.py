@@ -1,4 +1,4 @@
-"""What a hyper-parameter search may vary: which settings of a method, in which ranges."""
+"""Search spaces: which settings of a method a search varies, and in which ranges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_POINTS = 4096
 
 
 class Range(Record):
-    """Where a setting may lie, both ends included."""
+    """Range of a setting, both ends included."""
 
     low: Number
     high: Number
@@ -32,14 +32,14 @@ class Range(Record):
     integer: bool = False
 
     def distribution(self) -> BaseDistribution:
-        """The range as optuna has it."""
+        """Return the range as optuna's distribution."""
         if self.integer:
             return IntDistribution(int(self.low), int(self.high), log=self.log)
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def at(self, share: float) -> Number:
-        """The value at ``share`` (0 to 1) of the way from low to high."""
-        margin = 0.5 if self.integer else 0.0  # so that the outermost whole numbers are as likely as the others
+        """Return the value at ``share`` (0 to 1) of the way from low to high."""
+        margin = 0.5 if self.integer else 0.0  # makes the outermost whole numbers as likely as others
         low = self.low - margin
         high = self.high + margin
         value = low * (high / low) ** share if self.log else low + share * (high - low)
@@ -68,22 +68,22 @@ DEFAULT_RANGES: Mapping[str, Mapping[str, Range]] = {
     "fpl": {"tau": Range(low=0.01, high=1.0, log=True)},
     "moon": {"mu": Range(low=0.01, high=10.0, log=True), "tau": Range(low=0.1, high=1.0)},
 }
-"""Method -> setting -> the range that is searched unless another is asked for."""
+"""Method -> setting -> the range that is searched by default."""
 
 _AT_MOST: Mapping[str, Sequence[tuple[str, str]]] = {"dapperfl": (("alpha_min", "alpha_0"),)}
-"""Method -> pairs of which the first must not exceed the second, where the method itself does not mind."""
+"""Method -> pairs of settings of which the first must not exceed the second, where the method itself allows it."""
 
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """All combinations of ``ranges`` that ``method`` takes beside the settings that are ``fixed``."""
+    """All combinations of ``ranges`` that ``method`` accepts, beside the settings that are ``fixed``."""
 
     method: type[Method[Any]]
     fixed: Mapping[str, Any]
     ranges: Mapping[str, Range]
 
     def accepts(self, params: Params) -> bool:
-        """Whether the method takes these values together."""
+        """Whether the method accepts these values together."""
         try:
             checked = self.method.check_params({**self.fixed, **params})
         except ConfigError:
@@ -91,7 +91,7 @@ class SearchSpace:
         return all(getattr(checked, low) <= getattr(checked, high) for low, high in _AT_MOST.get(self.method.name, ()))
 
     def points(self, seed: int) -> Iterator[Params]:
-        """Quasi-random points (Sobol's sequence, scrambled), those left out that are not accepted."""
+        """Yield quasi-random points (Sobol's sequence, scrambled), without those that are not accepted."""
         engine = torch.quasirandom.SobolEngine(len(self.ranges), scramble=True, seed=seed)  # type: ignore[no-untyped-call]  # torch ships it untyped
         for shares in engine.draw(_MAX_POINTS, dtype=torch.float64).tolist():
             point = {name: range_.at(share) for (name, range_), share in zip(self.ranges.items(), shares, strict=True)}
@@ -105,10 +105,11 @@ class SearchSpace:
 def search_space(
     method: type[Method[Any]], fixed: Mapping[str, Any], names: Sequence[str], ranges: Sequence[str]
 ) -> SearchSpace:
-    """The space of ``names``, in their default ranges, and of ``ranges``, texts such as ``gamma=1e-5:0.1:log``.
+    """Make the space of ``names``, in their default ranges, and of ``ranges``, texts such as ``gamma=1e-5:0.1:log``.
 
-    Raises :class:`ConfigError` for a name that is no numeric setting of the method, for one without a range, and for a
-    range that is malformed or holds values the method refuses.
+    Raises:
+        ConfigError: A name is no numeric setting of the method or has no range, or a range is malformed or holds values
+            that the method refuses.
     """
     numeric = _numeric_settings(method)
     found: dict[str, Range] = {}
@@ -128,14 +129,16 @@ def search_space(
     for name, range_ in found.items():
         for bound in (range_.low, range_.high):
             check(
-                method.Params, {**fixed, name: bound}, where=f"--range {name}={range_.low:g}:{range_.high:g}",
+                method.Params,
+                {**fixed, name: bound},
+                where=f"--range {name}={range_.low:g}:{range_.high:g}",
                 prefix=f"dapper_args.params.{method.name}",
-            )  # fmt: skip
+            )
     return SearchSpace(method, fixed, {name: found[name] for name in sorted(found)})
 
 
 def _numeric_settings(method: type[Method[Any]]) -> dict[str, bool]:
-    """Name -> whether it takes whole numbers only."""
+    """Setting -> whether it takes integers only, for the numeric settings of a method."""
     numeric = {}
     for name, field in method.Params.model_fields.items():
         kinds = {field.annotation, *get_args(field.annotation)}

@@ -1,4 +1,4 @@
-"""A search on the terminal: how it goes, and what came of it."""
+"""A search on the terminal: its progress and its result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINE_EVERY_S = 30.0
 
 
 def show_best(record: SearchRecord, folder: Path, console: Console) -> None:
-    """The best trials as a table, their figures, and the best one as an experiment file."""
+    """Print the best trials as a table, draw their figures, and write the best one as an experiment file."""
     if not record.ranking:
         console.print("No trial is finished yet.")
         return
@@ -33,8 +33,9 @@ def show_best(record: SearchRecord, folder: Path, console: Console) -> None:
     console.print(
         f"Trial {best.number} on test images, in the round chosen on validation images: {best.test_accuracy:.1f} %"
         " (the search did not look at it).",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        highlight=False,
+        soft_wrap=True,
+    )
     (folder / BEST_NAME).write_text(yaml.safe_dump(record.plan.overlay(best.params)), encoding="utf-8")
     console.print(f"Its settings, to be laid over the experiment by another -c: {folder / BEST_NAME}", soft_wrap=True)
     files = save_figures(record, folder)
@@ -42,7 +43,7 @@ def show_best(record: SearchRecord, folder: Path, console: Console) -> None:
 
 
 def best_table(record: SearchRecord) -> Table:
-    """The best trials, the best first."""
+    """Return a table of the best trials, the best first."""
     seeds = record.plan.seeds
     over = "" if len(seeds) == 1 else ", mean over the seeds"
     table = Table(title=escape(f"{describe(record.plan)}: the best of {count(record.measured, 'trial')}"))
@@ -63,23 +64,26 @@ def _short(value: Number) -> str:
 
 
 class SearchProgress(SearchObserver):
-    """A live line on a terminal, else a line a trial and one now and then."""
+    """Shows a live line on a terminal, else prints a line per trial and one now and then."""
 
     def __init__(self, console: Console, plan: SearchPlan, trials: int) -> None:
         self._console = console
         self._trials = trials
         self._rounds = plan.rounds
         self._bar = Progress(
-            BarColumn(), TextColumn("{task.description}"), console=console, transient=True,
+            BarColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
             disable=not console.is_terminal,
-        )  # fmt: skip
+        )
         self._task = self._bar.add_task("starting", total=trials * plan.rounds)
         self._trial = 0
         self._round = 0
         self._best = ""
         self._gained = 0
         """Rounds since the command started."""
-        self._started = self._said = time.monotonic()
+        self._started = self._printed = time.monotonic()
 
     def __enter__(self) -> SearchProgress:
         self._bar.start()
@@ -92,7 +96,7 @@ class SearchProgress(SearchObserver):
         self._trial = record.trials[-1].number
         self._round = 0
         self._best = _best(record)
-        self._tell()
+        self._show()
 
     def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
         self._round += len(rounds)
@@ -100,10 +104,10 @@ class SearchProgress(SearchObserver):
     def round_finished(self, record: RoundRecord) -> None:
         self._round += 1
         self._gained += 1
-        self._tell()
+        self._show()
 
     def trial_over(self, record: SearchRecord) -> None:
-        self._round = self._rounds  # also where it was stopped early
+        self._round = self._rounds  # a trial that was stopped early counts as whole
         trial = record.trials[-1]
         values = "  ".join(f"{name} {_short(value)}" for name, value in trial.params.items())
         outcome = f"{trial.validation_accuracy:.1f} %" if trial.results else f"refused: {trial.message}"
@@ -111,16 +115,16 @@ class SearchProgress(SearchObserver):
             outcome += ", stopped early"
         self._print(f"trial {trial.number}/{self._trials}  {values}  {outcome}{_best(record)}  ETA {self._to_go()}")
 
-    def _tell(self) -> None:
+    def _show(self) -> None:
         where = f"trial {self._trial}/{self._trials}  round {self._round}/{self._rounds}"
         text = f"{where}{self._best}  ETA {self._to_go()}"
         self._bar.update(self._task, description=text, completed=self._done())
-        silent_s = time.monotonic() - self._said
+        silent_s = time.monotonic() - self._printed
         if not self._console.is_terminal and silent_s >= _LINE_EVERY_S and self._round < self._rounds:
             self._print(text)
 
     def _print(self, line: str) -> None:
-        self._said = time.monotonic()
+        self._printed = time.monotonic()
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def _done(self) -> int:

@@ -1,9 +1,8 @@
 """Hyper-parameter search on validation samples (DapperFL, Appendix E).
 
-A trial is one run a seed with settings of the search's choosing; its score is the validation accuracy of the round that
-is best on validation samples. What is tried next follows from the plan and the trials before it alone, so a search that
-was killed goes on as if nothing had happened. ``search.json`` is all there is to remember; optuna's study is made from
-it anew for each trial.
+A trial is one run per seed with settings that the search chooses; its score is the validation accuracy of the round
+that is best on validation samples. The next trial depends on the plan and the trials before it alone, so an interrupted
+search is resumed exactly. Its whole state is in ``search.json``; optuna's study is made from it anew for each trial.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ SEARCH_NAME = "search.json"
 LOCK_NAME = "lock"
 START_POINTS = 8
 """Quasi-random trials before the sampler takes over."""
-_TELLING = 20
-"""Trials from which on settings are weighed against each other."""
+_LEAST_FOR_IMPORTANCES = 20
+"""Trials from which on the importance of settings is estimated."""
 
 
 class SearchPlan(Record):
-    """All that decides a search's course, but for the number of its trials."""
+    """All that determines a search, except for the number of its trials."""
 
     settings: dict[str, Any]
-    """The experiment's; the searched ones are laid over them."""
+    """Settings of the experiment; the searched ones are laid over them."""
     suite: str
-    """The data's label; says "(subset)" where the data is not the complete set."""
+    """The data's label; it says "(subset)" where the data are not the complete set."""
     seeds: tuple[int, ...]
-    """Every trial runs with each of them, so that trials differ in nothing but what is searched."""
+    """Seeds of every trial, so that trials differ in nothing but what is searched."""
     sampler: SamplerName
     prune: bool
     """Whether trials stop early whose validation accuracy stays below the median of the others'."""
@@ -80,22 +79,22 @@ class SearchPlan(Record):
 
     @property
     def rounds(self) -> int:
-        """Of a trial, over all its seeds."""
+        """Rounds of a trial, over all its seeds."""
         rounds: int = self.settings["train_args"]["comm_round"]
         return rounds * len(self.seeds)
 
     def overlay(self, params: Params) -> dict[str, Any]:
-        """``params`` as a section of an experiment file."""
+        """Return ``params`` as a section of an experiment file."""
         return {"dapper_args": {"params": {self.method: params}}}
 
     def run_settings(self, params: Params, seed: int) -> Settings:
-        """Settings of one run of a trial."""
+        """Return the settings of one run of a trial."""
         values = merge(merge(self.settings, self.overlay(params)), {"common_args": {"random_seed": seed}})
         return check(Settings, values, where="search")
 
 
 class SeedResult(Record):
-    """One run of a trial."""
+    """Result of one run of a trial."""
 
     seed: int
     validation: tuple[float, ...]
@@ -104,25 +103,25 @@ class SeedResult(Record):
     """The first round that is best on validation samples."""
     validation_accuracy: float
     test_accuracy: float
-    """Of the chosen round. The search never looks at it."""
+    """Test accuracy of the chosen round. The search never looks at it."""
     seconds: float
 
 
 class Trial(Record):
-    """One combination of the searched settings, and what came of it."""
+    """One combination of the searched settings, and its results."""
 
     number: int
-    """From 1."""
+    """Number of the trial, from 1."""
     params: Params
     state: Literal["running", "finished", "pruned", "refused"] = "running"
     results: tuple[SeedResult, ...] = ()
-    """By seed; a pruned trial lacks those it did not come to, and rounds of the last."""
+    """Results by seed; a pruned trial lacks seeds that it did not reach, and rounds of the last."""
     message: str = ""
     """Why the experiment cannot be run with these settings, if it is refused."""
 
     @property
     def validation_accuracy(self) -> float:
-        """What is maximised: mean over the seeds, percent. Of a pruned trial, as far as it came."""
+        """What is maximised: mean over the seeds, percent; of a pruned trial, over the rounds that it reached."""
         return fmean(result.validation_accuracy for result in self.results)
 
     @property
@@ -132,7 +131,7 @@ class Trial(Record):
 
 
 class SearchRecord(Record):
-    """A search as far as it has come."""
+    """State of a search."""
 
     record: Literal["search"] = "search"
     version: str = __version__
@@ -141,7 +140,7 @@ class SearchRecord(Record):
 
     @property
     def over(self) -> tuple[Trial, ...]:
-        """Trials that nothing is left to do of, in order."""
+        """Trials that have ended, in order."""
         return tuple(trial for trial in self.trials if trial.state != "running")
 
     @property
@@ -151,22 +150,26 @@ class SearchRecord(Record):
 
     @property
     def ranking(self) -> list[Trial]:
-        """Finished trials, the best first, of equally good ones the earlier."""
+        """Finished trials, the best first; of equally good ones the earlier is first."""
         finished = [trial for trial in self.trials if trial.state == "finished"]
         return sorted(finished, key=lambda trial: -trial.validation_accuracy)
 
     def with_trial(self, trial: Trial) -> SearchRecord:
-        """This with ``trial`` in its place."""
+        """Return the record with ``trial`` in the place of its number."""
         return self.model_copy(update={"trials": (*self.trials[: trial.number - 1], trial)})
 
     def save(self, folder: Path) -> None:
-        """Write ``search.json``, in place of an older one; whole or not at all."""
+        """Write ``search.json``, whole or not at all."""
         with written_whole(folder / SEARCH_NAME) as scratch:
             scratch.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> SearchRecord:
-        """Raises :class:`DataError` where ``folder`` has no search, or a damaged one."""
+        """Read the search in ``folder``.
+
+        Raises:
+            DataError: There is none, or it is damaged.
+        """
         path = folder / SEARCH_NAME
         if not path.is_file():
             raise DataError(f"no search at {path.absolute()}; begin one with -c CONFIG and --params")
@@ -177,21 +180,22 @@ class SearchRecord(Record):
 
 
 class SearchObserver(RunObserver):
-    """Hears of every trial's runs, and of the trials themselves."""
+    """Observer of every trial's runs, and of the trials themselves."""
 
     def trial_started(self, record: SearchRecord) -> None:
-        """The last trial of ``record`` begins, or goes on after an interruption."""
+        """Called when the last trial of ``record`` begins, or is resumed."""
 
     def trial_over(self, record: SearchRecord) -> None:
-        """Nothing is left to do of the last trial of ``record``."""
+        """Called when the last trial of ``record`` has ended."""
 
 
 def plan_search(
     experiment: Experiment, space: SearchSpace, seeds: Sequence[int], sampler: SamplerName, prune: bool
 ) -> SearchPlan:
-    """The plan of a search that starts from ``experiment``; without ``seeds`` with its own.
+    """Plan a search that starts from ``experiment``, with its own seed if there are no ``seeds``.
 
-    Raises :class:`ConfigError` where nothing is held out to choose by.
+    Raises:
+        ConfigError: There are no validation samples to choose by, or the experiment cannot be searched.
     """
     settings = experiment.settings
     if settings.comm_args.backend != "sp":
@@ -218,10 +222,12 @@ def plan_search(
 
 
 def run_search(plan: SearchPlan, folder: Path, trials: int, observers: Sequence[SearchObserver] = ()) -> SearchRecord:
-    """Begin the search in ``folder``, or go on with it, until it has ``trials`` trials or nothing is left to try.
+    """Run or resume the search in ``folder``, until it has ``trials`` trials or nothing is left to try.
 
-    Each run's ledger stays below ``folder/trials``; models and checkpoints do not. Raises :class:`ConfigError` where
-    another search is there, where another process is at it, or where the method takes nothing of the space.
+    Each run's ledger stays below ``folder/trials``; models and checkpoints are removed.
+
+    Raises:
+        ConfigError: Another search is in the folder, another process is running it, or the method accepts no point.
     """
     with _alone_in(folder):
         record = _open(plan, folder)
@@ -240,10 +246,10 @@ def run_search(plan: SearchPlan, folder: Path, trials: int, observers: Sequence[
 
 
 def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
-    """What to try after ``trials``: a quasi-random point at first, then the sampler's choice.
+    """Return what to try after ``trials``: a quasi-random point at first, then the sampler's choice.
 
-    Where the method refuses that choice, or it was tried before (a run repeats itself exactly), the next quasi-random
-    point stands in. None where that has nothing new either.
+    If the method refuses that choice, or it was tried before (a run repeats itself exactly), the next quasi-random
+    point is taken instead; None where all of these were tried.
     """
     tried = [trial.params for trial in trials]
     space = plan.space
@@ -257,19 +263,19 @@ def propose(plan: SearchPlan, trials: Sequence[Trial]) -> Params | None:
 
 
 def importances(record: SearchRecord) -> dict[str, float]:
-    """Share of each setting in the variance of validation accuracy over the ranges (fANOVA), the largest first.
+    """Return each setting's share of the variance of validation accuracy over the ranges (fANOVA), the largest first.
 
-    Empty while there is too little to tell by.
+    Empty while there are too few trials to estimate it.
     """
     scores = {trial.validation_accuracy for trial in record.measured}
-    if len(record.plan.ranges) < 2 or len(record.measured) < _TELLING or len(scores) < 2:
+    if len(record.plan.ranges) < 2 or len(record.measured) < _LEAST_FOR_IMPORTANCES or len(scores) < 2:
         return {}
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)  # it draws trees
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)  # its random forest is seeded
     return optuna.importance.get_param_importances(_study(record.plan, record.measured), evaluator=evaluator)
 
 
 def run_folder(folder: Path, plan: SearchPlan, trial: Trial, seed: int) -> Path:
-    """Where a trial's run is written down."""
+    """Return the folder of a trial's run."""
     place = folder / "trials" / f"{trial.number:03d}"
     return place if len(plan.seeds) == 1 else place / f"seed{seed}"
 
@@ -285,7 +291,7 @@ def _open(plan: SearchPlan, folder: Path) -> SearchRecord:
 
 
 def _next_trial(record: SearchRecord, trials: int) -> Trial | None:
-    """The trial that was interrupted, or else the next one; None where there is to be no other."""
+    """The trial that was interrupted, or else the next one; None where there is none."""
     if record.trials and record.trials[-1].state == "running":
         return record.trials[-1]
     if len(record.trials) >= trials:
@@ -306,7 +312,7 @@ def _run(record: SearchRecord, trial: Trial, folder: Path, observers: Sequence[S
         place = run_folder(folder, plan, trial, seed)
         try:
             experiment = build_experiment(plan.run_settings(trial.params, seed))
-        except ConfigError as error:  # without these settings it could be built
+        except ConfigError as error:  # of these settings alone, as the experiment itself was built before
             return trial.model_copy(update={"state": "refused", "message": str(error)})
         pruned = False
         try:
@@ -334,7 +340,7 @@ def _result(seed: int, run: RunRecord, rounds: Sequence[RoundRecord]) -> SeedRes
 
 
 class _Gauge(RunObserver):
-    """Reports a trial's validation accuracies, over all its seeds, and stops it where the plan wants that."""
+    """Reports a trial's validation accuracies, over all its seeds, and prunes it if the plan says so."""
 
     def __init__(self, plan: SearchPlan, before: Sequence[Trial], params: Params) -> None:
         study = _study(plan, before)
@@ -358,9 +364,12 @@ class _Gauge(RunObserver):
 def _study(
     plan: SearchPlan, trials: Sequence[Trial], sampler: optuna.samplers.BaseSampler | None = None
 ) -> optuna.Study:
-    """Optuna's view of measured trials. Pruned ones count as far as they came, else the GP would try them again."""
+    """Make optuna's study of measured trials.
+
+    Pruned trials count with the accuracy they reached; without them the GP would try the same point again.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    patience = (
+    patience = (  # no trial is pruned in the first third of its run's tests
         plan.settings["train_args"]["comm_round"] // plan.settings["validation_args"]["frequency_of_the_test"] // 3
     )
     pruner = optuna.pruners.MedianPruner(START_POINTS, patience) if plan.prune else optuna.pruners.NopPruner()
@@ -404,7 +413,7 @@ def _drop_weights(place: Path) -> None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Two searches in one folder would write into each other's runs."""
+    """Hold a lock on the folder, as two searches in it would write into each other's runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK_NAME).open("w")

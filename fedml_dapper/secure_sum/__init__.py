@@ -1,9 +1,9 @@
-"""Sums of which the summing server sees no summand, where summands hold unequal parts (docs/privacy.md).
+"""Secure aggregation of clients that hold unequal parts of a vector: the server learns the sum alone (docs/privacy.md).
 
-The protocol alone, without models and without transport: Bonawitz et al., "Practical Secure Aggregation for
-Privacy-Preserving Machine Learning", CCS 2017, for a server that may lie: clients sign their keys and one list of
-survivors (``signatures``). Two things are added. A pair masks what both of it hold (``cells``), and what too few would
-be left to hide is never opened (``seeds``).
+This room has the protocol alone, without models and transport. It is that of Bonawitz et al., "Practical Secure
+Aggregation for Privacy-Preserving Machine Learning", CCS 2017, in its version against a server that may lie: clients
+sign their keys and one list of survivors (``signatures``). There are two additions: a pair of clients masks the
+coordinates that both hold (``cells``), and coordinates that too few survivors hold are never opened (``seeds``).
 """
 
 from fedml_dapper.secure_sum.cells import Cells, cells_of

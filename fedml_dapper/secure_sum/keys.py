@@ -1,4 +1,4 @@
-"""Keys of X25519, and what two clients derive from theirs (HKDF with SHA-256)."""
+"""Key agreement of two clients by X25519, and keys derived from it by HKDF with SHA-256."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KEY_BYTES = 32
 
 
 class KeyPair:
-    """A private key of 32 bytes, and its public one."""
+    """A private key of 32 bytes, with its public key."""
 
     def __init__(self, private: bytes) -> None:
         self.private = private
@@ -20,9 +20,10 @@ class KeyPair:
         self.public = self._key.public_key().public_bytes_raw()
 
     def agreed(self, other: bytes, purpose: bytes) -> bytes:
-        """What the owner of the public key ``other`` derives too for the same purpose, and nobody else.
+        """Return the key of 32 bytes that only this pair and the owner of the public key ``other`` can derive.
 
-        Raises :class:`ProtocolError` for a key with which everybody would derive it.
+        Raises:
+            ProtocolError: ``other`` is of small order, so that anybody could derive the key.
         """
         try:
             shared = self._key.exchange(X25519PublicKey.from_public_bytes(other))
@@ -32,5 +33,5 @@ class KeyPair:
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:
-    """A key of 32 bytes that follows from ``secret``, another for every purpose."""
+    """Derive a key of 32 bytes from ``secret``, a different one for every purpose."""
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=b"fedml_dapper secure sum: " + purpose).derive(secret)

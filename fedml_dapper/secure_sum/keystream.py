@@ -1,4 +1,4 @@
-"""Masks as streams of words, and adding them where they belong."""
+"""Masks as streams of words, and their addition to chosen coordinates of a vector."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fedml_dapper.secure_sum.cells import Places
 from fedml_dapper.secure_sum.fixed_point import Words
 
 _NONCE = bytes(16)
-"""A key masks once."""
+"""Zero for all masks, as each key is used for one mask alone."""
 _PIECE = 2**16
-"""Words that are drawn and added at a time, 256 KiB: they stay in the processor's cache."""
+"""Number of words that are drawn and added at a time: their 256 KiB stay in the processor's cache."""
 _MOST_RUNS = 4096
-"""Beyond that, one pass over the whole vector is faster."""
+"""Number of runs above which one pass over the whole vector is faster."""
 _ZEROS = bytes(4 * _PIECE)
 
 
 class Stream(Protocol):
-    """Words that are given out one after another."""
+    """Interface of a sequence of words that is read from its beginning."""
 
     def take(self, count: int) -> Words:
-        """The next ones, until the next call."""
+        """Return the next words, which are valid until the next call."""
 
 
 MaskGenerator = Callable[[bytes], Stream]
-"""From a key of 32 bytes to its mask."""
+"""Function from a key of 32 bytes to its mask."""
 
 
 class ChaCha20Stream:
-    """ChaCha20's keystream, as little-endian words of 32 bits."""
+    """Keystream of ChaCha20, as little-endian words of 32 bits."""
 
     def __init__(self, key: bytes) -> None:
         self._encryptor = Cipher(algorithms.ChaCha20(key, _NONCE), mode=None).encryptor()
@@ -43,7 +43,7 @@ class ChaCha20Stream:
 
 
 class Given:
-    """The words of a vector."""
+    """Stream of the words of a vector."""
 
     def __init__(self, words: Words) -> None:
         self._words = words
@@ -55,7 +55,7 @@ class Given:
 
 
 def add(vector: Words, places: Places, stream: Stream, subtract: bool = False) -> None:
-    """Add the stream's next words to ``vector`` at these places, or ``subtract`` them, modulo 2^32."""
+    """Add the stream's next words to ``vector`` in place, at these places and modulo 2^32, or ``subtract`` them."""
     change = np.subtract if subtract else np.add
     if len(places.runs) > _MOST_RUNS:
         chosen = places.mask()

@@ -1,4 +1,4 @@
-"""A client's part in one secure sum: five steps, each once, in this order."""
+"""A client's side of one secure sum."""
 
 from __future__ import annotations
 
@@ -33,25 +33,38 @@ from fedml_dapper.secure_sum.signatures import Identity, statement_of_keys, stat
 
 _Step = Literal["deal", "mask", "agree", "reveal", "done"]
 _NONCE = bytes(12)
-"""A sealing key seals one message."""
+"""Zero for all messages, as each sealing key seals one message alone."""
 
 
 class Participant:
-    """Client ``client`` in a sum by its own ``rules``.
+    """A client in one secure sum, in which it takes each of four steps once: deal, mask, agree, reveal.
 
-    Whatever the server asks, of no other client's two secrets it tells more than one, and that only by a list of
-    survivors that ``threshold`` of these have signed. Every method raises :class:`ProtocolError` for what a server
-    that keeps to the protocol would not ask, and then tells nothing more.
+    Whatever the server asks, the client reveals its shares of at most one of another client's two secrets, and only for
+    a list of survivors that ``threshold`` of them have signed. Every method raises :class:`ProtocolError` where the
+    server breaks the protocol; after that the client takes no further step.
 
-    ``about`` tells this sum from those of other rounds and experiments, ``part`` is a digest of what the client holds
-    of it. ``promise`` is called with what a signature is for before that is given; what it raises keeps it back.
+    Args:
+        client: The client's id.
+        rules: The client's own, whatever the server says.
+        identity: By which the client signs, and verifies others' signatures.
+        about: Digest that tells this sum from those of other rounds and experiments.
+        part: Digest of the coordinates that the client holds.
+        promise: Called with the statement that is about to be signed; if it raises, nothing is signed.
+        randomness: Source of keys.
+        masks: Makes a mask from its key.
     """
 
     def __init__(
-        self, client: int, rules: Rules, identity: Identity, about: bytes, part: bytes,
-        promise: Callable[[bytes], None] = lambda statement: None, randomness: Randomness = os.urandom,
+        self,
+        client: int,
+        rules: Rules,
+        identity: Identity,
+        about: bytes,
+        part: bytes,
+        promise: Callable[[bytes], None] = lambda statement: None,
+        randomness: Randomness = os.urandom,
         masks: MaskGenerator = ChaCha20Stream,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._client = client
         self._rules = rules
         self._identity = identity
@@ -63,16 +76,16 @@ class Participant:
         self._masking = KeyPair(randomness(KEY_BYTES))
         keys = PublicKeys(self._sealing.public, self._masking.public, part, identity.certificate)
         self.public_keys = replace(keys, signature=identity.sign(statement_of_keys(about, client, keys)))
-        """What the others are to know."""
+        """The client's public keys, signed by it."""
         self._first_seed = randomness(KEY_BYTES)
         self._next: _Step = "deal"
         self._roster = Roster(b"", {})
-        self._held: dict[int, list[bytes]] = {}
-        """Shares dealt to this client, by who dealt them: of the private masking key, and of each seed."""
+        self._shares: dict[int, list[bytes]] = {}
+        """Shares dealt to this client, by dealer: of the dealer's private masking key, then of each of its seeds."""
         self._survivors: frozenset[int] = frozenset()
 
     def deal(self, roster: Roster) -> Deal:
-        """Shares of this client's secrets for everyone in the ``roster``, sealed for each."""
+        """Check the roster, and deal shares of this client's secrets, sealed for each other client."""
         self._take_step("deal")
         roster.check(self._rules)
         if roster.keys.get(self._client) != self.public_keys:
@@ -88,16 +101,22 @@ class Participant:
             split(secret, self._rules.threshold, points, self._randomness) for secret in (self._masking.private, *seeds)
         ]
         dealt = {client: [each[number] for each in shares] for number, client in enumerate(clients)}
-        self._held[self._client] = dealt.pop(self._client)
+        self._shares[self._client] = dealt.pop(self._client)
         self._next = "mask"
         return Deal(
             {client: self._seal(client, b"".join(each)) for client, each in dealt.items()}, commitment(seeds[-1])
         )
 
     def mask(self, inbox: Mapping[int, bytes], values: Words, cells: Cells) -> Words:
-        """``values`` under masks, given what others who have dealt have sealed for this client, by sender.
+        """Mask the client's values.
 
-        ``values`` are those of all ``cells`` that the client holds; what comes back is of those that may be sent.
+        Args:
+            inbox: Shares that other clients have sealed for this one, by sender.
+            values: Values of all cells that the client holds.
+            cells: Cells of the round.
+
+        Returns:
+            Masked values of the cells that enough clients hold to be sent.
         """
         self._take_step("mask")
         if not inbox.keys() <= self._roster.keys.keys() - {self._client}:
@@ -106,15 +125,17 @@ class Participant:
         if len(sharers) < self._rules.threshold:
             raise TooFewError(f"{len(sharers)} clients have dealt, and the threshold is {self._rules.threshold}")
         for sender, sealed in inbox.items():
-            self._held[sender] = self._opened(sender, sealed)
+            self._shares[sender] = self._open(sender, sealed)
         layer = layers(cells, sharers, self._rules)
         held = cells.held_by(self._client)
         sent = held & (layer >= 0)
         sizes = cells.vector_of(sent)
         places = Places(cells.vector_of(held), sent)
         masked = values.copy() if places.count == len(values) else values[places.mask()]
+        # The client's own masks, one per layer.
         for number, seed in enumerate(following(self._first_seed, int(layer.max(initial=0)) + 1)):
             add(masked, Places(sizes, sent & (layer == number)), self._masks(mask_key(seed)))
+        # One mask per pair, which the client of lower id adds and the other subtracts, so that it cancels in the sum.
         for peer in sorted(inbox):
             purpose = pair_purpose(self._roster, self._client, peer)
             key = self._masking.agreed(self._roster.keys[peer].masking, purpose)
@@ -124,10 +145,10 @@ class Participant:
         return masked
 
     def agree(self, survivors: Collection[int]) -> Consent:
-        """This client's word for the list of ``survivors``, who have sent what is masked; it gives it for one list."""
+        """Sign the list of ``survivors``, whose masked values have come; a client signs one list alone."""
         self._take_step("agree")
         left = frozenset(survivors)
-        if not left <= self._held.keys() or self._client not in left:
+        if not left <= self._shares.keys() or self._client not in left:
             raise ProtocolError("the survivors are not among those that have dealt, or this client is not one of them")
         if len(left) < self._rules.threshold:
             raise TooFewError(f"{len(left)} clients are left, and the threshold is {self._rules.threshold}")
@@ -138,11 +159,13 @@ class Participant:
         return Consent(self._identity.sign(statement))
 
     def reveal(self, consents: Mapping[int, Consent]) -> Revealed:
-        """This client's shares that take the masks off the sum of the survivors, of whom enough have given their word
-        for the same list."""
+        """Reveal shares by which the masks on the survivors' sum are removed.
+
+        ``consents`` are survivors' signatures, which have to be of the same list and at least ``threshold``.
+        """
         self._take_step("reveal")
         left = self._survivors
-        lost = self._held.keys() - self._survivors
+        lost = self._shares.keys() - self._survivors
         if not consents.keys() <= left:
             raise ProtocolError("others than survivors are said to have signed the list of survivors")
         for client, consent in consents.items():
@@ -154,17 +177,17 @@ class Participant:
                 f" {self._rules.threshold}"
             )
         return Revealed(
-            seeds={client: self._held[client][1 + len(lost)] for client in sorted(left)},
-            keys={client: self._held[client][0] for client in sorted(lost)},
+            seeds={client: self._shares[client][1 + len(lost)] for client in sorted(left)},
+            keys={client: self._shares[client][0] for client in sorted(lost)},
         )
 
     def _statement(self) -> bytes:
-        return statement_of_survivors(self._roster, self._held, self._survivors)
+        return statement_of_survivors(self._roster, self._shares, self._survivors)
 
     def _take_step(self, step: _Step) -> None:
         if self._next != step:
             raise ProtocolError(f"asked to {step} at a time when a client {self._next}s, or never again")
-        self._next = "done"  # unless all goes well
+        self._next = "done"  # the caller sets the next step if this one succeeds
 
     def _seal(self, receiver: int, shares: bytes) -> bytes:
         key = self._sealing.agreed(
@@ -172,7 +195,7 @@ class Participant:
         )
         return ChaCha20Poly1305(key).encrypt(_NONCE, shares, None)
 
-    def _opened(self, sender: int, sealed: bytes) -> list[bytes]:
+    def _open(self, sender: int, sealed: bytes) -> list[bytes]:
         key = self._sealing.agreed(
             self._roster.keys[sender].sealing, sealing_purpose(self._roster, sender, self._client)
         )

@@ -1,4 +1,4 @@
-"""What clients and server of a secure sum tell each other, and by which rules."""
+"""Rules and messages of a secure sum."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ from fedml_dapper.errors import ProtocolError
 
 
 class TooFewError(ProtocolError):
-    """So few clients are left that nothing can be opened: the round is void."""
+    """Too few clients are left to open the sum: the round is void."""
 
 
 MOST_CLIENTS = 4096
-"""In any sum: everybody tells something for everybody else."""
+"""Most clients of a sum, in which each client sends shares to every other."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What every client goes by, whatever its server says."""
+    """Rules that every client checks by its own settings, whatever its server says."""
 
     threshold: int
-    """So many clients have to be there to the end; more than half of a round's, or two halves could be told of
-    different drop-outs, and both kinds of secrets come out."""
+    """Clients that have to stay to the end: more than half of a round's. Otherwise a server could tell two halves of
+    different drop-outs, and learn both kinds of secrets."""
     min_holders: int
-    """A coordinate with fewer survivors is never opened; with fewer senders, never sent. At least 2."""
+    """Fewest survivors that have to hold a coordinate for it to be opened, and fewest senders for it to be sent; at
+    least 2."""
 
     most_clients: int = MOST_CLIENTS
-    """Clients of a round: with more, the threshold would be a smaller part of them."""
+    """Most clients of a round; with more, the threshold would be a smaller part of them."""
 
     def allies(self, clients: int) -> int:
-        """How many of a round's ``clients`` may be on the side of a server that lies.
+        """Return how many of a round's ``clients`` may collude with a server that lies.
 
-        With one more, two lists of survivors could have ``threshold`` signatures each, or what opens could be of one
-        other client. Each of the others signs one list, so two lists need 2 (threshold - c) <= clients - c.
+        With one more, two lists of survivors could have ``threshold`` signatures each, or an opened sum could be that
+        of a single honest client. Each honest client signs one list, so two lists need 2 (threshold - c) <= clients - c
+        for c colluding clients.
         """
         return max(0, min(2 * self.threshold - clients - 1, self.min_holders - 2))
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """A client's, for one sum, 32 bytes each, and its word for them."""
+    """A client's public keys for one sum, 32 bytes each, with its signature."""
 
     sealing: bytes
-    """For shares on their way through the server."""
+    """Public key that seals shares on their way through the server."""
     masking: bytes
-    """For masks; the private one is shared out."""
+    """Public key for pair masks; the private key is dealt in shares."""
     part: bytes
-    """Digest of what it holds of the sum, 32 bytes."""
+    """Digest of the coordinates that the client holds, 32 bytes."""
     certificate: bytes = b""
-    """By which others know its signatures."""
+    """Certificate by which others verify the client's signatures."""
     signature: bytes = b""
-    """Of the above, and of which sum this is about (``signatures.statement_of_keys``)."""
+    """Signature of the fields above and of the sum that they are for (``signatures.statement_of_keys``)."""
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in a sum, by client id."""
+    """The clients of a sum, with their public keys by client id."""
 
     context: bytes
-    """Of the sum: the experiment, the round and the plans, so that keys are of no use elsewhere."""
+    """Digest of the sum's round, number and plans, so that its keys are of no use in other sums."""
     keys: Mapping[int, PublicKeys]
 
     @cached_property
     def digest(self) -> bytes:
-        """Of all that is in it: who is told another roster derives other keys."""
+        """Digest of the whole roster. It enters all derived keys, so clients with different rosters derive different
+        ones."""
         digest = hashlib.sha256(len(self.context).to_bytes(8, "little") + self.context)
         for client in sorted(self.keys):
             keys = self.keys[client]
@@ -75,7 +78,7 @@ class Roster:
         return digest.digest()
 
     def check(self, rules: Rules) -> None:
-        """Raises :class:`ProtocolError` unless a sum of these clients keeps to the ``rules``."""
+        """Raise :class:`ProtocolError` unless a sum of these clients keeps to the ``rules``."""
         count = len(self.keys)
         if count < rules.threshold:
             raise TooFewError(f"{count} clients are there, and the threshold is {rules.threshold}")
@@ -88,50 +91,53 @@ class Roster:
             raise ProtocolError("two of a round's public keys are the same")
 
     def num_layers(self, rules: Rules) -> int:
-        """How many seeds each client has: one for every number of clients that may drop out."""
+        """Return the number of seeds of each client: one for every number of clients that may drop out."""
         return len(self.keys) - rules.threshold + 1
 
 
 @dataclass(frozen=True)
 class Deal:
-    """A client's shares of its secrets."""
+    """Message with shares of a client's secrets."""
 
     sealed: Mapping[int, bytes]
-    """By receiver, whom alone they can be read by."""
+    """Shares by receiver, who alone can read them."""
     commitment: bytes
-    """To its seeds (``seeds.commitment``)."""
+    """Commitment to the client's seeds (``seeds.commitment``)."""
 
 
 @dataclass(frozen=True)
 class Consent:
-    """A survivor's word that it tells shares by the list of survivors that it was told, and by no other."""
+    """Message with a survivor's signature of the list of survivors; it reveals shares for no other list."""
 
     signature: bytes
-    """Of ``signatures.statement_of_survivors``."""
+    """Signature of ``signatures.statement_of_survivors``."""
 
 
 @dataclass(frozen=True)
 class Revealed:
-    """A client's shares of others' secrets, 33 bytes each, once it is known who dropped out."""
+    """Message with a client's shares of others' secrets, 33 bytes each, once it is known who dropped out."""
 
     seeds: Mapping[int, bytes]
-    """Of the survivors' seeds, by survivor."""
+    """Shares of the survivors' seeds, by survivor."""
     keys: Mapping[int, bytes]
-    """Of the private masking keys of those who dropped out, by client id."""
+    """Shares of the private masking keys of clients that dropped out, by client id."""
 
 
 def point_of(client: int) -> int:
-    """The client's in Shamir's polynomials."""
+    """Return the client's point in Shamir's polynomials."""
     return client + 1
 
 
 def pair_purpose(roster: Roster, one: int, other: int) -> bytes:
-    """Of the key of a pair's mask. It names the pair: two public keys may agree alike with a third (on a curve, a point
-    and its twin of small order do), and masks of two pairs that are the same would cancel in the upload itself."""
+    """Return the purpose of the key of a pair's mask.
+
+    It names the pair, since two public keys may agree on the same secret with a third (on a curve, a point and its twin
+    of small order do), and equal masks of two pairs would cancel in the upload itself.
+    """
     pair = min(one, other).to_bytes(8, "little") + max(one, other).to_bytes(8, "little")
     return b"pair mask" + pair + roster.digest
 
 
 def sealing_purpose(roster: Roster, sender: int, receiver: int) -> bytes:
-    """Of the key that seals shares in one direction."""
+    """Return the purpose of the key that seals shares from ``sender`` to ``receiver``."""
     return b"shares" + sender.to_bytes(8, "little") + receiver.to_bytes(8, "little") + roster.digest

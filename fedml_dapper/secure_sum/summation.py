@@ -1,4 +1,4 @@
-"""The server's part in one secure sum: what came, from whom, and in the end the sum."""
+"""The server's side of one secure sum."""
 
 from __future__ import annotations
 
@@ -28,26 +28,29 @@ from fedml_dapper.secure_sum.shamir import SHARE_BYTES, Recombination
 from fedml_dapper.secure_sum.signatures import Witness, statement_of_survivors
 
 _SEALED_EXTRA = 16
-"""Bytes that sealing adds."""
+"""Bytes that sealing adds to shares."""
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """What a sum came to."""
+    """An opened sum."""
 
     clients: tuple[int, ...]
-    """Whose sum it is, in ascending order."""
+    """Clients whose values are in the sum, ascending."""
     cells: Chosen
-    """Those that were opened."""
+    """Cells that were opened."""
     totals: NDArray[np.int64]
-    """Of all coordinates, in the order of cells; 0 where they were not opened."""
+    """Sums of all coordinates, in the order of cells; 0 where they were not opened."""
 
 
 class Summation:
-    """A sum over clients of a ``roster`` that hold these ``cells``.
+    """A sum over the clients of a ``roster``, which hold these ``cells``.
 
-    Uploads are added as they come and not kept. Methods raise :class:`ProtocolError`, with nothing changed, for what a
-    client may not send, and :class:`TooFewError` where a step ends with fewer clients than the threshold.
+    It takes four steps: dealing, masking, agreeing, revealing; in each, call the ``take_`` method for every client's
+    message and then the ``end_`` method, and :meth:`open` at last. Masked values are added as they come and not kept.
+
+    Methods raise :class:`ProtocolError`, with nothing changed, for a message that a client may not send, and
+    :class:`TooFewError` where a step ends with fewer clients than the threshold.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Summation:
         self._step = 0
 
     def take_deal(self, client: int, deal: Deal) -> None:
-        """A client's shares, on their way to the others."""
+        """Take a client's shares for the others."""
         self._expect(0, client in self.roster.keys and client not in self._deals, client, "shares")
         length = SHARE_BYTES * (1 + self.roster.num_layers(self._rules)) + _SEALED_EXTRA
         fits = all(len(sealed) == length for sealed in deal.sealed.values())
@@ -78,7 +81,10 @@ class Summation:
         self._deals[client] = deal
 
     def end_dealing(self) -> Mapping[int, Mapping[int, bytes]]:
-        """Whoever has not dealt is out. What each of the others is to get, by receiver and sender."""
+        """End the first step, and return the sealed shares for each client that has dealt, by receiver and sender.
+
+        Clients that have not dealt are out.
+        """
         self._end(0, self._deals, "have dealt shares")
         self._sharers = tuple(sorted(self._deals))
         self._layers = layers(self._cells, self._sharers, self._rules)
@@ -88,11 +94,11 @@ class Summation:
         }
 
     def length_for(self, client: int) -> int:
-        """Words that the client is to send."""
+        """Return the number of words that the client is to send."""
         return Places(self._cells.sizes, self._sent_by(client)).count
 
     def take_masked(self, client: int, masked: Words) -> None:
-        """What a client sends for the sum."""
+        """Add a client's masked values to the sum."""
         self._expect(1, client in self._sharers and client not in self._survivors, client, "a masked upload")
         if masked.shape != (self.length_for(client),):
             raise ProtocolError(f"client {client} sent {masked.size} words; it was to send {self.length_for(client)}")
@@ -100,24 +106,27 @@ class Summation:
         self._survivors.add(client)
 
     def end_masking(self) -> Collection[int]:
-        """Whoever has not sent is out; the survivors, of whom the sum will be."""
+        """End the second step, and return the survivors, over whom the sum will be.
+
+        Clients that have not sent their values are out.
+        """
         self._end(1, self._survivors, "have sent their part")
         return sorted(self._survivors)
 
     def take_consent(self, client: int, consent: Consent) -> None:
-        """A survivor's word for the list of survivors."""
+        """Take a survivor's signature of the list of survivors."""
         self._expect(2, client in self._survivors and client not in self._consents, client, "a signature")
         statement = statement_of_survivors(self.roster, self._sharers, self._survivors)
         self._witness.check(client, self.roster.keys[client].certificate, statement, consent.signature)
         self._consents[client] = consent
 
     def end_agreeing(self) -> Mapping[int, Consent]:
-        """Whoever has not signed tells no shares; what those that have are to get."""
+        """End the third step, and return all signatures, for those that have signed. Others reveal no shares."""
         self._end(2, self._consents, "have signed the list of survivors")
         return self._consents
 
     def take_revealed(self, client: int, revealed: Revealed) -> None:
-        """A survivor's shares of others' secrets."""
+        """Take a survivor's shares of others' secrets."""
         self._expect(3, client in self._consents and client not in self._revealed, client, "shares of secrets")
         lost = set(self._sharers) - self._survivors
         shares = (*revealed.seeds.values(), *revealed.keys.values())
@@ -128,28 +137,28 @@ class Summation:
 
     @property
     def can_open(self) -> bool:
-        """Whether enough survivors have told their shares."""
+        """Whether enough survivors have revealed their shares."""
         return self._step == 3 and len(self._revealed) >= self._rules.threshold
 
     def open(self) -> Opened:
-        """The sum, once."""
+        """Remove the masks, and return the sum; can be called once."""
         self._end(3, self._revealed, "have told their shares")
-        tellers = sorted(self._revealed)[: self._rules.threshold]
-        put_together = Recombination([point_of(teller) for teller in tellers])
+        revealers = sorted(self._revealed)[: self._rules.threshold]  # any ``threshold`` shares give the same secrets
+        recombination = Recombination([point_of(revealer) for revealer in revealers])
         lost = sorted(set(self._sharers) - self._survivors)
         opened = self._layers >= len(lost)
         for client in sorted(self._survivors):
-            shares = {point_of(teller): self._revealed[teller].seeds[client] for teller in tellers}
-            self._take_own_mask_off(client, put_together.secret(shares), len(lost))
+            shares = {point_of(revealer): self._revealed[revealer].seeds[client] for revealer in revealers}
+            self._remove_own_mask(client, recombination.secret(shares), len(lost))
         for client in lost:
-            shares = {point_of(teller): self._revealed[teller].keys[client] for teller in tellers}
-            self._take_pair_masks_off(client, KeyPair(put_together.secret(shares)))
+            shares = {point_of(revealer): self._revealed[revealer].keys[client] for revealer in revealers}
+            self._remove_pair_masks(client, KeyPair(recombination.secret(shares)))
         totals = as_numbers(self._totals)
         totals[~np.repeat(opened, self._cells.sizes)] = 0
         self._totals = np.zeros(0, dtype=np.uint32)
         return Opened(tuple(sorted(self._survivors)), opened, totals)
 
-    def _take_own_mask_off(self, client: int, seed: bytes, lost: int) -> None:
+    def _remove_own_mask(self, client: int, seed: bytes, lost: int) -> None:
         seeds = following(seed, self.roster.num_layers(self._rules) - lost)
         if commitment(seeds[-1]) != self._deals[client].commitment:
             raise ProtocolError(f"the shares of client {client}'s seed do not give what it committed to")
@@ -158,8 +167,8 @@ class Summation:
             places = Places(self._cells.sizes, sent & (self._layers == layer))
             add(self._totals, places, self._masks(mask_key(each)), subtract=True)
 
-    def _take_pair_masks_off(self, client: int, pair: KeyPair) -> None:
-        """The masks that the survivors share with one that dropped out."""
+    def _remove_pair_masks(self, client: int, pair: KeyPair) -> None:
+        """Remove the masks that survivors share with a client that dropped out."""
         if pair.public != self.roster.keys[client].masking:
             raise ProtocolError(f"the shares of client {client}'s key do not give the key that it announced")
         sent = self._sent_by(client)

@@ -1,4 +1,4 @@
-"""Tasks: loss, metrics and the meaning of outputs, apart from methods, models and data."""
+"""Tasks: loss, metrics and the meaning of outputs, independent of methods, models and data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedml_dapper.tasks.segmentation import Segmentation
 
 
 def _fits(found: object) -> str:
-    """What keeps ``found`` from being a task; see :class:`Registry`."""
+    """Reason why ``found`` is no task; see :class:`Registry`."""
     if not isinstance(found, type) or not issubclass(found, Task):
         return "no task; derive a class from fedml_dapper.tasks.Task (docs/own_task.md)"
     missing = [name for name in ("name", "headline") if not hasattr(found, name)]
@@ -25,13 +25,17 @@ def _fits(found: object) -> str:
 TASKS: Registry[type[Task]] = Registry(
     "train_args.task", "task", {task.name: task for task in (Classification, Segmentation)}, _fits
 )
-"""What ``train_args.task`` may name."""
+"""Tasks by the names that ``train_args.task`` takes."""
 
 __all__ = ["TASKS", "TOP_1", "Classification", "Metric", "Segmentation", "Task", "build_task"]
 
 
 def build_task(args: TrainArgs) -> Task:
-    """The task named in ``args``, made with its arguments; raises ``ConfigError`` where they do not fit."""
+    """Make the task that ``args`` name.
+
+    Raises:
+        ConfigError: Its arguments do not fit.
+    """
     task = TASKS.find(args.task)
     try:
         inspect.signature(task).bind(**args.task_arguments)

@@ -1,4 +1,4 @@
-"""One class a sample."""
+"""Classification: one class per sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Classification(Task):
         return {TOP_1.name: 100 * float(sums["correct"]) / float(sums["samples"])}
 
     def prediction(self, outputs: Tensor) -> Tensor:
-        """The most likely class of each sample."""
+        """Return the most likely class of each sample, int64 (B,)."""
         return outputs.argmax(dim=1)
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:

@@ -1,4 +1,4 @@
-"""What a task says: by what a model is trained, by what it is judged, and what its outputs mean."""
+"""Base class of tasks: the loss of training, the metrics of evaluation, and the meaning of outputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from fedml_dapper.metric import Metric
 
 
 class Task(ABC):
-    """What a federation learns to do. ``outputs`` are the model's for a batch, ``targets`` what the data says of it."""
+    """What a federation learns to do: a loss, metrics, and the meaning of a model's outputs.
+
+    Everywhere ``outputs`` are those of the model for a batch, and ``targets`` those of the data.
+    """
 
     name: ClassVar[str]
     headline: ClassVar[Metric]
-    """The figure that results, and the choice of the best round, go by."""
+    """Metric that results report, and that chooses the best round."""
     panels: ClassVar[tuple[str, ...]] = ()
     """Names of the pictures that :meth:`draw` makes of a sample; none where the task draws nothing."""
     has_labels: ClassVar[bool] = False
@@ -27,50 +30,53 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What training minimises: a scalar, the mean over the batch."""
+        """Return the loss that training minimises: a scalar, the mean over the batch."""
 
     @abstractmethod
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """What the figures are made of, by name: tensors that add up over batches, such as counts and summed errors."""
+        """Return what :meth:`figures` needs, by name: tensors that add up over batches, such as counts and summed
+        errors."""
 
     @abstractmethod
     def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
-        """All figures by name, the headline's among them, from ``sums`` over all batches (float64, on the CPU)."""
+        """Return all metrics by name, the headline's included, from ``sums`` over all batches (float64, on the CPU)."""
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss summed over the batch, so that batches of any size add up."""
+        """Return the loss summed over the batch, so that batches of any size add up."""
         return self.loss(outputs, targets) * len(targets)
 
     def prediction(self, outputs: Tensor) -> Tensor:
-        """What outputs mean, comparable with targets; by default the outputs themselves."""
+        """Return outputs in the form of targets; by default the outputs themselves."""
         return outputs
 
     def augment(self, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
-        """A training batch, changed at random in inputs and targets alike; by default as it is.
+        """Return a training batch with inputs and targets augmented together; by default unchanged.
 
-        All that is random comes from ``generator``, which is on the CPU.
+        All random numbers come from ``generator``, which is on the CPU.
         """
         del generator
         return inputs, targets
 
     def draw(self, inputs: Inputs, targets: Tensor, outputs: Tensor) -> Tensor:
-        """For reports: the ``panels`` of every sample, uint8 of shape (B, panels, H, W, 3)."""
+        """Draw the ``panels`` of every sample for reports, uint8 of shape (B, panels, H, W, 3)."""
         raise NotImplementedError
 
     def misfit(self, outputs: Tensor, num_classes: int) -> str:
-        """What keeps ``outputs`` of a model from fitting this task, in words; empty where nothing does."""
+        """Return why a model's ``outputs`` do not fit this task; empty where they do."""
         del outputs, num_classes
         return ""
 
     def misfit_of_targets(self, targets: Tensor, num_classes: int) -> str:
-        """What keeps ``targets``, a batch of the data's, from fitting this task, and what to do; empty where nothing
-        does. By default they are classes where the task has such."""
+        """Return why a batch of ``targets`` does not fit this task, and what to do; empty where it does.
+
+        By default targets have to be classes if the task has labels.
+        """
         del num_classes
         return no_classes(targets) if self.has_labels else ""
 
 
 def no_classes(targets: Tensor) -> str:
-    """What keeps ``targets`` from being one class a sample, int64 (B,), and what to do; empty where nothing does."""
+    """Return why ``targets`` are not one class per sample, int64 (B,), and what to do; empty where they are."""
     shape = targets.shape[1:]
     if not shape and targets.dtype == torch.int64:
         return ""
@@ -89,7 +95,7 @@ def no_classes(targets: Tensor) -> str:
 
 
 def described(batch: Inputs) -> str:
-    """Dtype and shape, in words."""
+    """Describe dtype and shape of a batch."""
     return each_described(batch, _described)
 
 

@@ -1,4 +1,4 @@
-"""One class a pixel."""
+"""Semantic segmentation: one class per pixel."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from fedml_dapper.tasks.contract import Task, described
 
 MEAN_IOU = Metric("mean IoU", "%")
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
-"""Of classes in pictures: Okabe and Ito's, which show without colour vision too; more classes start over."""
+"""Colours of classes in pictures: those of Okabe and Ito, which colour-blind people can tell apart; they repeat from
+the eighth class on."""
 _CROP_PADDING = 8
-"""Of the image's side, the part by which crops shift it at most."""
+"""Part of the image's side by which crops shift it at most: one eighth."""
 
 
 class Segmentation(Task):
     """Cross-entropy of logits (B, C, H, W) with masks, int64 (B, H, W), over the pixels that have a class.
 
-    Mean IoU is the mean over classes of intersection by union, each summed over all pixels of all images; classes that
-    neither masks nor predictions hold do not count. Pixel accuracy is in percent too. Pixels of the ``ignore_index``
-    count nowhere.
+    Mean IoU is the mean over classes of intersection over union, each summed over all pixels of all images; classes
+    that neither masks nor predictions hold do not count. Both it and pixel accuracy are in percent. Pixels of the
+    ``ignore_index`` count nowhere.
     """
 
     name = "segmentation"
@@ -33,7 +34,7 @@ class Segmentation(Task):
     panels = ("image", "truth", "prediction")
 
     def __init__(self, ignore_index: int = 255, augment: bool = True) -> None:
-        """``augment``: random flips and crops while training, of images and masks alike."""
+        """Configure the task; with ``augment`` images and masks are flipped and cropped at random in training."""
         self._ignored = ignore_index
         self._augments = augment
 
@@ -42,7 +43,7 @@ class Segmentation(Task):
         return total / (targets != self._ignored).sum().clamp(min=1)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """``confusion``, (C, C): pixels by true class (rows) and predicted class."""
+        """Return ``confusion``, (C, C): pixels by true class (rows) and predicted class."""
         classes = outputs.shape[1]
         counted = targets != self._ignored
         cells = targets[counted] * classes + self.prediction(outputs)[counted]
@@ -59,11 +60,11 @@ class Segmentation(Task):
         }
 
     def prediction(self, outputs: Tensor) -> Tensor:
-        """The most likely class of each pixel, int64 (B, H, W)."""
+        """Return the most likely class of each pixel, int64 (B, H, W)."""
         return outputs.argmax(dim=1)
 
     def augment(self, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> tuple[Inputs, Tensor]:
-        """Half of the images mirrored, all shifted by up to an eighth of their side; what comes in is ignored."""
+        """Mirror half of the images, and shift all by up to an eighth of their side; new pixels are ignored."""
         if not self._augments:
             return inputs, targets
         if not isinstance(inputs, Tensor):
@@ -88,7 +89,7 @@ class Segmentation(Task):
         return moved.masked_fill(outside[:, None], 0), masks
 
     def draw(self, inputs: Inputs, targets: Tensor, outputs: Tensor) -> Tensor:
-        """Image, truth and prediction, a colour a class; pixels without a class are white."""
+        """Draw image, truth and prediction with one colour per class; pixels without a class are white."""
         if not isinstance(inputs, Tensor):
             raise ConfigError("segmentation draws images, one tensor an input, and these are several")
         images = inputs[:, :3] if inputs.shape[1] >= 3 else inputs[:, :1].expand(-1, 3, -1, -1)
@@ -99,7 +100,7 @@ class Segmentation(Task):
         return torch.stack([shown, *masks], dim=1)
 
     def _coloured(self, mask: Tensor) -> Tensor:
-        """uint8 (B, H, W, 3) of classes (B, H, W)."""
+        """Colour classes (B, H, W), to uint8 (B, H, W, 3)."""
         colours = torch.tensor(_COLOURS, dtype=torch.uint8)[mask % len(_COLOURS)]
         return colours.masked_fill((mask == self._ignored)[..., None], 255)
 

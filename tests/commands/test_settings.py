@@ -50,7 +50,7 @@ def test_what_it_may_be_and_its_default(path: str, kind: str, default: str | Non
 @pytest.mark.parametrize(
     ("word", "shown", "hidden"),
     [
-        ("comm_round", ["comm_round: int >= 1 <= 1e+06 = 100", "Rounds."], ["epochs"]),
+        ("comm_round", ["comm_round: int >= 1 <= 1e+06 = 100", "Number of rounds."], ["epochs"]),
         ("train_args", ["epochs: int", "learning_rate: float > 0 = 0.01"], ["gamma", "backend"]),
         ("levels", ["levels.ratios", "levels.strict"], ["scope"]),
         ("dapper_args.levels.strict", ["levels.strict"], ["ratios"]),

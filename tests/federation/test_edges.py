@@ -14,15 +14,19 @@ from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
     Agreement,
+    Announcement,
     ClientSide,
     Experiment,
+    Measurement,
     Server,
     build_experiment,
     simulate,
 )
 from fedml_dapper.federation.edge_wire import EdgeCodec
 from fedml_dapper.federation.edges import Edge, Order
+from fedml_dapper.federation.own_tests import OwnTests
 from fedml_dapper.federation.records import RoundRecord
+from fedml_dapper.federation.testing import Figures
 from fedml_dapper.pruning import PartialSum
 
 from ..grids import sampled
@@ -211,3 +215,15 @@ def test_a_file_with_edges_runs_without_them_in_one_process(tiny_settings: Setti
     file.write_text(across_silos(tiny_settings()).as_yaml())
     settings = load_settings([file], ["training_type=simulation", "backend=sp"])
     assert settings.comm_args.edges == ()
+
+
+def test_an_edge_cannot_say_what_silos_without_test_samples_measured(tiny_settings: SettingsFactory) -> None:
+    own_tests = OwnTests(Server(build_experiment(across_silos(tiny_settings()))).edges)
+    own_tests.join(0, Announcement(domain="a", num_train=9, num_test=4))
+    own_tests.join(3, Announcement(domain="a", num_train=9))
+    measured = {
+        0: Measurement(num_samples=4, headline=50.0, loss=1.0),
+        3: Measurement(num_samples=0, headline=50.0, loss=1.0),  # joined without test samples
+        4: Measurement(num_samples=7, headline=50.0, loss=1.0),  # never joined
+    }
+    assert own_tests.figures(measured) == {0: Figures(50.0, 1.0)}

@@ -54,9 +54,9 @@ def test_a_run_with_an_own_rule_resumes_bit_for_bit(tiny_settings: SettingsFacto
 
 
 def test_the_page_s_rule(tiny_settings: SettingsFactory, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "levels.md").read_text()
-    (tmp_path / "my_rule.py").write_text(page.split("```python\n")[1].split("```")[0])
-    (tmp_path / "levels.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    page = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
+    for name in ("my_rule.py", "levels.yaml"):
+        (tmp_path / name).write_text("#" + page.split(f"# {name}")[1].split("```")[0])
     plain = tiny_settings(*FOUR, "dataset=digits_offline")
     (tmp_path / "plain.yaml").write_text(plain.as_yaml())
     settings = load_settings([tmp_path / "plain.yaml", tmp_path / "levels.yaml"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +62,62 @@ def test_the_page_s_loss_is_what_clients_minimise(page: Path, tiny_settings: Set
     assert not torch.allclose(shifted["predictor.bias"], plain["predictor.bias"])
 
 
+@pytest.mark.long
+def test_the_page_s_test_passes_and_can_fail(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_fedavgm.py").write_text(block("test_fedavgm.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_fedavgm.py"]
+    passed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert passed.returncode == 0, passed.stdout
+    source = page.with_name("fedavgm.py")
+    source.write_text(source.read_text().replace("before[name] + change", "before[name] + 2 * change"))
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 failed" in failed.stdout
+
+
+EARLIER = """
+from pydantic import Field
+
+from fedml_dapper.methods import Aggregation, Method, MethodParams, RecoverAndAverage, ServerState
+
+
+class Params(MethodParams):
+    beta: float = Field(default=0.9, ge=0, lt=1)
+
+
+class FedAvgM(Method[Params]):
+    name = "fedavgm"
+    Params = Params
+    takes_at_home = True
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        return MomentumAverage(server, self.problem, beta=self.params.beta)
+
+
+class MomentumAverage(RecoverAndAverage):
+    def __init__(self, *args, beta: float) -> None:
+        super().__init__(*args)
+        self._beta = beta
+
+    def close(self) -> None:
+        server, before, last = self._server, self._server.weights, self._server.memory.recall("step")
+        super().close()
+        trainable = [name for name, spec in self._layout.tensors.items() if spec.trainable]
+        step = {name: server.weights[name] - before[name] + self._beta * last.get(name, 0) for name in trainable}
+        server.weights |= {name: before[name] + change for name, change in step.items()}
+        server.memory.keep("step", step)
+"""
+"""The page's method as it was written before there was ``server_update``."""
+
+
+def test_a_method_that_was_written_before_runs_as_it_did(page: Path, tiny_settings: SettingsFactory) -> None:
+    small = (*FEW, "width=2", "client_share=0.02")
+    now = final_weights(build_experiment(tiny_settings(*small, above=page)))
+    page.with_name("fedavgm.py").write_text(EARLIER)
+    before = final_weights(build_experiment(tiny_settings(*small, above=page)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
+    assert build_experiment(tiny_settings(*small, "at_home=norms", above=page)).method.personal
+
+
 def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) -> None:
     with pytest.raises(ConfigError, match=r"`beta` in dapper_args.params.fedavgm is 1"):
         build_experiment(tiny_settings("dapper_args.params.fedavgm.beta=1", above=page))
@@ -71,7 +129,7 @@ def test_a_run_is_not_resumed_with_other_code(page: Path, tiny_settings: Setting
     run_dir = tmp_path / "run"
     simulate(build_experiment(tiny_settings(*FEW, above=page)), run_dir=run_dir)
     source = page.with_name("fedavgm.py")
-    source.write_text(source.read_text().replace("+ self._beta *", "- self._beta *"))
+    source.write_text(source.read_text().replace("+ beta *", "- beta *"))
     with pytest.raises(
         ConfigError, match=r"other settings: dapper_args.method is fedavgm.py:FedAvgM \(source .* there"
     ):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.methods import ClientProfile, ServerState, TrainingMetrics, Upload
-from fedml_dapper.methods.parts.consensus_and_similarity import ConsensusAndSimilarity, eraser_of
+from fedml_dapper.methods.catalogue.fdse import ConsensusAndSimilarity, eraser_of
 from fedml_dapper.methods.parts.decomposition import Roles
 
 ROLES = Roles((("a", "b"),), (("v",),), ("mean", "steps"), frozenset({"own"}))

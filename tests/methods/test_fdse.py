@@ -15,11 +15,10 @@ from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, Downlink, Upload, payload_bytes
-from fedml_dapper.methods.catalogue.fdse import FDSE, FDSEParams
+from fedml_dapper.methods.catalogue.fdse import FDSE, FDSEParams, mix_by_similarity
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
 from fedml_dapper.methods.parts.decomposition import decomposed_layers
 from fedml_dapper.methods.parts.min_norm import consensus_step
-from fedml_dapper.methods.parts.similarity_mixing import mix_by_similarity
 from fedml_dapper.models import build_backbone
 
 SettingsFactory = Callable[..., Settings]

@@ -9,41 +9,31 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Settings
-from fedml_dapper.federation import build_experiment, simulate
-from fedml_dapper.methods import ServerState, Upload
+from fedml_dapper.federation import Server, build_experiment, simulate
 from fedml_dapper.methods.contract.batchnorm import running_statistics
-from fedml_dapper.methods.parts.server_momentum import with_momentum
 
 SettingsFactory = Callable[..., Settings]
 FIVE = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05", "epochs=1")
 
 
-class _Gives:
-    """An aggregation that makes given tensors of the server's weights, whatever arrives."""
-
-    def __init__(self, server: ServerState, given: dict[str, Tensor]) -> None:
-        self._server, self._given = server, given
-
-    def add(self, upload: Upload) -> None:
-        raise AssertionError(upload)
-
-    def close(self) -> None:
-        self._server.weights = dict(self._given)
-
-
-def test_velocity_by_hand() -> None:
-    """beta 0.5; the mean is always 1 above the model that was sent."""
-    server = ServerState(0, {"w": torch.tensor([0.0, 8.0]), "n": torch.tensor(1.0)}, ())
+def test_velocity_by_hand(tiny_settings: SettingsFactory) -> None:
+    """beta 0.5; the mean is always 1 above the model that was sent, in one bias and in the statistics."""
+    params = "dapper_args.params.fedavgm={server_momentum: 0.5}"
+    experiment = build_experiment(tiny_settings(*FIVE, "method=fedavgm", params))
+    method, server = experiment.method, Server(experiment).state
+    bias, statistic = "predictor.bias", "stem.1.running_mean"
+    server.weights[bias] = torch.zeros(10)
     reached = []
     for _ in range(3):
-        given = {"w": server.weights["w"] + torch.tensor([1.0, 0.0]), "n": torch.tensor(7.0)}
-        with_momentum(_Gives(server, given), server, 0.5, ["w"]).close()
-        reached.append(server.weights["w"].tolist())
-    assert reached == [[1.0, 8.0], [2.5, 8.0], [4.25, 8.0]]  # steps 1, 1.5, 1.75; who stands still does not move
-    assert server.weights["n"] == 7
-    given = {"w": server.weights["w"].clone(), "n": torch.tensor(7.0)}
-    with_momentum(_Gives(server, given), server, 0.5, ["w"]).close()
-    assert server.weights["w"].tolist() == [5.125, 8.0]  # nobody held it: the velocity fades
+        above = {name: server.weights[name].clone() for name in (bias, statistic)}
+        above[bias][0] += 1
+        above[statistic] += 1
+        method.server_update(server, {**server.weights, **above})
+        assert torch.equal(server.weights[statistic], above[statistic])
+        reached.append(server.weights[bias].tolist()[:2])
+    assert reached == [[1.0, 0.0], [2.5, 0.0], [4.25, 0.0]]  # steps 1, 1.5, 1.75; who stands still does not move
+    method.server_update(server, dict(server.weights))
+    assert server.weights[bias].tolist()[:2] == [5.125, 0.0]  # nobody held it: the velocity fades
 
 
 @pytest.mark.long

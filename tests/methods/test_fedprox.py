@@ -10,7 +10,6 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.methods import ClientContext
-from fedml_dapper.methods.parts.proximal import proximal
 
 SettingsFactory = Callable[..., Settings]
 FEW = ("client_num_in_total=5", "client_num_per_round=5", "client_share=0.05")
@@ -23,15 +22,6 @@ def after_a_round(settings: Settings) -> dict[str, torch.Tensor]:
         server.receive(clients.update(server.downlink(client_id), experiment.clients[client_id]))
     server.close_round()
     return server.state.weights
-
-
-def test_term_by_hand() -> None:
-    reference = {"a": torch.tensor([1.0]), "b": torch.tensor([2.0])}
-    moved = {"a": torch.tensor([4.0], requires_grad=True), "b": torch.tensor([6.0], requires_grad=True)}
-    term = proximal(moved, reference, mu=0.1)
-    assert term.item() == pytest.approx(1.25)  # displacement (3, 4)
-    term.backward()
-    assert [float(tensor.grad) for tensor in moved.values()] == pytest.approx([0.3, 0.4])  # mu (w - W)
 
 
 def test_without_its_term_and_with_equal_epochs_it_is_fedavg_bit_for_bit(tiny_settings: SettingsFactory) -> None:

@@ -1,4 +1,4 @@
-"""FedRolex's rolling windows; what it shares is in test_channel_window.py and test_sub_models.py."""
+"""FedRolex's rolling windows; what it shares is in test_masked_classes.py and test_sub_models.py."""
 
 from __future__ import annotations
 

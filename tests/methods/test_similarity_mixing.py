@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedml_dapper.methods.parts.similarity_mixing import mix_by_similarity, similarity_weights
+from fedml_dapper.methods.catalogue.fdse import mix_by_similarity, similarity_weights
 
 VECTORS = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
 

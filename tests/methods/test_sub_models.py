@@ -15,7 +15,7 @@ from fedml_dapper.config import load_settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.federation.roster import Roster
 from fedml_dapper.methods import METHODS, Downlink, TrainingMetrics, Upload, payload_bytes
-from fedml_dapper.methods.parts.channel_window import WindowMethod
+from fedml_dapper.methods.parts.masked_classes import MaskedClasses
 from fedml_dapper.pruning import Device, PruningPlan, slim_tensors
 
 from .sample_counts import say_that_clients_hold
@@ -42,7 +42,7 @@ def with_method(base: Experiment, name: str, **params: Any) -> Experiment:
 def answer(experiment: Experiment, downlink: Downlink, weights: dict[str, Tensor], num_samples: int) -> Upload:
     """An upload of ``weights``; of a client that has images of all classes, where the method asks."""
     metrics = TrainingMetrics(loss=1.0, steps=1, seconds=0.0)
-    extras = {"classes": torch.ones(10, dtype=torch.bool)} if isinstance(experiment.method, WindowMethod) else {}
+    extras = {"classes": torch.ones(10, dtype=torch.bool)} if isinstance(experiment.method, MaskedClasses) else {}
     return Upload(downlink.round, downlink.client_id, num_samples, weights, metrics, downlink.plan, extras=extras)
 
 

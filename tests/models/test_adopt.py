@@ -208,3 +208,64 @@ def test_a_layer_without_part_in_the_forward_pass_is_no_predictor() -> None:
 def test_inputs_may_be_numbers_of_words() -> None:
     words = nn.Sequential(nn.EmbeddingBag(10, 6), nn.Linear(6, 3))
     assert adopt(words, torch.zeros(1, 5, dtype=torch.int64)).predictor_name == "1"
+
+
+class Amp(Net):
+    """Chooses its own precision, as scripts for a GPU do."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(images)
+
+
+class InBfloat16(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.to(torch.bfloat16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.to(torch.bfloat16)).float()
+
+
+@pytest.mark.parametrize("module", [Amp(), InBfloat16()], ids=["autocast", "bfloat16"])
+def test_a_network_may_choose_its_own_precision(module: nn.Module) -> None:
+    """Then nobody knows how it goes on from what is before its last layer."""
+    adopted = adopt(module, EXAMPLE)
+    assert adopted.predictor_name == "fc"
+    assert not adopted.has_representations
+
+
+class Quiet(Net):
+    """Freezes a norm in training, and forgets to return itself."""
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+        self.norm.eval()
+
+
+def test_a_train_that_returns_nothing_is_enough() -> None:
+    assert adopt(Quiet(), EXAMPLE).predictor_name == "fc"
+
+
+class Late(Net):
+    """Makes a buffer when it first runs."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.persistent = persistent
+
+    def forward(self, images: Tensor) -> Tensor:
+        if "mask" not in dict(self.named_buffers()):
+            self.register_buffer("mask", torch.ones(6), persistent=self.persistent)
+        return super().forward(images)
+
+
+def test_a_tensor_that_the_forward_pass_makes_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"`mask` is made in its forward pass, .* make it in __init__"):
+        adopt(Late(persistent=True), EXAMPLE)
+    assert adopt(Late(persistent=False), EXAMPLE).predictor_name == "fc"
+
+
+def test_a_network_of_which_nothing_is_trained_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the network Net has no parameter that is trained; give one requires_grad"):
+        adopt(Net().requires_grad_(False), EXAMPLE)

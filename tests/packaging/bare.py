@@ -92,8 +92,10 @@ class Service:
         return [
             str(BUBBLEWRAP), "--die-with-parent", "--new-session", "--unshare-user", "--unshare-pid", "--unshare-ipc",
             "--uid", self._uid, "--gid", self._gid, "--cap-drop", "ALL",
+            # the service's own /tmp first: below this machine's may be the clone that is mounted next
+            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
             *(part for target, source in self._mounts.items() for part in ("--ro-bind", str(source), target)),
-            "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(self._volume), "/runs",
+            "--bind", str(self._volume), "/runs",
             "--remount-ro", "/", "--chdir", self._image.folder,
             "--clearenv", *(part for name, value in variables.items() for part in ("--setenv", name, value)),
             *options, "--",

@@ -79,6 +79,14 @@ class Shared(nn.Module):
         return self.head((self.left(x).relu() + self.right(x.flip(3)).tanh()).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+def recursive() -> nn.Module:
+    """One convolution under three names, as in ``nn.ModuleList([layer] * 3)``."""
+    layer = nn.Conv2d(16, 16, 3, padding=1)
+    again = [each for _ in range(3) for each in (layer, nn.ReLU())]
+    stem = nn.Conv2d(3, 16, 3, 2, 1)
+    return Sequence(nn.Sequential(stem, nn.ReLU(), *again), lambda x: x.mean((2, 3)), nn.Linear(16, CLASSES))
+
+
 class HardCoded(nn.Module):
     """LeNet as tutorials write it."""
 
@@ -244,6 +252,7 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "channels_last": lambda: Sequence(convolutions(3, 16, 24, 20), channels_last, nn.Linear(320, CLASSES)),
     "resnext": resnext,
     "shared": Shared,
+    "recursive": recursive,
     "hard_coded": HardCoded,
     "sequential": lambda: nn.Sequential(
         *convolutions(3, 16, 24, 20), nn.Flatten(), nn.Linear(320, 40), nn.ReLU(), nn.Linear(40, CLASSES)

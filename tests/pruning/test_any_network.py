@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.models import adopt
+from fedml_dapper.models.substitution import run_with
 from fedml_dapper.pruning import (
     Axis,
     ChannelLayout,
@@ -111,7 +112,7 @@ def silenced(model: nn.Module, layout: ChannelLayout, plan: PruningPlan, x: Tens
                 return torch.zeros_like(x).index_copy_(-1, entries, part)
 
             hooks.append(layer.register_forward_hook(renormed))
-    outputs: Tensor = torch.func.functional_call(model, masked, (x,), tie_weights=False)
+    outputs: Tensor = run_with(model, masked, (x,))
     for hook in hooks:
         hook.remove()
     return outputs

@@ -1,9 +1,9 @@
-"""Four domains of digits made on the spot: no download, no files, the same pictures for every seed.
+"""The suite ``digits_offline``: four domains of digits drawn on the spot, the same for every seed.
 
-``scans`` are real handwriting, ``blended`` real handwriting over photographs, ``fonts`` printed type, ``segments``
-seven-segment displays. 670 training and 200 test images each, 32 x 32 RGB, as many of every class; training and test
-share no scan, no part of a photograph and no font. A suite of our own for first steps and tests: it stands for no
-published benchmark.
+``scans`` is real handwriting, ``blended`` real handwriting over photographs, ``fonts`` printed type, ``segments``
+seven-segment displays. Each has 670 training and 200 test images, 32 x 32 RGB, equally many of every class. Training
+and test images share no scan, no part of a photograph and no font. The suite needs no download and is meant for first
+steps and tests; it stands for no published benchmark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedml_dapper.datasets.sources import Request, Splits
 
 @dataclass(frozen=True)
 class Rendered:
-    """The source of a domain that is drawn when asked for."""
+    """Source of a domain that is drawn when it is read."""
 
     domain: str
     render: Callable[[], Splits]
@@ -31,16 +31,16 @@ class Rendered:
         return f"built in ({self.domain})"
 
     def exists(self, root: Path) -> bool:
-        """Always: it is drawn, not found."""
+        """Return True: the domain is drawn, not found."""
         return True
 
     def read(self, request: Request) -> Splits | None:
-        """The drawn images; the root of the data plays no part."""
+        """Draw the images; ``request`` does not matter."""
         return self.render()
 
 
 def _domain(name: str, render: Callable[[], Splits]) -> DomainRecipe:
-    return DomainRecipe(name, (Rendered(name, cache(render)),))  # drawn once a process; nobody writes into images
+    return DomainRecipe(name, (Rendered(name, cache(render)),))  # cached for the process, as nobody changes images
 
 
 DIGITS_OFFLINE = SuiteRecipe(

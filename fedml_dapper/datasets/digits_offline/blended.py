@@ -1,4 +1,4 @@
-"""``blended``: handwritten digits over patches of scikit-learn's two sample photographs, in the manner of MNIST-M."""
+"""The domain ``blended``: handwritten digits over patches of scikit-learn's two sample photographs, as in MNIST-M."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.datasets.sources import Splits
 
 _PHOTO_SIZE = 224
-"""The photographs are shrunk to squares of this many pixels, so that a patch shows more than flat colour."""
+"""Side to which photographs are shrunk, in pixels, so that a patch shows more than flat colour."""
 
 _TRAIN_COLUMNS = 160
-"""Training patches lie left of this column, test patches right of it."""
+"""Column that divides a photograph: training patches lie left of it, test patches right of it."""
 
 
 def render() -> Splits:
-    """The domain, from the scans that ``scans`` leaves."""
+    """Draw the domain from the scans that ``scans`` leaves."""
     pixels = np.stack([np.asarray(Image.open(shipped("sklearn", name))) for name in PHOTOGRAPHS])
     photos = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     left, right = torch.tensor_split(resize(photos, _PHOTO_SIZE), [_TRAIN_COLUMNS], dim=3)
@@ -31,7 +31,7 @@ def render() -> Splits:
 
 
 def _render(masks: Tensor, photos: Tensor, rng: torch.Generator) -> ImageSet:
-    """The digit inverts the photograph beneath it: bright on dark, dark on bright."""
+    """Invert the photograph beneath each digit: bright on dark, dark on bright."""
     count = len(masks)
     patches = _patches(photos, count, rng)
     mask = strokes(masks, rng)

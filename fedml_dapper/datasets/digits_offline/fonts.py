@@ -1,4 +1,4 @@
-"""``fonts``: digits in the typefaces that matplotlib ships, turned and shifted, on noisy coloured ground."""
+"""The domain ``fonts``: digits in the typefaces that matplotlib ships, turned and shifted, on noisy coloured ground."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DIGIT_HEIGHT = 72
 
 
 def render() -> Splits:
-    """The domain; no typeface occurs both in training and in test."""
+    """Draw the domain; no typeface occurs both in training and in test."""
     train = _render(TRAIN_FONTS, balanced_labels(TRAIN_PER_CLASS), generator(5))
     return Splits(train, _render(TEST_FONTS, balanced_labels(TEST_PER_CLASS), generator(6)))
 
@@ -75,7 +75,7 @@ def _glyphs(font_name: str) -> Tensor:
 
 
 def _font(file: Path, size: int) -> ImageFont.FreeTypeFont:
-    # The basic layout engine is always there; the other one is a matter of how Pillow was built.
+    # the basic layout engine is in every build of Pillow
     return ImageFont.truetype(str(file), size, layout_engine=ImageFont.Layout.BASIC)
 
 

@@ -1,4 +1,4 @@
-"""``scans``: handwritten digits in dark ink on light paper, from the 8 x 8 scans that scikit-learn ships."""
+"""The domain ``scans``: handwritten digits in dark ink on light paper, from the 8 x 8 scans that scikit-learn ships."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ from fedml_dapper.datasets.sources import Splits
 
 
 def render() -> Splits:
-    """The domain, from every other scan; ``blended`` has those between."""
+    """Draw the domain from every other scan; ``blended`` has those between."""
     train, test = scans(remainder=0)
     return Splits(_render(train, generator(1)), _render(test, generator(2)))
 
 
 def scans(remainder: int) -> tuple[Tensor, Tensor]:
-    """Training and test masks (N, 1, 8, 8), ordered by digit: of each digit, the scans ``remainder`` modulo 2."""
+    """Return training and test masks (N, 1, 8, 8), ordered by digit.
+
+    Of each digit these are the scans whose position is ``remainder`` modulo 2.
+    """
     table = np.loadtxt(shipped("sklearn", DIGITS), np.float32, delimiter=",")
     masks = torch.from_numpy(table[:, :-1].reshape(-1, 8, 8)) / 16
     labels = torch.from_numpy(table[:, -1])
     of_digit = [masks[labels == digit][remainder::2].unsqueeze(1) for digit in range(10)]
-    train = torch.cat([mine[:TRAIN_PER_CLASS] for mine in of_digit])
-    return train, torch.cat([mine[-TEST_PER_CLASS:] for mine in of_digit])
+    train = torch.cat([masks_of_one[:TRAIN_PER_CLASS] for masks_of_one in of_digit])
+    return train, torch.cat([masks_of_one[-TEST_PER_CLASS:] for masks_of_one in of_digit])
 
 
 def strokes(masks: Tensor, rng: torch.Generator) -> Tensor:
-    """8 x 8 masks enlarged to (N, 1, 32, 32) with smooth, crisp edges, slightly off centre."""
+    """Enlarge 8 x 8 masks to (N, 1, 32, 32) with smooth, crisp edges, slightly off centre."""
     count = len(masks)
     framed = F.pad(masks, (1, 1, 1, 1))
     placed = place(framed, uniform(0.95, 1.1, (count,), rng), uniform(-1.5, 1.5, (count, 2), rng))

@@ -1,4 +1,4 @@
-"""``segments``: seven-segment displays, glowing or liquid crystal, slanted, with glare and a little blur."""
+"""The domain ``segments``: seven-segment displays, glowing or liquid crystal, slanted, with glare and a little blur."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HALF_WIDTHS = (3.5, 5.0, 6.5)
 
 
 def render() -> Splits:
-    """The domain; training and test differ in every random draw."""
+    """Draw the domain; training and test differ in every random draw."""
     train = _render(balanced_labels(TRAIN_PER_CLASS), generator(7))
     return Splits(train, _render(balanced_labels(TEST_PER_CLASS), generator(8)))
 

@@ -1,4 +1,4 @@
-"""Files that scikit-learn and matplotlib ship, found without loading these: that would take a second."""
+"""Files that scikit-learn and matplotlib ship, found without importing these packages, which takes a second."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from fedml_dapper.errors import DataError
 DIGITS = "datasets/data/digits.csv.gz"
 """scikit-learn's 1797 scans: a line has 64 pixels of 0 to 16, row by row, and the digit."""
 PHOTOGRAPHS = ("datasets/images/china.jpg", "datasets/images/flower.jpg")
-"""scikit-learn's too."""
+"""scikit-learn's sample photographs."""
 FONTS = "mpl-data/fonts/ttf"
 """matplotlib's folder of typefaces."""
 
 
 def shipped(package: str, name: str) -> Path:
-    """The file or folder ``name`` of an installed ``package``; raises :class:`DataError` where it is not there."""
+    """Return the file or folder ``name`` of an installed ``package``.
+
+    Raises:
+        DataError: It does not exist.
+    """
     spec = find_spec(package)
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         if (path := Path(folder, name)).exists():

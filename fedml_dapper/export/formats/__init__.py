@@ -1,4 +1,4 @@
-"""The file formats, one a file."""
+"""File formats of exported models, one per module."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from fedml_dapper.export.formats.torch_export import TorchExport
 from fedml_dapper.export.formats.torchscript import TorchScript
 
 FORMATS: Mapping[str, Format] = {each.name: each for each in (Onnx(), TorchExport(), TorchScript(), SafeTensors())}
-"""By name."""
+"""File formats by name."""
 
 __all__ = ["FORMATS", "Format", "Product", "Runtime"]

@@ -23,7 +23,7 @@ _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 @contextmanager
 def quiet(*loggers: str) -> Iterator[None]:
-    """Without warnings, and without those of ``loggers``, which are for whoever works on these libraries."""
+    """Suppress warnings, and those of ``loggers``, which address developers of these libraries."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     try:
         with warnings.catch_warnings():
@@ -37,7 +37,7 @@ def quiet(*loggers: str) -> Iterator[None]:
 
 
 class Onnx(Format):
-    """A graph of standard operators, BatchNorm folded, weights inside."""
+    """A graph of standard operators with weights inside and BatchNorm folded."""
 
     name = "onnx"
     file_name = "model.onnx"
@@ -52,10 +52,16 @@ class Onnx(Format):
         try:
             with quiet("torch.onnx", "onnxscript"):
                 torch.onnx.export(
-                    program, (), path, dynamo=True, verbose=False, external_data=False,
+                    program,
+                    (),
+                    path,
+                    dynamo=True,
+                    verbose=False,
+                    external_data=False,
                     dynamic_shapes=product.sizes("N"),
-                    input_names=list(product.input_names), output_names=[product.output_name],
-                )  # fmt: skip
+                    input_names=list(product.input_names),
+                    output_names=[product.output_name],
+                )
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
                 f"--format onnx: {product.label} does something that ONNX has no operator for:"
@@ -72,7 +78,7 @@ class Onnx(Format):
         options.intra_op_num_threads = torch.get_num_threads()
         try:
             session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no base of their own
+        except Exception as error:  # errors of onnxruntime have no common base
             raise DataError(f"{path} is no ONNX model that onnxruntime reads: {first_line(error)}") from error
         names = [port.name for port in session.get_inputs()]
 
@@ -84,15 +90,18 @@ class Onnx(Format):
 
 
 def _origin(error: BaseException) -> BaseException:
-    """What ``error`` came of in the first place: the exporter wraps what it meets in its own steps."""
+    """Return the first cause of ``error``, since the exporter wraps errors in those of its own steps."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def _strip(path: Path) -> None:
-    """Leave of the model in ``path`` what a runtime reads: the exporter's notes on every node, among them source lines
-    and paths of this machine, can be a quarter of a small file."""
+    """Remove from the model in ``path`` what no runtime reads.
+
+    The exporter's notes on every node, among them source lines and paths of this machine, can be a quarter of a small
+    file.
+    """
     import onnx  # noqa: PLC0415  # an extra
 
     model = onnx.load(path)

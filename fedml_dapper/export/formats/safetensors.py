@@ -1,4 +1,4 @@
-"""Weights under the network's own names, with what is needed to build the network for them."""
+"""safetensors: weights under the network's own names, with what is needed to rebuild the network."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedml_dapper.inputs import Inputs
 
 
 class SafeTensors(Format):
-    """For Python with this package, and for whoever has a network of these names and shapes.
+    """A file for Python with this package, and for networks with the same names and shapes.
 
-    A network of the user's own goes with its source file, as it is needed to read the weights.
+    The source file of a user's own network is copied beside it, as reading the weights needs it.
     """
 
     name = "safetensors"
@@ -32,7 +32,9 @@ class SafeTensors(Format):
             reference = Reference.parse(str(settings[section].get(name)))
             if reference is not None and reference.file is not None and reference.source is not None:
                 shutil.copy(reference.source, path.parent)
-                settings[section][name] = f"{reference.file.name}:{reference.name}"  # not where it is on this machine
+                settings[section][name] = (
+                    f"{reference.file.name}:{reference.name}"  # a relative path, not that on this machine
+                )
         origin = product.origin.model_copy(update={"settings": settings})
         save_model(product.model.state_dict(), path, product.round, origin)
 

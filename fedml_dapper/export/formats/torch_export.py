@@ -1,4 +1,4 @@
-"""A ``.pt2`` file of ``torch.export``."""
+"""``torch.export``: a ``.pt2`` file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedml_dapper.models.running import first_line
 
 
 class TorchExport(Format):
-    """A graph of PyTorch's operators, as ExecuTorch and PyTorch's other backends take it; BatchNorm is not folded."""
+    """A graph of PyTorch's operators, for ExecuTorch and PyTorch's other backends; BatchNorm is not folded."""
 
     name = "torch-export"
     file_name = "model.pt2"

@@ -19,7 +19,7 @@ _WRITTEN_ANYWAY = ("version", "byteorder", ".data/serialization_id", ".data/vers
 
 
 class TorchScript(Format):
-    """For LibTorch and phones that have it; frozen, BatchNorm folded. PyTorch keeps it as it is, and says so."""
+    """A frozen graph for LibTorch, with BatchNorm folded. PyTorch only maintains this format."""
 
     name = "torchscript"
     file_name = "model.torchscript"
@@ -27,7 +27,7 @@ class TorchScript(Format):
     def write(self, product: Product, path: Path) -> None:
         try:
             with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # that there is a successor
+                warnings.simplefilter("ignore")  # torch warns that there is a successor
                 given = tensors_of(product.example)
                 traced = torch.jit.trace(product.callable, given)  # type: ignore[no-untyped-call]  # torch ships it untyped
                 one_size = not _takes_one(traced, given)
@@ -57,7 +57,7 @@ class TorchScript(Format):
 
 
 def _takes_one(traced: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
-    """Whether what was recorded of a batch does for one input too."""
+    """Whether what was recorded with a batch also runs on one input."""
     try:
         return len(traced(*(part[:1] for part in given))) == 1
     except RuntimeError:  # as where a view was recorded with the batch's size
@@ -65,11 +65,11 @@ def _takes_one(traced: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
 
 
 def _strip(path: Path) -> None:
-    """Leave out of the archive in ``path`` where each line of the code was recorded: paths of this machine."""
+    """Remove from the archive in ``path`` where each line of code was recorded, which are paths of this machine."""
     reader = torch._C.PyTorchFileReader(str(path))
     records = {name: reader.get_record(name) for name in reader.get_all_records()}
     writer = torch._C.PyTorchFileWriter(str(path.with_suffix(".stripped")))
-    writer.set_min_version(int(records["version"]))  # with an older one operators would mean what they once did
+    writer.set_min_version(int(records["version"]))  # an older version would change what operators mean
     for name, record in records.items():
         if not name.endswith(".debug_pkl") and name not in _WRITTEN_ANYWAY:
             writer.write_record(name, record, len(record))

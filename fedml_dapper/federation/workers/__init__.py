@@ -1,1 +1,1 @@
-"""Who trains a round's clients: this process, one after another, or workers side by side."""
+"""Local training in this process, one client after another, or in forked worker processes side by side."""

@@ -1,8 +1,8 @@
-"""What a worker is sent and what it answers, as bytes on a pipe, and the global model, which it sees without.
+"""Messages between workers and the process that forked them, and the global model in memory that they share.
 
-Pickled, since both ends are one program on one pipe that nobody else has. Unlike the wire's messages
-(``federation/wire.py``) these keep everything as it is: layouts in memory, which sums depend on, and values that are
-not finite, which a simulation goes on with.
+Messages are pickled, since both ends are one program on a pipe that nobody else has. Unlike the messages of
+``federation/wire.py`` they preserve tensors exactly: their layout in memory, on which the bits of sums depend, and
+values that are not finite, with which a simulation goes on.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from fedml_dapper.profiling import Part, part
 from fedml_dapper.pruning import Tensors
 
 _ALIGNMENT = 64
+"""Bytes to which tensors are aligned in the shared memory: a cache line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A client's round."""
+    """Message to a worker: the round of one client."""
 
     downlink: Downlink
     memory: Memory | None
-    """What the client remembers; None where it never trained."""
+    """The client's memory; None where it never trained."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """An optimizer step was taken."""
+    """Message from a worker: an optimizer step was taken."""
 
     client_id: int
     done: int
@@ -43,19 +44,19 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Done:
-    """A client has trained."""
+    """Message from a worker: a client has trained."""
 
     upload: Upload
     memory: Memory
     seconds: float
-    """That its worker took."""
+    """Seconds that the worker took."""
     parts: dict[Part, float] = field(default_factory=dict)
-    """Of them, where a profiler runs."""
+    """Seconds by part of the round, where a profiler runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Failed:
-    """A client's round raised an error."""
+    """Message from a worker: a client's round raised an error."""
 
     error: BaseException
     trace: str
@@ -67,7 +68,7 @@ class _Place(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """A tensor in the shared model."""
+    """Reference to a tensor in the shared model."""
 
     name: str
     dtype: torch.dtype
@@ -76,10 +77,10 @@ class _Shared(NamedTuple):
 
 
 class SharedModel:
-    """The global model in memory that this process and all that are forked of it see.
+    """The global model in memory that this process shares with all processes forked from it.
 
-    :meth:`pack` puts none of its tensors into a message. The memory is anonymous, so that it needs no name that could
-    be left behind, and no room in ``/dev/shm``, of which containers have little.
+    :meth:`pack` sends a reference in place of each of its tensors. The memory is anonymous: it has no name that could
+    be left behind, and takes no room in ``/dev/shm``, of which containers have little.
     """
 
     def __init__(self, weights: Tensors) -> None:
@@ -90,10 +91,10 @@ class SharedModel:
             size += -(-self._places[name].nbytes // _ALIGNMENT) * _ALIGNMENT
         self._block = torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)
         self._shown: dict[int, tuple[str, Tensor]] = {}
-        """By identity; the tensors are kept alive, so that no other gets the same."""
+        """Name and tensor by ``id(tensor)``; the tensors are kept alive, so that no other one gets the same id."""
 
     def show(self, weights: Tensors) -> None:
-        """Make ``weights`` those that everyone sees; nobody may be reading."""
+        """Copy ``weights`` into the shared memory, while no worker is reading."""
         self._shown = {}
         for name, tensor in weights.items():
             place = self._places.get(name)
@@ -103,20 +104,20 @@ class SharedModel:
 
     @part("wire")
     def pack(self, message: Task | Step | Done | Failed) -> memoryview:
-        """``message`` as bytes."""
+        """Encode a message."""
         buffer = io.BytesIO()
         _Pickler(buffer, self._shown).dump(message)
         return buffer.getbuffer()
 
     @part("wire")
     def unpack(self, data: bytes) -> Task | Step | Done | Failed:
-        """The message in ``data``, which :meth:`pack` made at the pipe's other end."""
+        """Decode a message that :meth:`pack` encoded at the pipe's other end."""
         message = _Unpickler(io.BytesIO(data), self).load()
         assert isinstance(message, Task | Step | Done | Failed)
         return message
 
     def tensor(self, shared: _Shared) -> Tensor:
-        """The shown tensor itself, not a copy."""
+        """Return the shared tensor itself, not a copy."""
         flat = self._flat(shared.name, shared.dtype, _span_of(shared.shape, shared.stride))
         return flat.as_strided(shared.shape, shared.stride)
 
@@ -155,7 +156,7 @@ def _restored(content: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: 
 
 
 def _flattened(tensor: Tensor) -> Tensor:
-    """From a tensor's first entry in memory to its last, as they lie there."""
+    """Return all entries in memory from a tensor's first to its last, as a flat view."""
     return tensor.detach().as_strided((_span(tensor),), (1,))
 
 
@@ -164,7 +165,7 @@ def _span(tensor: Tensor) -> int:
 
 
 def _span_of(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    """Entries from the first to the last."""
+    """Return the number of entries in memory from the first to the last of a strided tensor."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -1,4 +1,4 @@
-"""How many clients train at a time, each on how many threads."""
+"""Plan of how many clients train at a time, and on how many threads each."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from fedml_dapper.models import is_compiled
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """With one worker clients train in this process, one after another."""
+    """Number of workers and of their threads; with one worker clients train in this process, one after another."""
 
     count: int = 1
     threads: int | None = None
-    """Of each process; None where every process of several finds its own number."""
+    """Torch's threads in each process; None where each of several processes chooses for itself."""
     note: str | None = None
-    """Why there is but one worker, where settings would have more."""
+    """Why there is one worker alone, where the settings ask for more."""
 
     @classmethod
     def of_one(cls, threads: int | None, reason: str | None = None) -> WorkerPlan:
-        """No more than one, where there is a ``reason``; without ``threads`` it has all that torch has by itself."""
+        """Plan for one worker, by default with torch's own number of threads; ``reason`` says why there are no more."""
         note = None if reason is None else f"clients train one after another: {reason}"
         return cls(1, threads or torch.get_num_threads(), note)
 
 
 def plan_workers(settings: Settings, division: Division, network: nn.Module) -> WorkerPlan:
-    """As ``device_args`` say, for everyone's data.
+    """Plan workers as ``device_args`` ask for, for the data of all clients and for ``network``.
 
-    The number of threads shows in a result's last bits and the number of workers does not. So ``auto`` is many workers
-    of one thread each, which gives the same on any number of cores.
+    The number of threads changes the last bits of a result, the number of workers does not. So ``auto`` means many
+    workers of one thread each, whose results are the same on any number of cores.
     """
     args = settings.device_args
     per_round = settings.train_args.client_num_per_round
@@ -54,7 +54,7 @@ def plan_workers(settings: Settings, division: Division, network: nn.Module) -> 
 
 
 def _alone_because() -> str | None:
-    """What keeps this process from having workers, whatever the data; None where nothing does."""
+    """Return why this process can have no workers, whatever the data; None where it can."""
     if sys.platform != "linux":
         return "only Linux forks processes safely"
     if multiprocessing.current_process().daemon:
@@ -63,5 +63,5 @@ def _alone_because() -> str | None:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

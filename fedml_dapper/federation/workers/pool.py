@@ -1,19 +1,20 @@
-"""Clients that train side by side: processes forked of this one, each of which trains one client at a time.
+"""Pool of worker processes, forked from this one, each of which trains one client at a time.
 
-Why forked: a fork takes 0.02 s, and shares all memory until somebody writes to it, the data and the libraries among
-it. A fresh process would take seconds for its imports and its copy of the data, and hundreds of megabytes for both. And
-whatever a user brings, networks, methods and data of any kind, is there without being pickled.
+Why processes are forked: a fork takes 0.02 s and shares all memory until somebody writes to it, data and libraries
+included. A fresh process would take seconds for its imports and its copy of the data, and hundreds of megabytes for
+both. And networks, methods and data of users need not be picklable.
 
-What makes forks dangerous, and why these are not:
+Why these forks are safe:
 
-* A fork has one thread, and waits for ever for those that it remembers. GNU's OpenMP, by which torch computes, keeps
-  a pool of threads for each thread that ever computed. So a thread of its own forks, which never computes.
-* What another thread had locked stays locked. The first workers are forked before trackers and terminal have threads,
-  and a worker uses nothing but torch, its data and its pipe.
-* A GPU does not survive it; so workers are for CPUs (``plan.py``).
+* A forked process has one thread, and would wait for ever for other threads that its copied memory mentions. GNU's
+  OpenMP, by which torch computes, keeps a pool of threads for each thread that ever computed. So processes are forked
+  by a thread of their own, which never computes.
+* A lock that another thread holds at the fork stays locked. The first workers are forked before trackers and terminal
+  have threads, and a worker uses nothing but torch, its data and its pipe.
+* A GPU cannot be used after a fork, so workers are for CPUs (``plan.py``).
 
-A round's clients begin in the order of what they cost (``federation/turns.py``). Their uploads are handed on in client
-order all the same, and until then wait here.
+A round's clients begin in the order of their cost (``federation/turns.py``). Their uploads are handed on in client
+order all the same, and wait here until then.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from fedml_dapper.profiling import waiting, worked_apart
 
 LOGGER = logging.getLogger(__name__)
 MOST_DEATHS = 3
-"""Of workers that trained one client in one round."""
+"""How often a worker may die of one client in one round before the run fails."""
 
 
 @dataclass(eq=False)
@@ -52,17 +53,29 @@ class _Worker:
 
 
 class WorkerPool:
-    """``count`` workers of ``threads`` threads each, in which ``update`` trains a client of ``server``.
+    """Workers that train the clients of a round side by side.
 
-    ``clients`` are those that ``update`` trains, and whose ``on_step`` hears of it here; ``cost`` is what a client's
-    round takes in comparison with others'. To be entered before trackers and the like start threads; workers are gone
-    when it is left, however.
+    Enter the context before trackers and the like start threads; all workers are gone when it is left, in whichever
+    way.
+
+    Args:
+        count: Number of workers.
+        threads: Torch's threads in each of them.
+        server: Makes downlinks, and keeps clients' memories.
+        clients: The clients that ``update`` trains; their ``on_step`` is called in this process.
+        update: Trains one client, in a worker.
+        cost: Cost of a client's round, by client id and in any unit.
     """
 
     def __init__(
-        self, count: int, threads: int, server: Server, clients: ClientSide, update: Callable[[Downlink], Upload],
+        self,
+        count: int,
+        threads: int,
+        server: Server,
+        clients: ClientSide,
+        update: Callable[[Downlink], Upload],
         cost: Callable[[int], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._server = server
         self._clients = clients
         self._update = update
@@ -83,16 +96,17 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for worker in self._workers:
-            worker.process.kill()  # it holds nothing that is not here
+            worker.process.kill()  # nothing is lost: memories and uploads are kept in this process
         for worker in self._workers:
             worker.process.join()
             worker.connection.close()
         self._forker.shutdown()
 
     def uploads(self, client_ids: Sequence[int]) -> Iterator[Upload]:
-        """Train the open round's clients, and give their uploads in the order of ``client_ids``.
+        """Train the open round's clients, and yield their uploads in the order of ``client_ids``.
 
-        Raises what a client's training raises, and :class:`DapperError` where workers die of it again and again.
+        Raises:
+            DapperError: Workers die of one client again and again. Errors of a client's training are raised as well.
         """
         self._model.show(self._server.state.weights)
         self._deaths.clear()
@@ -100,13 +114,13 @@ class WorkerPool:
         done = dict[int, Done]()
         counted = set[int]()
         for client_id in client_ids:
-            while True:
+            while True:  # until this client's upload is there; those of later clients wait in `done`
                 self._occupy(turns, counted)
                 if client_id in done:
                     break
-                done |= self._heard()
+                done |= self._received()
             counted.add(client_id)
-            yield self._taken(done.pop(client_id))
+            yield self._accepted(done.pop(client_id))
 
     def _occupy(self, turns: Turns, counted: set[int]) -> None:
         """Give idle workers those clients that may begin."""
@@ -123,8 +137,8 @@ class WorkerPool:
         except ConnectionError:
             self._replace(worker)
 
-    def _heard(self) -> dict[int, Done]:
-        """Wait until workers have something to say; those clients that are done."""
+    def _received(self) -> dict[int, Done]:
+        """Wait for messages of workers, and return those of clients that are done, by client id."""
         busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
         with waiting():
             ready = [connection for connection in wait(list(busy)) if isinstance(connection, Connection)]
@@ -139,7 +153,7 @@ class WorkerPool:
                 case Step(client_id, steps, total):
                     self._clients.on_step(client_id, steps, total)
                 case Failed(error, trace):
-                    # a note stands below all else, so that it is seen
+                    # a traceback ends with its notes, where they are seen
                     error.add_note(f"\nWhere a client's process raised it:\n{trace}")
                     raise error
                 case Done():
@@ -147,13 +161,13 @@ class WorkerPool:
                     done[message.upload.client_id] = message
         return done
 
-    def _taken(self, done: Done) -> Upload:
+    def _accepted(self, done: Done) -> Upload:
         self._server.memories[done.upload.client_id] = done.memory
         worked_apart(done.seconds, done.parts)
         return done.upload
 
     def _replace(self, dead: _Worker) -> None:
-        """Let a new worker do what ``dead`` has not finished."""
+        """Fork a new worker for the task that ``dead`` has not finished."""
         dead.process.join()
         dead.connection.close()
         assert dead.task is not None
@@ -179,17 +193,17 @@ class WorkerPool:
             self._forker.submit(process.start).result()
         except OSError as error:
             raise DapperError(f"no process for a client: {error.strerror}; lower device_args.workers") from error
-        theirs.close()  # so that ours tells of the worker's end
+        theirs.close()  # or reading from ours would not fail when the worker ends
         return _Worker(process, ours)
 
     def _serve(self, parents: Connection, connection: Connection, parent: int) -> None:
-        """In the worker."""
+        """Run the worker's side, in the forked process."""
         parents.close()
         serve(connection, parent, self._threads, self._model, self._clients, self._update)
 
 
 def _hold_signals_back() -> None:
-    """A worker starts with the signals blocked that the thread which forks it has blocked."""
+    # A forked process starts with the signals blocked that the forking thread has blocked.
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
 
 

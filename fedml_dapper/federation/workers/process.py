@@ -1,4 +1,4 @@
-"""A worker's process: trains one client after another, and ends with the process that it was forked of."""
+"""A worker process, which trains one client after another and ends with the process that forked it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.profiling import apart
 
 HELD_BACK = {signal.SIGINT, signal.SIGTERM}
-"""Signals that a worker must not get before it knows what to do about them."""
+"""Signals that are blocked in a worker until it has set its handlers."""
 _SET_PDEATHSIG = 1
-"""Of ``prctl``: the signal that the system sends when the thread that forked this process ends, however it ends."""
+"""Option of ``prctl`` that chooses the signal which the system sends when the thread that forked this process ends."""
 
 
 def serve(
-    connection: Connection, parent: int, threads: int, model: SharedModel, clients: ClientSide,
+    connection: Connection,
+    parent: int,
+    threads: int,
+    model: SharedModel,
+    clients: ClientSide,
     update: Callable[[Downlink], Upload],
-) -> None:  # fmt: skip
-    """Train what comes through ``connection``; never returns. For a process that was just forked of ``parent``."""
+) -> None:
+    """Train the clients that come through ``connection``, in a process just forked from ``parent``; never returns."""
     _end_with(parent)
     _leave_signals_to_parent()
     torch.set_num_threads(threads)
-    gc.freeze()  # or the collector's marks on what was there before would make copies of all that memory
+    gc.freeze()  # or the collector would write its marks into shared memory, and so copy all of it
     try:
         while True:
             task = model.unpack(connection.recv_bytes())
@@ -51,9 +55,9 @@ def serve(
 def _answer(
     task: Task, connection: Connection, model: SharedModel, clients: ClientSide, update: Callable[[Downlink], Upload]
 ) -> memoryview:
-    """What came of ``task``, as bytes."""
+    """Train the client of ``task``, and return the encoded message to answer with."""
 
-    def tell(client_id: int, done: int, total: int) -> None:
+    def send_step(client_id: int, done: int, total: int) -> None:
         try:
             connection.send_bytes(model.pack(Step(client_id, done, total)))
         except ConnectionError:
@@ -62,18 +66,18 @@ def _answer(
     client_id = task.downlink.client_id
     started = time.perf_counter()
     clients.memories = {} if task.memory is None else {client_id: task.memory}
-    clients.on_step = tell
+    clients.on_step = send_step
     try:
         with apart() as profiler:
             upload = update(task.downlink)
         parts = {} if profiler is None else profiler.seconds
         return model.pack(Done(upload, clients.memories[client_id], time.perf_counter() - started, parts))
-    except BaseException as error:  # noqa: BLE001  # whatever it is ends the run, and is said there
+    except BaseException as error:  # noqa: BLE001  # it is raised again in the parent, and ends the run
         return _failed(error, traceback.format_exc(), model)
 
 
 def _failed(error: BaseException, trace: str, model: SharedModel) -> memoryview:
-    """``error``, or what it says where it cannot be read in another process."""
+    """Encode ``error``, or its text alone where it cannot be pickled."""
     try:
         packed = model.pack(Failed(error, trace))
         model.unpack(bytes(packed))
@@ -84,12 +88,12 @@ def _failed(error: BaseException, trace: str, model: SharedModel) -> memoryview:
 
 def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(0)
 
 
 def _leave_signals_to_parent() -> None:
-    """Ctrl-C reaches all processes of a terminal; the parent ends us. Until now both signals were blocked."""
+    """Ignore Ctrl-C, which reaches all processes of a terminal, and unblock both signals: the parent ends workers."""
     signal.signal(signal.SIGINT, disregard)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)

@@ -1,4 +1,4 @@
-"""A round's local training, by however many workers."""
+"""Local training of a round's clients, in this process or in workers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from fedml_dapper.federation.workers.pool import WorkerPool
 from fedml_dapper.methods import Downlink, Upload
 
 Training = Callable[[Sequence[int]], Iterator[Upload]]
-"""Trains the open round's clients; their uploads come in the order that they are named in."""
+"""Function that trains the open round's clients and yields their uploads in the order of the client ids."""
 
 
 @contextmanager
 def local_training(
     experiment: Experiment, server: Server, clients: ClientSide, update: Callable[[Downlink], Upload]
 ) -> Iterator[Training]:
-    """Training by ``update``, as ``experiment`` plans it: in this process, or in workers that end with this block."""
+    """Provide the training of clients by ``update`` as ``experiment`` plans it.
+
+    It runs in this process, or in workers that end with the block.
+    """
     if experiment.workers.count == 1:
         yield lambda client_ids: (update(server.downlink(client_id)) for client_id in client_ids)
         return

@@ -16,13 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.contract import (
-    Aggregation,
     ClientContext,
     ClientProfile,
     Downlink,
@@ -32,7 +32,6 @@ from fedml_dapper.methods.contract import (
     Pass,
     Phase,
     Problem,
-    RecoverAndAverage,
     ServerState,
     Upload,
     forward_only,
@@ -64,23 +63,23 @@ class DapperFLParams(FusionParams):
     gamma: float = Field(default=0.01, ge=0)
     """Strength of DAR; 0 is the ablation "w/o DAR"."""
     fusion_scope: Literal["trainable", "weights", "all"] = "trainable"
-    """What is fused: trainable parameters; ``.weight`` tensors only (the public code); or BatchNorm's running
+    """Tensors that are fused: trainable parameters; ``.weight`` tensors only (the public code); or BatchNorm's running
     statistics too."""
     skip_round1_fusion: bool = False
-    """Do not fuse with the random initial model, as the public code means to; the paper does."""
+    """No fusion with the random initial model, as the public code means to; the paper does."""
     dar_norm: DARNorm = "squared"
-    """Squared length (Eq. 3), plain length (the public code), or squared length per feature."""
+    """Measure of length in DAR: squared (Eq. 3), plain (the public code), or squared per feature."""
     dar_in_finetune: bool = True
     """DAR in epoch 1 too, as in the public code; the paper does not say."""
     recovery: Recovery = "global"
-    """What fills dropped coordinates: the previous global model (Eq. 6), zero (the public code), or only
-    holders count."""
+    """Stand-in for dropped coordinates: the previous global model (Eq. 6), zero (the public code), or nothing, so that
+    only holders count."""
     bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
-    """Which running statistics are sent: those of the last dense epoch, all channels; those of the slim model; or the
+    """Running statistics that are sent: those of the last dense epoch, all channels; those of the slim model; or the
     received model's, measured on the client's images before training. None are where ``dapper_args.at_home`` keeps them
     with the client, which remembers those of its slim model."""
     carry_momentum: bool = True
-    """Take the kept channels' momentum, or whatever the optimizer remembers, over from the dense epoch."""
+    """Transfer of the kept channels' momentum, or whatever the optimizer remembers, from the dense epoch."""
 
     def fusion_weight(self, round_: int) -> float:
         return 0.0 if self.skip_round1_fusion and round_ == 1 else super().fusion_weight(round_)
@@ -92,7 +91,7 @@ class DapperFL(Method[DapperFLParams]):
     name = "dapperfl"
     Params = DapperFLParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     scopes = ("internal", "grouped", "official_mask")
     cost_note = (
         "the download and the first local epoch are dense on every client. Peak memory and downlink of weak clients are"
@@ -103,6 +102,7 @@ class DapperFL(Method[DapperFLParams]):
 
     def __init__(self, params: DapperFLParams, problem: Problem) -> None:
         self.needs_representations = params.gamma > 0 or problem.pruning.scope == "official_mask"
+        self.recovery = params.recovery
         super().__init__(params, problem)
         if problem.pruning.scope == "official_mask" and (params.recovery, params.bn_statistics) != ("zero", "slim"):
             raise ConfigError(
@@ -110,34 +110,21 @@ class DapperFL(Method[DapperFLParams]):
                 " `recovery: zero` and `bn_statistics: slim` in dapper_args.params"
             )
 
-    def footprint(self, ratio: float) -> Footprint:
-        widths = self.problem.widths(ratio)
-        unsliced = self._sent_whole(widths) if widths else ()
-        return footprint(self.problem.layout, widths, unsliced=unsliced, personal=self.personal)
-
-    def _sent_whole(self, widths: Widths) -> frozenset[str]:
-        """Names of the running statistics that a client of ``widths`` sends of all channels."""
-        whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
-        return frozenset(running_statistics(self.problem.backbone)) - self.personal if whole else frozenset()
-
-    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
-        """A dense epoch, then those of the slim model; with masks all are dense."""
-        later = self._plan(self.problem.backbone, profile.ratio)
-        once = (forward_only(DENSE),) if self.params.bn_statistics == "recalibrate" else ()
-        return (*once, Phase(1, (Pass(DENSE),)), Phase(self.problem.training.epochs - 1, (Pass(later),)))
-
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E)."""
+        """Algorithm 1: fine-tune (epoch 1), fuse, prune, train the slim model (epochs 2 to E), send it."""
         params = self.params
-        layout = self.problem.layout
         model = self.load(client, downlink)
         statistics = recalibrate(model, client.data, client.device) if params.bn_statistics == "recalibrate" else {}
         training = LocalTraining(client, downlink.round, self.problem.training)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
-        training.epoch(model, optimizer, loss if params.dar_in_finetune else self.problem.task_loss)
         after_step = None
+
+        # Epoch 1: the dense model, which is then fused with the received one
+        training.epoch(model, optimizer, loss if params.dar_in_finetune else self.problem.task_loss)
         self._fuse(model, downlink)
+
+        # Pruning, by the fused weights
         plan = self._plan(model, client.profile.ratio)
         if self.problem.pruning.scope == "official_mask":
             masks = official_masks(model, client.profile.ratio)
@@ -148,13 +135,9 @@ class DapperFL(Method[DapperFLParams]):
                 statistics = running_statistics(model)
             if self.personal:  # what the dense epoch made of channels that are cut now is all there is of them
                 self.keep_personal(client, model.state_dict(), DENSE)
-            dense = model
-            dense_optimizer = optimizer
-            model = slim_model(dense, layout, plan)
-            optimizer = training.optimizer(model)
-            if params.carry_momentum:
-                carry_optimizer_state(dense_optimizer, dense, optimizer, model, layout, plan)
-            del dense, dense_optimizer  # their weights, gradients and momentum, beside those of the slim model
+            model, optimizer = self._slimmed(training, model, optimizer, plan)
+
+        # Epochs 2 to E: the slim model, which is sent
         for _ in range(self.problem.training.epochs - 1):
             training.epoch(model, optimizer, loss, after_step)
         if plan is not DENSE:
@@ -162,25 +145,6 @@ class DapperFL(Method[DapperFLParams]):
         statistics = {name: tensor for name, tensor in statistics.items() if name not in self.personal}
         upload = self.upload(client, replace(downlink, plan=self.sendable(plan)), model, training)
         return replace(upload, weights={**upload.weights, **statistics}, unsliced=frozenset(statistics))
-
-    def level_model(self, server: ServerState, level: int) -> Backbone:
-        """The server's model without the channels of least l1 norm, as a client would cut it before it trains on."""
-        model = self.global_model(server)
-        ratio = self.problem.ratios[level - 1]
-        if self.problem.pruning.scope == "official_mask":
-            apply_masks(model, official_masks(model, ratio))
-            return model
-        return slim_model(model, self.problem.layout, self._plan(model, ratio))
-
-    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
-        """A slim model normalises by its own running statistics; those that were sent fit the dense one. Where norms
-        stay at home, a client uses what its level carries, of which it has trained them."""
-        model = self.load(client, downlink)
-        if downlink.plan.kept:
-            model.load_state_dict({**model.state_dict(), **client.memory.recall(_OWN_STATISTICS)})
-        elif self.personal:
-            model = slim_model(model, self.problem.layout, self._plan(model, client.profile.ratio))
-        return model
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """The task's loss + gamma * L_DAR (Eq. 5)."""
@@ -196,22 +160,8 @@ class DapperFL(Method[DapperFLParams]):
 
         return loss
 
-    def check_plan(self, server: ServerState, upload: Upload) -> None:
-        """Which channels stay is the client's choice; how many, and what is sent whole, follows from its level."""
-        widths = self.problem.widths(server.profiles[upload.client_id].ratio)
-        if upload.plan.omitted != self.personal or upload.plan.widths != widths:
-            raise ProtocolError("upload's widths are not those of its client's capability level")
-        if upload.unsliced != self._sent_whole(widths):
-            raise ProtocolError("upload's tensors sent whole are not those that `bn_statistics` asks for")
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, self.params.recovery)
-
     def _fuse(self, model: nn.Module, downlink: Downlink) -> None:
+        """w <- alpha W + (1 - alpha) w in place, W as received (Eq. 1-2)."""
         alpha = self.params.fusion_weight(downlink.round)
         if alpha == 0:
             return
@@ -223,5 +173,61 @@ class DapperFL(Method[DapperFLParams]):
         fuse(tensors, downlink.weights, alpha)
 
     def _plan(self, model: Backbone, ratio: float) -> PruningPlan:
+        """The channels of ``model`` with the largest l1 norm, as many as ``ratio`` leaves."""
         widths = self.problem.widths(ratio)
         return plan_by_importance(self.problem.layout, model.state_dict(), widths) if widths else DENSE
+
+    def _slimmed(
+        self, training: LocalTraining, dense: Backbone, dense_optimizer: torch.optim.Optimizer, plan: PruningPlan
+    ) -> tuple[Backbone, torch.optim.Optimizer]:
+        """The slim model that ``plan`` leaves of ``dense``, and its optimizer, with the kept channels' momentum."""
+        layout = self.problem.layout
+        model = slim_model(dense, layout, plan)
+        optimizer = training.optimizer(model)
+        if self.params.carry_momentum:
+            carry_optimizer_state(dense_optimizer, dense, optimizer, model, layout, plan)
+        return model, optimizer
+
+    def check_plan(self, server: ServerState, upload: Upload) -> None:
+        """Check how many channels stay and what is sent whole, as the level has it; which channels, the client
+        chooses."""
+        widths = self.problem.widths(server.profiles[upload.client_id].ratio)
+        if upload.plan.omitted != self.personal or upload.plan.widths != widths:
+            raise ProtocolError("upload's widths are not those of its client's capability level")
+        if upload.unsliced != self._sent_whole(widths):
+            raise ProtocolError("upload's tensors sent whole are not those that `bn_statistics` asks for")
+
+    def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
+        """The model a client uses, with its own running statistics where it is slim; those that were sent fit the dense
+        one. Where clients keep their norms, it is what the level carries, of which the client has trained them."""
+        model = self.load(client, downlink)
+        if downlink.plan.kept:
+            model.load_state_dict({**model.state_dict(), **client.memory.recall(_OWN_STATISTICS)})
+        elif self.personal:
+            model = slim_model(model, self.problem.layout, self._plan(model, client.profile.ratio))
+        return model
+
+    def level_model(self, server: ServerState, level: int) -> Backbone:
+        """The server's model without the channels of least l1 norm, as a client would cut it before it trains on."""
+        model = self.global_model(server)
+        ratio = self.problem.ratios[level - 1]
+        if self.problem.pruning.scope == "official_mask":
+            apply_masks(model, official_masks(model, ratio))
+            return model
+        return slim_model(model, self.problem.layout, self._plan(model, ratio))
+
+    def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
+        """One dense epoch, then the epochs of the slim model; with masks all are dense."""
+        later = self._plan(self.problem.backbone, profile.ratio)
+        once = (forward_only(DENSE),) if self.params.bn_statistics == "recalibrate" else ()
+        return (*once, Phase(1, (Pass(DENSE),)), Phase(self.problem.training.epochs - 1, (Pass(later),)))
+
+    def footprint(self, ratio: float) -> Footprint:
+        widths = self.problem.widths(ratio)
+        unsliced = self._sent_whole(widths) if widths else ()
+        return footprint(self.problem.layout, widths, unsliced=unsliced, personal=self.personal)
+
+    def _sent_whole(self, widths: Widths) -> frozenset[str]:
+        """Names of the running statistics that a client of ``widths`` sends of all channels."""
+        whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
+        return frozenset(running_statistics(self.problem.backbone)) - self.personal if whole else frozenset()

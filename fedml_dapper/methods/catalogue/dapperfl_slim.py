@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.contract import (
-    Aggregation,
     ClientContext,
     ClientProfile,
     Downlink,
@@ -25,7 +24,6 @@ from fedml_dapper.methods.contract import (
     Pass,
     Phase,
     Problem,
-    RecoverAndAverage,
     ServerState,
     Terms,
     Upload,
@@ -34,7 +32,6 @@ from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.dealing import deal
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
-from fedml_dapper.methods.parts.server_momentum import with_momentum
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams, Statistics
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
@@ -42,6 +39,7 @@ from fedml_dapper.pruning import (
     DENSE,
     PruningPlan,
     Recovery,
+    Tensors,
     importance,
     plan_by_importance,
     ranked,
@@ -58,13 +56,14 @@ class DapperFLSlimParams(FusionParams, StaticBatchNormParams):
     gamma: float = Field(default=0.0, ge=0)
     """Strength of DAR."""
     dar_norm: DARNorm = "squared_mean"
-    """What DAR penalises: squared length per feature, which width does not change, squared length, or length."""
+    """Measure of length in DAR: squared per feature, which width does not change, squared, or plain."""
     dealt: float = Field(default=0.5, ge=0, le=1)
     """Share of a slim model's channels that are dealt out in turn; the others are the most important ones."""
     bn_statistics: Statistics = "slim"
-    """As in :class:`StaticBatchNormParams`; those tracked, so that with full models it is FedAvg."""
+    """Running statistics of the tested model, as in :class:`StaticBatchNormParams`; by default those tracked in
+    training, so that with full models it is FedAvg."""
     recovery: Recovery = "holders"
-    """What fills dropped coordinates."""
+    """Stand-in for dropped coordinates: nothing, so that only holders count, the previous global model, or zero."""
     server_momentum: float = Field(default=0.5, ge=0, lt=1)
     """Share of a round's change that the next one carries on."""
     distillation: float = Field(default=1.0, ge=0)
@@ -77,7 +76,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     name = "dapperfl_slim"
     Params = DapperFLSlimParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
     cost_note = (
         "each step of a client also trains one weaker level's network inside its own, whose footprint is shown; with"
@@ -88,10 +87,11 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
     def __init__(self, params: DapperFLSlimParams, problem: Problem) -> None:
         self.needs_representations = params.gamma > 0
         self.needs_labels = params.distillation > 0
+        self.recovery = params.recovery
         super().__init__(params, problem)
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
-        """The most important channels of the global model, and a hand of the others."""
+        """The most important channels of the global model, and a share of the others in turn."""
         widths = [self.problem.widths(profile.ratio) for profile in server.profiles]
         if not widths[client_id]:
             return DENSE
@@ -100,8 +100,67 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         drawn = numpy_generator(self.problem.seed, Stream.METHOD, server.round)
         return deal(rankings, widths, client_id, self.params.dealt, drawn)
 
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs on the model that was sent, after the first of which it is fused with the received one if so set."""
+        model = self.load(client, downlink)
+        epochs = self.epochs(client.profile)
+        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
+        optimizer = training.optimizer(model)
+        loss = self._terms(model, client, downlink)
+        training.epoch(model, optimizer, loss)
+        alpha = self.params.fusion_weight(downlink.round)
+        if alpha > 0:
+            fuse(dict(model.named_parameters()), downlink.weights, alpha)
+        for _ in range(epochs - 1):
+            training.epoch(model, optimizer, loss)
+        self.measure_statistics(client, model)
+        return self.upload(client, downlink, model, training)
+
+    def _terms(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Terms:
+        """The task's loss + gamma * L_DAR (Eq. 5), then the distillation into a network inside ``model``."""
+        params = self.params
+        task = self.problem.task
+        narrower = self._sub_networks(model, client, downlink)
+
+        def terms(model: Backbone, batch: Batch) -> Iterator[Tensor]:
+            if params.gamma > 0:
+                representations = model.encode(batch.inputs)
+                outputs = model.predict(representations)
+                total = task.loss(outputs, batch.targets) + params.gamma * dar(representations, params.dar_norm)
+            else:
+                outputs = model(batch.inputs)
+                total = task.loss(outputs, batch.targets)
+            yield total
+            if narrower is not None:
+                yield params.distillation * divergence(next(narrower)(batch.inputs), outputs)
+
+        return terms
+
+    def _sub_networks(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Iterator[SubWidth] | None:
+        """Networks of weaker levels inside ``model``, in turn and without end; None where none is taught."""
+        weaker = self._weaker(client.profile)
+        if not weaker:
+            return None
+        layout = slim_layout(self.problem.layout, downlink.plan)
+        plans = [plan_by_importance(layout, downlink.weights, self.problem.widths(ratio)) for ratio in weaker]
+        return cycle([SubWidth(model, layout, plan) for plan in plans])
+
+    def server_update(self, server: ServerState, mean: Tensors) -> None:
+        """FedAvgM's step: v <- beta v + (W' - W) and W <- W + v over trainable parameters, where W' is the mean."""
+        beta = self.params.server_momentum
+        before = server.weights
+        server.weights = dict(mean)
+        if beta == 0:
+            return
+        velocity = server.memory.recall("velocity")
+        for name in self.problem.layout.trainable:
+            change = mean[name] - before[name]
+            velocity[name] = change if name not in velocity else beta * velocity[name] + change
+            server.weights[name] = before[name] + velocity[name]
+        server.memory.keep("velocity", velocity)
+
     def level_plan(self, server: ServerState, level: int) -> PruningPlan:
-        """The most important channels, without a hand."""
+        """The most important channels alone."""
         widths = self.problem.widths(self.problem.ratios[level - 1])
         return plan_by_importance(self.problem.layout, server.weights, widths)
 
@@ -114,63 +173,11 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
             Pass(plan_by_importance(layout, weights, self.problem.widths(ratio))) for ratio in self._weaker(profile)
         ]
         epochs = self.epochs(profile)
-        trained = [Phase(epochs / len(taught), (own, pupil)) for pupil in taught] or [Phase(epochs, (own,))]
+        trained = [Phase(epochs / len(taught), (own, network)) for network in taught] or [Phase(epochs, (own,))]
         return (*trained, *self.measuring(profile))
-
-    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """All epochs on the model that was sent, fused with it after the first where that is wished."""
-        model = self.load(client, downlink)
-        epochs = self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        optimizer = training.optimizer(model)
-        loss = self._terms(model, client, downlink)
-        training.epoch(model, optimizer, loss)
-        alpha = self.params.fusion_weight(downlink.round)
-        if alpha > 0:
-            fuse(dict(model.named_parameters()), downlink.weights, alpha)
-        for _ in range(epochs - 1):
-            training.epoch(model, optimizer, loss)
-        return self.upload(client, downlink, model, training)
-
-    def _terms(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Terms:
-        """The task's loss + gamma * L_DAR (Eq. 5), and then what the networks inside ``model`` are taught."""
-        params = self.params
-        task = self.problem.task
-        pupils = self._pupils(model, client, downlink)
-
-        def terms(model: Backbone, batch: Batch) -> Iterator[Tensor]:
-            if params.gamma > 0:
-                representations = model.encode(batch.inputs)
-                outputs = model.predict(representations)
-                total = task.loss(outputs, batch.targets) + params.gamma * dar(representations, params.dar_norm)
-            else:
-                outputs = model(batch.inputs)
-                total = task.loss(outputs, batch.targets)
-            yield total
-            if pupils is not None:
-                yield params.distillation * divergence(next(pupils)(batch.inputs), outputs)
-
-        return terms
-
-    def _pupils(self, model: Backbone, client: ClientContext, downlink: Downlink) -> Iterator[SubWidth] | None:
-        """The networks of weaker levels inside ``model``, in turn and without end; None where nobody is taught."""
-        weaker = self._weaker(client.profile)
-        if not weaker:
-            return None
-        layout = slim_layout(self.problem.layout, downlink.plan)
-        plans = [plan_by_importance(layout, downlink.weights, self.problem.widths(ratio)) for ratio in weaker]
-        return cycle([SubWidth(model, layout, plan) for plan in plans])
 
     def _weaker(self, profile: ClientProfile) -> list[float]:
         """The ratios of the levels whose networks a client teaches, ascending."""
         if self.params.distillation == 0:
             return []
         return sorted({ratio for ratio in self.problem.ratios if ratio > profile.ratio})
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def averaging(self, server: ServerState) -> Aggregation:
-        mean = RecoverAndAverage(server, self.problem, self.params.recovery)
-        return with_momentum(mean, server, self.params.server_momentum, self.problem.layout.trainable)

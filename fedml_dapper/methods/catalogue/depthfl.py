@@ -43,7 +43,7 @@ class DepthFLParams(EarlyExitParams):
     distillation: float = Field(default=1.0, ge=0)
     """Largest weight of what the classifiers teach each other; 0 is the ablation without."""
     ramp_up: float = Field(default=0.3, ge=0, le=1)
-    """Share of the rounds over which that weight rises."""
+    """Share of the rounds over which the weight of distillation rises."""
 
 
 class DepthFL(EarlyExitMethod[DepthFLParams]):
@@ -70,13 +70,13 @@ class DepthFL(EarlyExitMethod[DepthFLParams]):
         return f"the weight of its distillation rises over {self.params.ramp_up:g} of all rounds (ramp_up)"
 
     def consistency_weight(self, round_: int) -> float:
-        """beta(t), with t rounds completed before ``round_``."""
+        """Weight of distillation, beta(t), with t rounds completed before ``round_``."""
         rising = self.params.ramp_up * self.problem.training.comm_round
         left = 1 - min(1.0, (round_ - 1) / rising) if rising > 0 else 0.0
         return self.params.distillation * exp(-5 * left**2)
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
-        """The classifiers' losses, and how far each pair of them is apart."""
+        """Sum of the classifiers' losses, and of the divergence of each pair of them."""
         del client
         weight = self.consistency_weight(downlink.round)
 

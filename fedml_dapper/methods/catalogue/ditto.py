@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -19,7 +20,6 @@ from fedml_dapper.methods.contract import (
     ClientContext,
     ClientProfile,
     Downlink,
-    LocalTraining,
     Loss,
     Method,
     MethodParams,
@@ -27,7 +27,6 @@ from fedml_dapper.methods.contract import (
     TrainingMetrics,
     Upload,
 )
-from fedml_dapper.methods.parts.proximal import proximal
 from fedml_dapper.models import Backbone
 
 
@@ -35,7 +34,8 @@ class DittoParams(MethodParams):
     """Settings of Ditto."""
 
     mu: float = Field(default=1.0, ge=0)
-    """How near v_i stays to the global model; FDSE's comparison has 0.01 for Office-Caltech10, 0.0001 for PACS."""
+    """Strength of the term that holds v_i near the global model; FDSE's comparison has 0.01 for Office-Caltech10,
+    0.0001 for PACS."""
 
 
 class Ditto(Method[DittoParams]):
@@ -71,7 +71,7 @@ class Ditto(Method[DittoParams]):
         return replace(upload, metrics=both)
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
-        """v_i; the received model on a client that has none yet."""
+        """The client's own model v_i; the received one on a client that has none yet."""
         model = self.load(client, downlink)
         model.load_state_dict({**model.state_dict(), **client.memory.recall("own_model")})
         return model
@@ -84,17 +84,14 @@ class Ditto(Method[DittoParams]):
         received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
-            return self.problem.task_loss(model, batch) + proximal(dict(model.named_parameters()), received, mu)
+            task_loss = self.problem.task_loss(model, batch)
+            squares = [(v - received[name]).square().sum() for name, v in model.named_parameters()]
+            return task_loss + mu / 2 * torch.stack(squares).sum()
 
         return loss
 
     def _train_own(self, client: ClientContext, downlink: Downlink) -> TrainingMetrics:
         model = self.personal_model(client, downlink)
-        epochs = self.epochs(client.profile)
-        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        optimizer = training.optimizer(model)
-        loss = self.personal_objective(client, downlink)
-        for _ in range(epochs):
-            training.epoch(model, optimizer, loss)
+        training = self.train_epochs(client, downlink, model, self.personal_objective(client, downlink))
         client.memory.keep("own_model", model.state_dict())
         return training.metrics()

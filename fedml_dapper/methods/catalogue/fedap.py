@@ -88,7 +88,7 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
 
     @cached_property
     def convolutions(self) -> dict[str, int]:
-        """Those that are compared: name -> channels."""
+        """Convolutions that are compared: name -> channels."""
         modules = self.problem.backbone.named_modules()
         found = {name: module.out_channels for name, module in modules if isinstance(module, nn.Conv2d)}
         return found if self.params.variant == "f" else dict(list(found.items())[-1:])
@@ -98,11 +98,11 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
         return tensors_of(self.problem.backbone, BatchNorm)
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
-        """BatchNorm, parameters and statistics."""
+        """All of BatchNorm, parameters and statistics."""
         return self._norms
 
     def instructions(self, server: ServerState, client_id: int) -> Tensors:
-        """Newcomers to the main phase, who get the pre-phase's model, are asked for their statistics."""
+        """Request for statistics, to newcomers to the main phase, who get the pre-phase's model."""
         return {} if client_id in ClientModels(server) else {_MEASURE: torch.tensor(1)}
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
@@ -115,8 +115,10 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
 
     @torch.no_grad()
     def statistics(self, client: ClientContext, downlink: Downlink) -> dict[str, Tensor]:
-        """Convolution -> Gaussian (2, c) of its output's channels, before BatchNorm, over the client's images, for the
-        model as it was sent and in evaluation mode."""
+        """Gaussians (2, c) of the convolutions' output channels, before BatchNorm, over the client's images, by name.
+
+        The model is the one that was sent, in evaluation mode.
+        """
         model = self.load(replace(client, memory=Memory()), downlink).eval()
         moments = {name: Moments(channels, client.device) for name, channels in self.convolutions.items()}
         with observed(model, moments) as seen:
@@ -132,7 +134,7 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
         check_like(upload.extras, expected if asked else {})
 
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
-        """W_ij of every client j measured so far."""
+        """Weights W_ij of every client j measured so far, for i = ``client_id``."""
         members = list(ClientModels(server).rounds)
         own = members.index(client_id)
         layers = [gaussians[members] for gaussians in server.memory.recall(_STATISTICS).values()]
@@ -150,7 +152,7 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
 
 
 class KeepAndMeasure(KeepLatest):
-    """Every client's latest model, and newcomers' statistics, into the server's memory: layer -> (N, 2, c)."""
+    """Aggregation that remembers every client's latest model, and newcomers' statistics: layer -> (N, 2, c)."""
 
     def __init__(self, server: ServerState, names: Collection[str], channels: Mapping[str, int]) -> None:
         super().__init__(server, names)
@@ -176,7 +178,9 @@ class KeepAndMeasure(KeepLatest):
 
 
 def mixing_row(distances: Tensor, own: int, mu: float) -> Tensor:
-    """W_ii = mu at ``own``, W_ij = (1 - mu) (1 / D_ij) / sum_(k != i) 1 / D_ik, from D_i (J,); alone it is 1.
+    """Weights of a mixture, (J,): mu at ``own``, elsewhere W_ij = (1 - mu) (1 / D_ij) / sum_(k != i) 1 / D_ik.
+
+    ``distances`` are D_i, (J,); a client that is alone has weight 1.
 
     Equal statistics, at distance 0, count as 1e-14 apart.
     """

@@ -1,4 +1,8 @@
-"""FedAvg (McMahan et al., AISTATS 2017): the contract's defaults, full models on every client."""
+"""FedAvg (McMahan et al., AISTATS 2017): full models on every client, averaged by their numbers of samples.
+
+All of it is in the contract's defaults, ``contract/base.py``: a client trains E epochs of SGD on the task's loss from
+the model it received (``local_update``), and the server takes the weighted mean of what clients send (``aggregation``).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from fedml_dapper.methods.contract import Method, MethodParams
 
 
 class FedAvgParams(MethodParams):
-    """FedAvg has no settings of its own."""
+    """Settings of FedAvg, of which there are none."""
 
 
 class FedAvg(Method[FedAvgParams]):
-    """Local SGD on cross-entropy, then the mean weighted by samples. Capability levels are ignored."""
+    """Local SGD on the task's loss, then the mean weighted by samples; capability levels are ignored."""
 
     name = "fedavg"
     Params = FedAvgParams
-    takes_at_home = True
+    allows_personal_layers = True

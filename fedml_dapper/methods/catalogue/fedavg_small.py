@@ -14,7 +14,7 @@ from fedml_dapper.pruning import plan_window, slim_model
 
 
 class FedAvgSmallParams(MethodParams):
-    """The baseline has no settings of its own; the size follows from ``dapper_args.levels`` and ``pruning``."""
+    """Settings of the baseline: none; the size follows from ``dapper_args.levels`` and ``pruning``."""
 
 
 class FedAvgSmall(Method[FedAvgSmallParams]):
@@ -22,7 +22,7 @@ class FedAvgSmall(Method[FedAvgSmallParams]):
 
     name = "fedavg_small"
     Params = FedAvgSmallParams
-    takes_at_home = True
+    allows_personal_layers = True
     cost_note = "every device, whatever its level, trains and runs the weakest level's network."
 
     def build_model(self, backbone: Backbone) -> Backbone:
@@ -32,6 +32,6 @@ class FedAvgSmall(Method[FedAvgSmallParams]):
         return slim_model(backbone, whole.layout, plan_window(whole.layout, widths))
 
     def has_level_model(self, level: int) -> bool:
-        """Every device can run what the weakest can."""
+        """True: every device can run what the weakest can."""
         del level
         return True

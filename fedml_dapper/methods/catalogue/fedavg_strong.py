@@ -9,7 +9,7 @@ from fedml_dapper.methods.contract import Method, MethodParams
 
 
 class FedAvgStrongParams(MethodParams):
-    """The baseline has no settings of its own."""
+    """Settings of the baseline, of which there are none."""
 
 
 class FedAvgStrong(Method[FedAvgStrongParams]):
@@ -17,9 +17,9 @@ class FedAvgStrong(Method[FedAvgStrongParams]):
 
     name = "fedavg_strong"
     Params = FedAvgStrongParams
-    takes_at_home = True
+    allows_personal_layers = True
     cost_note = "weak devices do not train, and have no model that they could run."
 
     def takes_part(self, level: int) -> bool:
-        """Those that can run the model train it."""
+        """Whether clients of ``level`` can run the full model, and so train it."""
         return self.has_level_model(level)

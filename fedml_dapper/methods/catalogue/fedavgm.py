@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, ServerState
-from fedml_dapper.methods.parts.server_momentum import with_momentum
+from fedml_dapper.methods.contract import Method, MethodParams, ServerState
+from fedml_dapper.pruning import Tensors
 
 
 class FedAvgMParams(MethodParams):
     """Settings of FedAvgM."""
 
     server_momentum: float = Field(default=0.9, ge=0, lt=1)
-    """beta; 0 is FedAvg."""
+    """Momentum beta; 0 is FedAvg."""
 
 
 class FedAvgM(Method[FedAvgMParams]):
@@ -26,11 +26,19 @@ class FedAvgM(Method[FedAvgMParams]):
     Params = FedAvgMParams
     cost_note = "clients are FedAvg's; the server keeps one number per parameter between rounds."
 
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
+    def server_update(self, server: ServerState, mean: Tensors) -> None:
+        """Momentum: v <- beta v + (W' - W), then W <- W + v, over trainable parameters, where W' is the mean.
 
-    def aggregation(self, server: ServerState) -> Aggregation:
+        A coordinate that nobody held has W' = W, so that its velocity fades out.
+        """
         beta = self.params.server_momentum
-        trainable = self.problem.layout.trainable
-        return with_momentum(super().aggregation(server), server, beta, trainable)
+        before = server.weights
+        server.weights = dict(mean)
+        if beta == 0:
+            return
+        velocity = server.memory.recall("velocity")
+        for name in self.problem.layout.trainable:
+            change = mean[name] - before[name]
+            velocity[name] = change if name not in velocity else beta * velocity[name] + change
+            server.weights[name] = before[name] + velocity[name]
+        server.memory.keep("velocity", velocity)

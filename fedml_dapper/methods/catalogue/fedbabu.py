@@ -28,7 +28,7 @@ class FedBABUParams(MethodParams):
     finetune_epochs: int = Field(default=1, ge=0)
     """Epochs of fine-tuning before a client's own model is tested; 0 tests the global model."""
     finetune: Literal["all", "head"] = "all"
-    """What is fine-tuned: the whole model, or the head on a body that stays as it is."""
+    """Part that is fine-tuned: the whole model, or the head on a body that stays as it is."""
 
 
 class FedBABU(Method[FedBABUParams]):
@@ -46,19 +46,19 @@ class FedBABU(Method[FedBABUParams]):
         return head_of(self.problem.backbone)
 
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
-        """What was sent under the initial head, which is frozen."""
+        """The received body under the initial head, which is frozen."""
         model = super().load(client, downlink)
         train_only(model, model.state_dict().keys() - self.personal)
         return model
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
-        """What was sent, fine-tuned on the client's training images in the batches of the coming round."""
+        """The received body, fine-tuned on the client's training images in the batches of the coming round."""
         model = self.load(client, downlink)
         epochs = self.params.finetune_epochs
         whole = self.params.finetune == "all"
         train_only(model, model.state_dict() if whole else self.personal)
-        unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the round
-        training = LocalTraining(unheard, downlink.round, self.problem.training, epochs)
+        unreported = replace(client, on_step=lambda done, total: None)  # these are not steps of the round
+        training = LocalTraining(unreported, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
         for _ in range(epochs):

@@ -1,4 +1,4 @@
-"""FedBN (Li et al., ICLR 2021): BatchNorm stays at home.
+"""FedBN (Li et al., ICLR 2021): every client keeps its BatchNorm layers.
 
 Affine parameters and running statistics of every BatchNorm, found by layer type, stay on the client, which is tested
 with its own; everything else is FedAvg. On a network without BatchNorm it would be FedAvg, and refuses.
@@ -24,11 +24,11 @@ from fedml_dapper.models.norms import BatchNorm
 
 
 class FedBNParams(MethodParams):
-    """FedBN has no settings of its own."""
+    """Settings of FedBN, of which there are none."""
 
 
 class FedBN(Method[FedBNParams]):
-    """FedAvg on all but BatchNorm."""
+    """FedAvg on all layers but BatchNorm."""
 
     name = "fedbn"
     Params = FedBNParams
@@ -45,7 +45,7 @@ class FedBN(Method[FedBNParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        """All that belongs to BatchNorm layers."""
+        """State-dict entries of BatchNorm layers: gains, biases and statistics."""
         return tensors_of(self.problem.backbone, BatchNorm)
 
     def adapted_model(self, server: ServerState, data: ClientData, device: torch.device) -> Backbone:

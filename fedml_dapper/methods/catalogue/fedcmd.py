@@ -77,13 +77,13 @@ class FedCMDParams(MethodParams):
     candidates: Literal["linear", "all"] = "linear"
     """Layers to elect from: the linear ones, or the convolutions too."""
     metric_data: Literal["local_data", "per_batch"] = "local_data"
-    """Vote once on all training images after training, or on every batch while training."""
+    """Images to vote on: all training images, once after training, or every batch while training."""
     scope: Literal["cached", "round"] = "cached"
-    """Whose layers are mixed: those of all clients seen in phase 2, or of the last round's and the client's own."""
+    """Clients whose layers are mixed: all clients seen in phase 2, or of the last round's and the client's own."""
     mix_by_similarity: bool = True
-    """False: the layers behind l* are averaged like those before it (the paper's ablation)."""
+    """Mixing of the layers behind l*; False averages them like those before it (the paper's ablation)."""
     local_bn_stats: bool = True
-    """In phase 2 a client normalises by its own running statistics instead of the averaged ones."""
+    """Normalisation, in phase 2, by the client's own running statistics instead of the averaged ones."""
 
 
 class FedCMD(TwoPhaseMethod[FedCMDParams]):
@@ -175,7 +175,7 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         return favourite(self.layer_scores(client, model))
 
     def layer_scores(self, client: ClientContext, model: Backbone) -> list[float]:
-        """s_l of every candidate for ``model``, in evaluation mode, on all of the client's training images."""
+        """Scores s_l of all candidates for ``model``, in evaluation mode, on all of the client's training images."""
         metric = LayerMetric(self.candidates, client.device)
         model.eval()
         with torch.no_grad(), observed(model, self.candidates) as seen:
@@ -191,15 +191,15 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         return {"layer": torch.tensor(elected(votes_so_far(server)))}
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
-        """l* and, with ``local_bn_stats``, BatchNorm's statistics."""
+        """Tensors of l* and, with ``local_bn_stats``, BatchNorm's statistics."""
         return self._split(instructions)[0] | self._statistics
 
     def mixed(self, instructions: Tensors) -> frozenset[str]:
-        """The layers behind l*."""
+        """Tensors of the layers behind l*."""
         return self._split(instructions)[1] - self._statistics
 
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
-        """Phi_ij of every client j to be mixed for i (Eq. 7)."""
+        """Weights Phi_ij of every client j to be mixed for i = ``client_id`` (Eq. 7)."""
         if not self.params.mix_by_similarity:
             return {}
         models = ClientModels(server)
@@ -241,7 +241,8 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         return AverageAllButOne(server, self.problem, personal, behind)
 
     def round_notes(self, server: ServerState) -> Mapping[str, Value]:
-        """Phase 1: each candidate's votes, the round's winner, how many votes were ties; l* once it is known."""
+        """Notes on phase 1: each candidate's votes, the round's winner, how many votes were ties; l* once it is
+        known."""
         notes: dict[str, Value] = {}
         rounds = votes_so_far(server)
         if server.round <= self.first_rounds:
@@ -254,7 +255,8 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
 
 
 class AverageAllButOne(RecoverAndAverage):
-    """Phase 2: FedAvg of all but ``personal``; the clients' ``personal`` and ``behind`` are remembered."""
+    """Aggregation of phase 2: FedAvg of all but ``personal``; the clients' ``personal`` and ``behind`` are
+    remembered."""
 
     def __init__(self, server: ServerState, problem: Problem, personal: frozenset[str], behind: frozenset[str]) -> None:
         super().__init__(server, problem)
@@ -273,7 +275,10 @@ class AverageAllButOne(RecoverAndAverage):
 
 
 def similarity(vectors: Tensor, own: int) -> Tensor:
-    """Phi_ij = max(0, v_i . v_j / (||v_i|| ||v_j|| + 1e-8)), Phi_ii = 1: row i = ``own`` for ``vectors`` (J, P)."""
+    """Similarities (J,) of client i = ``own``: Phi_ij = max(0, v_i . v_j / (||v_i|| ||v_j|| + 1e-8)), Phi_ii = 1.
+
+    ``vectors`` are the v_j, (J, P).
+    """
     vectors = vectors.double()
     lengths = vectors.square().sum(dim=1).sqrt()
     row = ((vectors * vectors[own]).sum(dim=1) / (lengths * lengths[own] + 1e-8)).clamp(min=0)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, Problem, RecoverAndAverage, ServerState
+from fedml_dapper.methods.contract import Method, MethodParams, Problem, ServerState
 from fedml_dapper.pruning import Footprint, PruningPlan, plan_at_random
 from fedml_dapper.seeding import Stream, numpy_generator
 
@@ -32,7 +32,7 @@ class FedDropParams(MethodParams):
     uniform_rho: float | Literal["max_level"] = 0.6
     """Pruning ratio of every client; ``max_level`` takes the largest of ``dapper_args.levels.ratios``."""
     fill: Literal["global", "holders"] = "global"
-    """What stands in for channels a client did not hold: the previous global model (Eq. 6-7 of DapperFL), or nothing,
+    """Stand-in for channels that a client did not hold: the previous global model (Eq. 6-7 of DapperFL), or nothing,
     so that only holders are averaged."""
     shared_mask: bool = False
     """One draw a round for all clients, instead of one each."""
@@ -51,12 +51,13 @@ class FedDrop(Method[FedDropParams]):
     name = "feddrop"
     Params = FedDropParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
     cost_note = "every client drops the same share (`uniform_rho`), whatever its capability level."
 
     def __init__(self, params: FedDropParams, problem: Problem) -> None:
         super().__init__(params, problem)
+        self.recovery = params.fill
         levels_decide = params.uniform_rho == "max_level"
         self.ratio: float = max(problem.ratios) if params.uniform_rho == "max_level" else params.uniform_rho
         setting = "dapper_args.levels.ratios" if levels_decide else "dapper_args.params.feddrop.uniform_rho"
@@ -71,10 +72,3 @@ class FedDrop(Method[FedDropParams]):
         keys = (server.round + 1,) if self.params.shared_mask else (server.round + 1, client_id)
         generator = numpy_generator(self.problem.seed, Stream.METHOD, *keys)
         return plan_at_random(self.problem.layout, self.problem.widths(self.ratio), generator)
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, self.params.fill)

@@ -26,8 +26,7 @@ from fedml_dapper.methods.contract import (
     ServerState,
     Upload,
 )
-from fedml_dapper.methods.parts.averaging import WeightedMean
-from fedml_dapper.methods.parts.proximal import proximal
+from fedml_dapper.methods.parts.averaging import UniformMean
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
 
@@ -71,52 +70,39 @@ class FedDyn(Method[FedDynParams]):
         client.memory.keep("gradient", renewed)
         return upload
 
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """The uniform mean of the models, for :meth:`step`."""
+        return UniformMean(server, {}, self.step)
+
+    def step(self, server: ServerState, mean: Tensors, extras: Tensors, received: int) -> None:
+        """The new global model, mean(w_i) - h / alpha, with h renewed; h is zero before round 1."""
+        del extras
+        alpha = self.params.alpha
+        share = received / len(server.profiles)
+        zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
+        before = server.memory.recall("h") or zero
+        h = {name: new_drift(old, mean[name], server.weights[name], alpha, share) for name, old in before.items()}
+        server.weights = {**mean, **{name: mean[name] - drift / alpha for name, drift in h.items()}}
+        server.memory.keep("h", h)
+
     @property
     def beyond_sums(self) -> str:
         return "sums of changes that it remembers apart from the model (h)"
 
-    def aggregation(self, server: ServerState) -> Aggregation:
-        """The mean less the drift; h is zero before round 1."""
-        zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
-        return CorrectedMean(server, server.memory.recall("h") or zero, self.params.alpha)
-
-
-class CorrectedMean:
-    """The uniform mean of the models, less the drift h / alpha."""
-
-    def __init__(self, server: ServerState, h: Tensors, alpha: float) -> None:
-        self._server = server
-        self._h = h
-        self._alpha = alpha
-        self._mean = WeightedMean(server.weights)
-        self._received = 0
-
-    def add(self, upload: Upload) -> None:
-        self._mean.add(upload.weights, 1)
-        self._received += 1
-
-    def close(self) -> None:
-        server = self._server
-        mean = self._mean.result()
-        alpha = self._alpha
-        share = self._received / len(server.profiles)
-        h = {name: new_drift(old, mean[name], server.weights[name], alpha, share) for name, old in self._h.items()}
-        server.weights = {**mean, **{name: mean[name] - drift / alpha for name, drift in h.items()}}
-        server.memory.keep("h", h)
-
 
 def dynamic(parameters: Tensors, gradient: Tensors, received: Tensors, alpha: float) -> Tensor:
-    """-<g_i, w> + (alpha / 2) ||w - W||^2, a scalar; ``gradient`` is g_i, empty in a client's first round."""
+    """Dynamic regulariser, a scalar: -<g_i, w> + (alpha / 2) ||w - W||^2; ``gradient`` is g_i, empty at first."""
     # in the model's order: memory that travelled has its names in another one, and float sums depend on it
     linear = sum((gradient[name] * parameter).sum() for name, parameter in parameters.items() if name in gradient)
-    return proximal(parameters, received, alpha) - linear
+    squares = [(parameter - received[name]).square().sum() for name, parameter in parameters.items()]
+    return alpha / 2 * torch.stack(squares).sum() - linear
 
 
 def new_gradient(gradient: Tensor, trained: Tensor, received: Tensor, alpha: float) -> Tensor:
-    """g_i <- g_i - alpha (w_i - W)."""
+    """Renewed gradient of a client: g_i - alpha (w_i - W)."""
     return gradient - alpha * (trained - received)
 
 
 def new_drift(h: Tensor, mean: Tensor, before: Tensor, alpha: float, share: float) -> Tensor:
-    """h <- h - (alpha / N) sum over S of (w_i - W), from the mean of the w_i; ``share`` is |S| / N."""
+    """Renewed drift: h - (alpha / N) sum over S of (w_i - W), from the mean of the w_i; ``share`` is |S| / N."""
     return h - alpha * share * (mean - before)

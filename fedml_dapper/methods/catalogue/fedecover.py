@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedml_dapper.methods.contract import Aggregation, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
-from fedml_dapper.pruning import PruningPlan
+from fedml_dapper.pruning import PruningPlan, Tensors
 from fedml_dapper.pruning.plan import keep_largest
 from fedml_dapper.seeding import Stream, torch_generator
 
@@ -39,7 +39,7 @@ class FedEcoverParams(StaticBatchNormParams):
     """Settings of FedEcover."""
 
     gamma: float = Field(default=0.9, gt=0, le=1)
-    """What a decay leaves of the global step size, which starts at 1; 1 never decays it."""
+    """Share of the global step size, at first 1, that a decay leaves; 1 never decays it."""
     decay_interval: int = Field(default=10, ge=1)
     """Rounds from one decay to the next."""
     decay_until: int = Field(default=200, ge=0)
@@ -52,7 +52,7 @@ class FedEcover(StaticBatchNorm[FedEcoverParams]):
     name = "fedecover"
     Params = FedEcoverParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
@@ -70,7 +70,7 @@ class FedEcover(StaticBatchNorm[FedEcoverParams]):
         return PruningPlan({group: least(trained[group], width, generator) for group, width in widths.items()})
 
     def trained(self, server: ServerState) -> dict[str, Tensor]:
-        """How many uploads held each channel so far, by group: int64, one a channel."""
+        """Counts of uploads that held each channel so far, by group: int64, one a channel."""
         remembered = server.memory.recall("trained")
         return {
             name: remembered[name].clone() if remembered else torch.zeros(group.channels, dtype=torch.int64)
@@ -78,36 +78,38 @@ class FedEcover(StaticBatchNorm[FedEcoverParams]):
         }
 
     def step_size(self, round_: int) -> float:
-        """eta = gamma^d of a round from 1 on, where d is the number of decays before it."""
+        """Step size of a round from 1 on: eta = gamma^d, where d is the number of decays before it."""
         return float(self.params.gamma ** (min(round_ - 1, self.params.decay_until) // self.params.decay_interval))
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """The mean over holders, for :meth:`server_update`, and the count of what was trained."""
+        return self.with_level_statistics(server, _CountAndAverage(server, self))
+
+    def server_update(self, server: ServerState, mean: Tensors) -> None:
+        """Step towards the mean: W <- W + eta mean_i (w_i - W) of parameters; all else becomes its mean."""
+        eta = self.step_size(server.round + 1)
+        stepped = {name: server.weights[name].lerp(mean[name], eta) for name in self.problem.layout.trainable}
+        server.weights = {**mean, **stepped}
 
     @property
     def beyond_sums(self) -> str:
         return ""  # what each channel was trained is known from the plans, and the step from the round
 
-    def averaging(self, server: ServerState) -> Aggregation:
-        return _CoverAndStep(server, self)
 
-
-class _CoverAndStep(RecoverAndAverage):
-    """The step towards the holders' mean, and the count of what was trained."""
+class _CountAndAverage(RecoverAndAverage):
+    """The holders' mean, and how many uploads held each channel."""
 
     def __init__(self, server: ServerState, method: FedEcover) -> None:
-        super().__init__(server, method.problem, "holders")
+        super().__init__(server, method.problem, "holders", method.server_update)
         self._trained = method.trained(server)
-        self._step_size = method.step_size(server.round + 1)
 
     def add(self, upload: Upload) -> None:
         super().add(upload)
         count(self._trained, upload.plan)
 
     def close(self) -> None:
-        server = self._server
-        before = self._server.weights
         super().close()
-        for name in self._layout.trainable:
-            server.weights[name] = before[name].lerp(server.weights[name], self._step_size)
-        server.memory.keep("trained", self._trained)
+        self._server.memory.keep("trained", self._trained)
 
 
 def least(trained: Tensor, width: int, generator: torch.Generator) -> Tensor:

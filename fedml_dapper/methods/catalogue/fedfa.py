@@ -44,13 +44,13 @@ class FedFAParams(MethodParams):
     """Settings of FedFA; defaults as published."""
 
     probability: float = Field(default=0.5, ge=0, le=1)
-    """That a layer of augmentation is active in a training step; 0 is FedAvg."""
+    """Probability that a layer of augmentation is active in a training step; 0 is FedAvg."""
     momentum: float = Field(default=0.99, ge=0, lt=1)
     """Share of its old value that a running statistic keeps in a step."""
 
 
 class FeatureAugmentation(nn.Module):
-    """FFA on feature maps x of shape (B, C, H, W); in evaluation mode it changes nothing.
+    """Federated feature augmentation of feature maps x of shape (B, C, H, W); in evaluation mode it changes nothing.
 
     With channel means m and standard deviations s of each image, and V the batch variance of either:
     s' (x - m) / s + m', where m' = m + noise sqrt((1 + gamma) V), s' likewise, and gamma is :func:`client_gamma` of R.
@@ -128,7 +128,7 @@ class FedFA(Method[FedFAParams]):
 
 
 class AverageAndCompare(RecoverAndAverage):
-    """FedAvg, buffers included; R is the unweighted variance of the round's running statistics across clients."""
+    """FedAvg's mean, and R, the unweighted variance of the round's running statistics across clients."""
 
     def __init__(self, server: ServerState, problem: Problem) -> None:
         super().__init__(server, problem)
@@ -150,13 +150,13 @@ class AverageAndCompare(RecoverAndAverage):
 
 
 def client_gamma(shared_variance: Tensor) -> Tensor:
-    """gamma = C q / sum(q), q = 1 / (1 + 1 / (R + eps)), of R of shape (C,): 1 for all channels where R is."""
+    """Share of each channel (C,) in the noise: gamma = C q / sum(q), q = 1 / (1 + 1 / (R + eps)), from R (C,)."""
     q = 1 / (1 + 1 / (shared_variance + _EPS))
     return len(q) * q / q.sum()
 
 
 def augmentations(model: nn.Module) -> dict[str, FeatureAugmentation]:
-    """The layers of augmentation by name."""
+    """Layers of augmentation, by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, FeatureAugmentation)}
 
 

@@ -47,7 +47,8 @@ class FedFomoParams(MethodParams):
     """Settings of FedFomo; defaults as in FedCMD's comparison."""
 
     num_offered: int = Field(default=5, ge=1)
-    """M, other clients' models that a client gets in a round; fewer where fewer took part in the round before."""
+    """Number M of other clients' models that a client gets in a round; fewer where fewer took part in the round
+    before."""
     validation_share: float = Field(default=0.2, gt=0, lt=1)
     """Share of a client's training images that it measures on instead of training on them."""
 
@@ -79,7 +80,7 @@ class FedFomo(Method[FedFomoParams]):
         return max(1, round(self.params.validation_share * num_samples))
 
     def split(self, data: ClientData) -> tuple[ClientData, ClientData]:
-        """The images to train and to validate on."""
+        """The client's data in two parts: to train on, and to validate on."""
         generator = torch_generator(self.problem.seed, Stream.METHOD, data.client_id)
         order = torch.randperm(data.num_samples, generator=generator)
         count = self._num_validation(data.num_samples)
@@ -104,7 +105,7 @@ class FedFomo(Method[FedFomoParams]):
         return replace(message, extras={"offered": torch.tensor(offered, dtype=torch.int64), **extras})
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
-        """Its own and all models that it may be offered on the validation images, then E epochs on the others."""
+        """A pass of all models that may be offered over the validation images, then E epochs on the others."""
         share = self.params.validation_share
         tried = 1 + self.params.num_offered
         trial = forward_only(DENSE, tried * share / (1 - share))  # of a sample that it trains on
@@ -125,7 +126,7 @@ class FedFomo(Method[FedFomoParams]):
     def benefits(
         self, own: Backbone, offered: Sequence[Tensors], validation: ClientData, device: torch.device
     ) -> Tensor:
-        """w_j of every model offered, float64 (J,); those are tried out with the statistics of ``own``."""
+        """Benefits w_j of the models offered, float64 (J,); they are tried out with the statistics of ``own``."""
         before = {name: tensor.clone() for name, tensor in own.state_dict().items()}
         task = self.problem.task
         own_loss = validation_loss(own, task, validation, device)
@@ -141,7 +142,7 @@ class FedFomo(Method[FedFomoParams]):
         check_benefits(upload.extras, len(server.profiles))
 
     def trained_samples(self, profile: ClientProfile) -> int:
-        """All but those it validates on."""
+        """Number of images that the client does not validate on."""
         return profile.num_samples - self._num_validation(profile.num_samples)
 
     @property
@@ -153,7 +154,7 @@ class FedFomo(Method[FedFomoParams]):
 
 
 class KeepAndPrefer(KeepLatest):
-    """Every client's latest model, and what it found the others worth, into the server's memory."""
+    """Aggregation that remembers every client's latest model, and what it found the others worth."""
 
     def __init__(self, server: ServerState) -> None:
         super().__init__(server, server.weights)
@@ -170,7 +171,7 @@ class KeepAndPrefer(KeepLatest):
 
 
 def benefit(own_loss: float, loss: float, distance: float) -> float:
-    """w_j = (L(own) - L(j)) / ||theta_j - theta_own||, the distance at least 1e-5."""
+    """Benefit of a model: w_j = (L(own) - L(j)) / ||theta_j - theta_own||, the distance at least 1e-5."""
     return (own_loss - loss) / max(distance, 1e-5)
 
 
@@ -192,13 +193,13 @@ def validation_loss(model: Backbone, task: Task, data: ClientData, device: torch
 
 
 def preferences(server: ServerState) -> Tensor:
-    """P (N, N), float64: summed benefits of client j to client i; at the start everyone prefers itself."""
+    """Summed benefits P of client j to client i, float64 (N, N); at the start everyone prefers itself."""
     kept = server.memory.recall("preferences").get("matrix")
     return torch.eye(len(server.profiles), dtype=torch.float64) if kept is None else kept.clone()
 
 
 def check_benefits(extras: Tensors, num_clients: int) -> None:
-    """Raises :class:`ProtocolError` unless ``extras`` are ids of clients and as many benefits."""
+    """Check that ``extras`` are ids of clients and as many benefits; raises :class:`ProtocolError`."""
     if extras.keys() != {"offered", "benefits"}:
         raise ProtocolError(f"upload should hold offered and benefits besides the model, found {sorted(extras)}")
     offered = extras["offered"]

@@ -31,7 +31,7 @@ class FedHEALParams(MethodParams):
     beta: float = Field(default=0.4, ge=0, le=1)
     """Share of the present round in a client's weight increment; 0 weights all clients alike."""
     normalise: bool = False
-    """Scale the remembered weights of a round's clients to sum 1 after every round."""
+    """Scaling of the remembered weights of a round's clients to sum 1 after every round."""
 
 
 class FedHEAL(Method[FedHEALParams]):
@@ -53,7 +53,7 @@ class FedHEAL(Method[FedHEALParams]):
 
 
 class ConsistentMean:
-    """Per coordinate, the mean over the clients whose update of it was consistent, weighted by q_i."""
+    """Mean of each coordinate over the clients whose update of it was consistent, weighted by q_i."""
 
     def __init__(self, server: ServerState, problem: Problem, params: FedHEALParams) -> None:
         self._server = server
@@ -117,14 +117,14 @@ class ConsistentMean:
         server.memory.keep("clients", clients)
 
     def _rises(self, client_id: int) -> Tensors:
-        """In how many rounds the client has moved each coordinate up, or not at all: int32."""
+        """Counts of rounds in which the client moved each coordinate up, or not at all: int32."""
         return self._server.memory.recall(f"rises{client_id}") or {
             name: torch.zeros_like(self._server.weights[name], dtype=torch.int32) for name in self._names
         }
 
 
 def first_weights(clients: int, per_round: int) -> dict[str, Tensor]:
-    """By client id, what the server knows of them before round 1: q_i = 1 / |S|, a_i = 0, no rounds."""
+    """State of all clients before round 1, each (N,): weights q_i = 1 / |S|, increments a_i = 0, no rounds."""
     return {
         "weights": torch.full((clients,), 1 / per_round, dtype=torch.float64),
         "increments": torch.zeros(clients, dtype=torch.float64),
@@ -133,7 +133,9 @@ def first_weights(clients: int, per_round: int) -> dict[str, Tensor]:
 
 
 def consistent(rose: Tensor, rises: Tensor, rounds: int, tau: float) -> Tensor:
-    """m_i: whether a coordinate moved the same way in more than ``tau`` of the client's past ``rounds``; of none, all.
+    """Mask m_i: whether a coordinate moved the same way in more than ``tau`` of the client's past ``rounds``.
+
+    Without past rounds all coordinates count.
 
     ``rose`` (bool) says U_i >= 0 for the present update, ``rises`` (int) in how many past rounds it was so.
     """
@@ -144,13 +146,14 @@ def consistent(rose: Tensor, rises: Tensor, rounds: int, tau: float) -> Tensor:
 
 
 def distance(model: Tensors, before: Tensors, masks: Tensors) -> float:
-    """dist_i, the sum over tensors of ||m_i U_i||_2."""
+    """Length dist_i of an update: the sum over tensors of ||m_i U_i||_2."""
     lengths = [torch.linalg.vector_norm((tensor - before[name]) * masks[name]) for name, tensor in model.items()]
     return float(torch.stack(lengths).double().sum())
 
 
 def new_weights(q: Tensor, increments: Tensor, distances: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """q_i <- q_i + a_i with a_i <- (1 - beta) a_i + beta dist_i / sum_j dist_j; the last share is 0 if nobody moved."""
+    """Weights q_i + a_i and increments a_i = (1 - beta) a_i + beta dist_i / sum_j dist_j; the share is 0 if nobody
+    moved."""
     total = distances.sum()
     shares = distances / total if total > 0 else torch.zeros_like(distances)
     increments = (1 - beta) * increments + beta * shares
@@ -160,8 +163,8 @@ def new_weights(q: Tensor, increments: Tensor, distances: Tensor, beta: float) -
 def consistent_mean(
     before: Tensor, models: Sequence[Tensor], masks: Sequence[Tensor], shares: Sequence[float]
 ) -> Tensor:
-    """W + sum_i q_i m_i U_i / sum_i q_i m_i per coordinate, i.e. the mean of the w_i with weights q_i m_i; W where all
-    m_i are 0."""
+    """Mean of the w_i per coordinate with weights q_i m_i, W + sum_i q_i m_i U_i / sum_i q_i m_i; W where all m_i are
+    0."""
     total, held = (torch.zeros_like(before, dtype=torch.float64) for _ in range(2))
     for model, mask, share in zip(models, masks, shares, strict=True):
         weight = mask.double() * share

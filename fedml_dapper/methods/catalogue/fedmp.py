@@ -41,13 +41,13 @@ class FedMPParams(MethodParams):
     """Settings of FedMP; all but ``ratio`` concern ``ratio: eucb``."""
 
     ratio: Literal["fixed", "eucb"] = "fixed"
-    """Who chooses the pruning ratio: the capability level, or a bandit."""
+    """Choice of the pruning ratio: by the capability level, or by a bandit."""
     max_ratio: float = Field(default=0.9, gt=0, le=1)
-    """Ratios stay below this."""
+    """Upper bound of the ratios, which stay below it."""
     theta: float = Field(default=0.1, gt=0, lt=1)
     """Distance of neighbouring ratios, at which intervals are no longer halved."""
     discount: float = Field(default=0.95, gt=0, le=1)
-    """What a pull is worth one pull later."""
+    """Worth of a pull one pull later."""
     exploration: float = Field(default=0.1, ge=0)
     """Weight of the confidence padding; rewards are relative loss decreases, a few tenths at most."""
 
@@ -58,7 +58,7 @@ class FedMP(Method[FedMPParams]):
     name = "fedmp"
     Params = FedMPParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
     cost_note = (
         "with `ratio: eucb` the ratio is chosen anew in every round, up to the full model for a weak client, and levels"
@@ -85,14 +85,21 @@ class FedMP(Method[FedMPParams]):
             return server.profiles[client_id].ratio
         return self.arms[choose(self.leaves(server, client_id), self.params.exploration).arm]
 
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """Residual recovery and mean (R2SP), after which the bandits learn where there are any."""
+        if self.params.ratio == "fixed":
+            return RecoverAndAverage(server, self.problem)
+        return _LearnAndAverage(server, self)
+
     def leaves(self, server: ServerState, client_id: int) -> list[Leaf]:
-        """What the client's bandit knows; at first one interval that holds all arms."""
+        """Knowledge of the client's bandit; at first one interval that holds all arms."""
         known = cast(dict[str, list[list[float]]], server.memory.values.get("leaves", {}))
         rows = known.get(str(client_id), [[0, len(self.arms)]])
         return [Leaf(int(low), int(high), *earned) for low, high, *earned in rows]
 
     def completion_time(self, server: ServerState, upload: Upload) -> float:
-        """MACs per image x images x epochs / speed, where a client of ratio rho has speed 1 - rho (no unit)."""
+        """Estimated time of an upload, without unit: MACs per image x images x epochs / (1 - rho of the client's
+        level)."""
         profile = server.profiles[upload.client_id]
         _, macs = self.model_size(upload.plan)
         return macs * upload.num_samples * self.epochs(profile) / (1 - profile.ratio)
@@ -104,12 +111,6 @@ class FedMP(Method[FedMPParams]):
     @property
     def beyond_sums(self) -> str:
         return "" if self.params.ratio == "fixed" else "each client's loss, by which it chooses ratios (ratio: eucb)"
-
-    def aggregation(self, server: ServerState) -> Aggregation:
-        """R2SP, with the bandits' lesson where there are any."""
-        return (
-            RecoverAndAverage(server, self.problem) if self.params.ratio == "fixed" else _LearnAndAverage(server, self)
-        )
 
 
 class _LearnAndAverage(RecoverAndAverage):
@@ -144,7 +145,8 @@ class _LearnAndAverage(RecoverAndAverage):
 
 
 def rewards(losses: dict[int, float], previous: dict[str, float], times: dict[int, float]) -> dict[int, float]:
-    """Per client whose previous loss is known: relative decrease of it / (1 + relative distance to the mean time)."""
+    """Rewards R_i by client whose previous loss is known: its relative decrease / (1 + relative distance to the mean
+    time)."""
     mean = sum(times.values()) / len(times)
     earned = {}
     for client_id, loss in losses.items():

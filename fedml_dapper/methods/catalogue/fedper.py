@@ -19,7 +19,8 @@ class FedPerParams(MethodParams):
     """Settings of FedPer."""
 
     num_personal_layers: int = Field(default=1, ge=0)
-    """Convolutions and linear layers, each with its BatchNorm, counted from the top: 1 is the classifier, 0 FedAvg."""
+    """Number of personal layers from the top, convolutions and linear ones, each with its BatchNorm: 1 is the
+    classifier, 0 FedAvg."""
 
 
 class FedPer(Method[FedPerParams]):
@@ -42,7 +43,7 @@ class FedPer(Method[FedPerParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        """The top layers."""
+        """State-dict entries of the top layers."""
         layers = layers_of(self.problem.backbone)
         top = layers[len(layers) - self.params.num_personal_layers :]
         return frozenset(tensor for layer in top for tensor in layer.tensors)

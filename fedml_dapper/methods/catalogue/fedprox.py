@@ -7,19 +7,12 @@ max(1, round((1 - rho) E)) epochs, on the full model all the same.
 
 from __future__ import annotations
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedml_dapper.datasets import Batch
-from fedml_dapper.methods.contract import (
-    ClientContext,
-    ClientProfile,
-    Downlink,
-    Loss,
-    Method,
-    MethodParams,
-)
-from fedml_dapper.methods.parts.proximal import proximal
+from fedml_dapper.methods.contract import ClientContext, ClientProfile, Downlink, Loss, Method, MethodParams
 from fedml_dapper.models import Backbone
 
 
@@ -39,18 +32,21 @@ class FedProx(Method[FedProxParams]):
     Params = FedProxParams
     cost_note = "weak clients train the full model for fewer epochs; neither their memory nor their traffic is reduced."
 
-    def epochs(self, profile: ClientProfile) -> int:
-        every = self.problem.training.epochs
-        return max(1, round((1 - profile.ratio) * every)) if self.params.level_epochs else every
-
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + (mu / 2) ||w - W||^2 over trainable parameters, W as received."""
-        if self.params.mu == 0:
+        mu = self.params.mu
+        if mu == 0:
             return self.problem.task_loss
         received = {name: tensor.to(client.device) for name, tensor in downlink.weights.items()}
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             task_loss = self.problem.task_loss(model, batch)
-            return task_loss + proximal(dict(model.named_parameters()), received, self.params.mu)
+            squares = [(w - received[name]).square().sum() for name, w in model.named_parameters()]
+            return task_loss + mu / 2 * torch.stack(squares).sum()
 
         return loss
+
+    def epochs(self, profile: ClientProfile) -> int:
+        """max(1, round((1 - rho) E)) for a client of pruning ratio rho, or E for everyone."""
+        every = self.problem.training.epochs
+        return max(1, round((1 - profile.ratio) * every)) if self.params.level_epochs else every

@@ -36,8 +36,8 @@ class FedRepParams(MethodParams):
     """Settings of FedRep."""
 
     body_epochs: int = Field(default=1, ge=1)
-    """How many of ``train_args.epochs`` train the body; those before train the head. With no epoch before, heads stay
-    as they were initialised."""
+    """Number of ``train_args.epochs`` that train the body; those before train the head. With no epoch before, heads
+    stay as they were initialised."""
 
 
 class FedRep(Method[FedRepParams]):
@@ -59,7 +59,7 @@ class FedRep(Method[FedRepParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        """The head."""
+        """State-dict entries of the head."""
         return head_of(self.problem.backbone)
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:

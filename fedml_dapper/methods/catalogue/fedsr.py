@@ -36,15 +36,15 @@ class FedSRParams(MethodParams):
     alpha_cmi: float = Field(default=0.001, ge=0)
     """Strength of the divergence from the class reference."""
     l2r_norm: Literal["l2", "squared"] = "l2"
-    """Plain length, or squared length as in the paper's text."""
+    """Measure of length: plain, or squared as in the paper's text."""
     test_samples: int = Field(default=20, ge=0)
-    """Draws of z per test image; 0 tests on the mean of z."""
+    """Number of draws of z per test image; 0 tests on the mean of z."""
     shared_references: bool = False
-    """Send and average the class references and k too."""
+    """Whether the class references and k are sent and averaged too."""
 
 
 class ClassReferences(nn.Module):
-    """r_c = N(mean_c, softplus(scale_c)^2) of every class c, trained with the model, and the scalar k."""
+    """Reference r_c = N(mean_c, softplus(scale_c)^2) of every class c, trained with the model, and the scalar k."""
 
     def __init__(self, num_classes: int, width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ClassReferences(nn.Module):
 
 
 class StochasticBackbone(ExtendedBackbone):
-    """One more linear layer, d -> 2 d, gives mean and standard deviation of z; training draws z from them.
+    """Backbone with one more linear layer, d -> 2 d, for mean and standard deviation of z, which training draws.
 
     The output is the logarithm of the class probabilities averaged over ``test_noise``, shape (draws, d), or where
     there is none the logits at the mean of z.
@@ -110,7 +110,7 @@ class FedSR(Method[FedSRParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        """The class references and k."""
+        """State-dict entries of the class references and k; none where they are shared."""
         names = self.problem.backbone.state_dict() if not self.params.shared_references else ()
         return frozenset(name for name in names if name.startswith("references."))
 

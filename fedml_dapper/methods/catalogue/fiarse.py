@@ -48,12 +48,9 @@ from torch import Tensor, nn
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import (
-    Aggregation,
     ClientContext,
     Downlink,
-    LocalTraining,
     Problem,
-    RecoverAndAverage,
     ServerState,
     Upload,
 )
@@ -66,7 +63,7 @@ class FIARSEParams(StaticBatchNormParams):
     """Settings of FIARSE."""
 
     importance_gradient: bool = True
-    """Importance learns too (TCB-GD); False leaves the extraction alone, and trains sub-models by plain gradients."""
+    """Learning of importance (TCB-GD); False is the extraction alone, with sub-models trained by plain gradients."""
 
 
 class FIARSE(StaticBatchNorm[FIARSEParams]):
@@ -75,7 +72,7 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
     name = "fiarse"
     Params = FIARSEParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
 
     def __init__(self, params: FIARSEParams, problem: Problem) -> None:
@@ -96,25 +93,16 @@ class FIARSE(StaticBatchNorm[FIARSEParams]):
         return PruningPlan(kept)
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """E epochs by gradients in which importance has its part."""
+        """E epochs by gradients in which importance has its part; then statistics of the sub-model."""
         model = self.load(client, downlink)
         plan = downlink.plan
         layout = self.problem.layout
         cut = [group for group, kept in plan.kept.items() if len(kept) < layout.groups[group].channels]
         learns = self.params.importance_gradient and cut
         before_step = ImportanceGradient(model, slim_layout(layout, plan), cut) if learns else None
-        training = LocalTraining(client, downlink.round, self.problem.training)
-        optimizer = training.optimizer(model)
-        for _ in range(self.problem.training.epochs):
-            training.epoch(model, optimizer, self.problem.task_loss, before_step=before_step)
+        training = self.train_epochs(client, downlink, model, self.problem.task_loss, before_step=before_step)
+        self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def averaging(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, "holders")
 
 
 def bearers(layout: ChannelLayout, group: str) -> tuple[str, ...]:
@@ -126,12 +114,12 @@ def bearers(layout: ChannelLayout, group: str) -> tuple[str, ...]:
 
 
 def importance(layout: ChannelLayout, group: str, filters: Tensors) -> Tensor:
-    """Per channel, the l2 norm of all ``filters`` that produce it, by name: shape (channels,), in their dtype."""
+    """Importance of each channel, the l2 norm of all ``filters`` that produce it: shape (channels,), in their dtype."""
     return channel_sums(layout, group, {name: each.detach().square() for name, each in filters.items()}).sqrt()
 
 
 class ImportanceGradient:
-    """Called between backward and step, adds to a model's gradients what the importance of its channels contributes.
+    """Contribution of channels' importance to a model's gradients, added between backward and step.
 
     ``layout`` is the model's, ``groups`` those of its groups that have thresholds: by the weights that the model has
     when this is made.

@@ -27,15 +27,12 @@ from torch import Tensor
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.contract import (
-    Aggregation,
     ClientContext,
     ClientProfile,
     Downlink,
-    LocalTraining,
     Pass,
     Phase,
     Problem,
-    RecoverAndAverage,
     ServerState,
     Terms,
     Upload,
@@ -52,7 +49,7 @@ class FjORDParams(StaticBatchNormParams):
     """Settings of FjORD."""
 
     distillation: bool = False
-    """Every step trains the client's own width too, and the drawn one learns from its outputs."""
+    """Self-distillation: every step trains the client's own width too, and the drawn one learns from its outputs."""
 
 
 class FjORD(StaticBatchNorm[FjORDParams]):
@@ -61,7 +58,7 @@ class FjORD(StaticBatchNorm[FjORDParams]):
     name = "fjord"
     Params = FjORDParams
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
     way_out = "switch distillation off in dapper_args.params"
     cost_note = (
@@ -89,13 +86,10 @@ class FjORD(StaticBatchNorm[FjORDParams]):
         return (*drawn, *self.measuring(profile))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """E epochs of steps, each of one width."""
+        """E epochs of steps, each of one width; then statistics of the client's own width."""
         model = self.load(client, downlink)
-        training = LocalTraining(client, downlink.round, self.problem.training)
-        optimizer = training.optimizer(model)
-        loss = self.ordered_dropout(client, downlink, model)
-        for _ in range(self.problem.training.epochs):
-            training.epoch(model, optimizer, loss)
+        training = self.train_epochs(client, downlink, model, self.ordered_dropout(client, downlink, model))
+        self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
 
     def ordered_dropout(self, client: ClientContext, downlink: Downlink, model: Backbone) -> Terms:
@@ -127,10 +121,3 @@ class FjORD(StaticBatchNorm[FjORDParams]):
         """The widths of ``ratio``, where coarse steps made none of them larger than those of ``layout``."""
         widths = self.problem.widths(ratio)
         return {name: min(width, layout.groups[name].channels) for name, width in widths.items()}
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def averaging(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, "holders")

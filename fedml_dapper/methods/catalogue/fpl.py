@@ -47,9 +47,9 @@ class FPLParams(MethodParams):
     tau: float = Field(default=0.02, gt=0)
     """Temperature of the contrast."""
     contrast: bool = True
-    """L_con, the contrast with cluster prototypes."""
+    """Term L_con, the contrast with cluster prototypes."""
     consistency: bool = True
-    """L_unb, the squared distance from the unbiased prototype."""
+    """Term L_unb, the squared distance from the unbiased prototype."""
 
 
 class FPL(Method[FPLParams]):
@@ -71,7 +71,7 @@ class FPL(Method[FPLParams]):
             )
 
     def footprint(self, ratio: float) -> Footprint:
-        """As in FedAvg, and up the prototypes of a client that holds every class.
+        """FedAvg's cost, and up the prototypes of a client that holds every class.
 
         Left out are fewer classes, and the prototypes on the way down, whose number depends on the clustering; the
         records of a run count both.
@@ -143,7 +143,8 @@ class ClassMeans:
         self._counts += members.sum(dim=0)
 
     def prototypes(self) -> dict[str, Tensor]:
-        """``classes`` seen, int64 (K,), ascending, and their means as ``prototypes``, float32 (K, d)."""
+        """Extras of an upload: ``classes`` seen, int64 (K,), ascending, and their means as ``prototypes``, float32 (K,
+        d)."""
         classes = self._counts.nonzero().flatten()
         means = self._sums[classes] / self._counts[classes, None]
         return {"classes": classes, "prototypes": means.float()}
@@ -182,7 +183,7 @@ class AverageAndCluster(RecoverAndAverage):
 
 
 def check_prototypes(extras: Tensors, num_classes: int, width: int) -> None:
-    """Raises :class:`ProtocolError` unless ``extras`` are prototypes of some classes, as ``ClassMeans`` makes them."""
+    """Check that ``extras`` are prototypes as ``ClassMeans`` makes them; raises :class:`ProtocolError`."""
     if extras.keys() != {"classes", "prototypes"}:
         raise ProtocolError(f"upload should hold classes and prototypes besides the model, found {sorted(extras)}")
     classes = extras["classes"]
@@ -199,7 +200,9 @@ def check_prototypes(extras: Tensors, num_classes: int, width: int) -> None:
 
 
 def contrast(representations: Tensor, labels: Tensor, clusters: Tensor, cluster_classes: Tensor, tau: float) -> Tensor:
-    """(1 / B) sum of -log(sum over p in P^y of e^(cos(z, p) / tau) / sum over all p), over images whose y has a p.
+    """Contrast L_con: (1 / B) sum of -log(sum over p in P^y of e^(cos(z, p) / tau) / sum over all p).
+
+    The sum is over images whose class y has a prototype p.
 
     ``representations`` (B, d), ``labels`` (B,), ``clusters`` (M, d) of classes ``cluster_classes`` (M,).
     """
@@ -211,7 +214,10 @@ def contrast(representations: Tensor, labels: Tensor, clusters: Tensor, cluster_
 
 
 def inconsistency(representations: Tensor, labels: Tensor, unbiased: Tensor, classes: Tensor) -> Tensor:
-    """(1 / B) sum of (1 / d) ||z - u^y||^2, over images whose y is among ``classes`` (K,) of ``unbiased`` (K, d)."""
+    """Distance L_unb: (1 / B) sum of (1 / d) ||z - u^y||^2 over images whose y is among ``classes`` (K,).
+
+    ``representations`` (B, d), ``labels`` (B,), ``unbiased`` (K, d).
+    """
     image, row = (labels[:, None] == classes).nonzero(as_tuple=True)
     return (representations[image] - unbiased[row]).square().mean(dim=1).sum() / len(labels)
 

@@ -1,22 +1,53 @@
 """HeteroFL (Diao et al., ICLR 2021).
 
 A client of pruning ratio rho trains the leading channels of every group, so that weaker clients' models are nested in
-stronger ones', and the server averages each coordinate over the clients that hold it. The original narrows the
-residual streams too (``dapper_args.pruning.scope: grouped``). Its code counts clients alike and clips gradients to norm
-1; here ``aggregation_weights`` and ``max_grad_norm`` say so, as in ``config/methods/heterofl.yaml``. Masked classes,
-static BatchNorm and the scaler: see ``channel_window.py``.
+stronger ones', and the server averages each coordinate over the clients that hold it. Three devices go with it: masked
+cross-entropy (``masked_classes.py``), static BatchNorm (``static_batchnorm.py``) and the scaler (``scaler.py``).
+
+The original narrows the residual streams too (``dapper_args.pruning.scope: grouped``). Its code counts clients alike
+and clips gradients to norm 1; here ``aggregation_weights`` and ``max_grad_norm`` say so, as in
+``config/methods/heterofl.yaml``.
 """
 
 from __future__ import annotations
 
-from fedml_dapper.methods.parts.channel_window import WindowMethod
+from functools import cached_property
+
+from fedml_dapper.methods.contract import Aggregation, ClientContext, Downlink, Loss, ServerState, Upload
+from fedml_dapper.methods.parts.masked_classes import MaskedClasses
+from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of, with_scaler
+from fedml_dapper.pruning import PruningPlan, plan_window
 
 
-class HeteroFL(WindowMethod):
-    """Nested sub-models: every window starts at the first channel."""
+class HeteroFL(MaskedClasses):
+    """Nested sub-models: the leading channels, averaged over their holders."""
 
     name = "heterofl"
+    slims = True
+    slim_downlink = True
+    allows_personal_layers = True
 
-    def window_start(self, round_: int) -> int:
-        del round_
-        return 0
+    def plan(self, server: ServerState, client_id: int) -> PruningPlan:
+        """The first channels of every group, as many as the client's level keeps."""
+        widths = self.problem.widths(server.profiles[client_id].ratio)
+        return plan_window(self.problem.layout, widths, start=0)
+
+    def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
+        """Cross-entropy over the client's own classes, of a model whose slim layers are scaled up."""
+        return with_scaler(self.masked_loss(client), shares_of(self.problem.layout, downlink.plan, self._scaled))
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs of the sub-model, then its statistics on the client's images; the client's classes go along."""
+        model = self.load(client, downlink)
+        training = self.train_epochs(client, downlink, model, self.objective(client, downlink))
+        self.measure_statistics(client, model)
+        return self.upload(client, downlink, model, training, self.held_classes(client))
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """Each coordinate's mean over the clients that hold it; what nobody holds stays as it is."""
+        return self.with_level_statistics(server, self.mean_of_holders(server))
+
+    @cached_property
+    def _scaled(self) -> frozenset[str]:
+        """Layers that have a scaler where they are slim."""
+        return layers_without_norm(self.problem.backbone, self.problem.example)

@@ -23,8 +23,8 @@ class LGFedAvgParams(MethodParams):
     """Settings of LG-FedAvg."""
 
     num_global_layers: int | Literal["all"] = 1
-    """Linear layers counted from the top, each with its BatchNorm: 1 is the classifier, 0 trains every client alone.
-    ``all`` shares the convolutions too and is FedAvg."""
+    """Number of shared linear layers from the top, each with its BatchNorm: 1 is the classifier, 0 trains every client
+    alone. ``all`` shares the convolutions too and is FedAvg."""
 
     @field_validator("num_global_layers", mode="before")
     @classmethod
@@ -60,7 +60,7 @@ class LGFedAvg(Method[LGFedAvgParams]):
 
     @cached_property
     def personal(self) -> frozenset[str]:
-        """Everything below the top linear layers."""
+        """State-dict entries of everything below the top linear layers."""
         asked = self.params.num_global_layers
         linear = self._linear_layers()
         if asked == "all":

@@ -18,11 +18,11 @@ class LocalParams(MethodParams):
     """Settings of stand-alone training."""
 
     keep_momentum: bool = False
-    """Momentum, or whatever the optimizer remembers, goes on from one round to the next instead of starting at zero."""
+    """Whether momentum, or whatever the optimizer remembers, goes on from one round to the next."""
 
 
 class Local(Method[LocalParams]):
-    """Every tensor is personal, so there is no global model."""
+    """Training of every client alone: every tensor is personal, so there is no global model."""
 
     name = "local"
     Params = LocalParams

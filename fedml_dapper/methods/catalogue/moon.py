@@ -39,22 +39,9 @@ class MOONParams(MethodParams):
     mu: float = Field(default=1.0, ge=0)
     """Strength of the contrastive term."""
     tau: float = Field(default=0.5, gt=0)
-    """Its temperature."""
+    """Temperature of the contrast."""
     projection_head: bool = False
     """Two linear layers between encoder and predictor, whose output is then z."""
-
-
-class ProjectedBackbone(ExtendedBackbone):
-    """z = W_2 relu(W_1 g_e(x) + b_1) + b_2, of the encoder's width d."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__(backbone)
-        width = self.predictor.in_features
-        self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-
-    def encode(self, images: Tensor) -> Tensor:
-        representations: Tensor = self.projection(self.encoder.encode(images))
-        return representations
 
 
 class MOON(Method[MOONParams]):
@@ -67,12 +54,6 @@ class MOON(Method[MOONParams]):
         "every client trains the full model, runs each training image through two frozen models besides, and keeps its"
         " last model between rounds."
     )
-
-    def build_model(self, backbone: Backbone) -> Backbone:
-        if not self.params.projection_head:
-            return backbone
-        with seeded_layers(self.problem.seed, Stream.METHOD):
-            return ProjectedBackbone(backbone).to(next(backbone.parameters()).device)
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """L_CE + mu * contrast(z, z of the received model, z of the model last uploaded)."""
@@ -94,23 +75,44 @@ class MOON(Method[MOONParams]):
 
         return loss
 
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """FedAvg's local update, after which the model that is sent is remembered."""
+        upload = super().local_update(client, downlink)
+        if self.params.mu > 0:
+            client.memory.keep("last_model", upload.weights)
+        return upload
+
+    def build_model(self, backbone: Backbone) -> Backbone:
+        """The backbone, with a projection head between encoder and predictor if so set."""
+        if not self.params.projection_head:
+            return backbone
+        with seeded_layers(self.problem.seed, Stream.METHOD):
+            return ProjectedBackbone(backbone).to(next(backbone.parameters()).device)
+
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs beside two frozen models."""
         (phase,) = super().local_phases(profile)
         frozen = Pass(self.first_plan(profile), backward=False)
         return (replace(phase, passes=(*phase.passes, frozen, frozen)),)
 
-    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        upload = super().local_update(client, downlink)
-        if self.params.mu > 0:
-            client.memory.keep("last_model", upload.weights)
-        return upload
+
+class ProjectedBackbone(ExtendedBackbone):
+    """Backbone with a projection head: z = W_2 relu(W_1 g_e(x) + b_1) + b_2, of the encoder's width d."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        width = self.predictor.in_features
+        self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def encode(self, images: Tensor) -> Tensor:
+        representations: Tensor = self.projection(self.encoder.encode(images))
+        return representations
 
 
 def contrast(representations: Tensor, towards: Tensor, away: Tensor, tau: float) -> Tensor:
     """Batch mean of -log(e^(a / tau) / (e^(a / tau) + e^(b / tau))), a = cos(z, towards), b = cos(z, away).
 
-    All of shape (B, d).
+    The three representations have shape (B, d); the result is a scalar.
     """
     a = F.cosine_similarity(representations, towards, dim=1)
     b = F.cosine_similarity(representations, away, dim=1)

@@ -57,13 +57,15 @@ class NeFLParams(MethodParams):
     sizes: tuple[Size, ...] = (0.04, 0.16, 0.36, 0.64, 1.0)
     """Shares of the parameters in sub-models 1 to K, rising to 1; capability level l trains sub-model K + 1 - l."""
     mode: Literal["width", "depth", "both"] = "width"
-    """What a sub-model has less of: channels, residual blocks, or sqrt(size) each. Depth alone reaches few sizes."""
+    """Dimension that sub-models are smaller in: channels, residual blocks, or sqrt(size) each. Depth alone reaches few
+    sizes."""
     learnable_steps: bool = True
-    """Train the step sizes; False freezes them at their initial values, 1 but where a block absorbs others."""
+    """Training of the step sizes; False freezes them at their initial values, 1 but where a block absorbs others."""
     dynamic_range: int = Field(default=0, ge=0)
-    """x > 0: each round a client draws its sub-model uniformly from k - x to k + x, as far as they exist."""
+    """Reach x of a client's draw: each round it draws its sub-model uniformly from k - x to k + x, as far as they
+    exist."""
     share_bn: bool = False
-    """Average BatchNorm over all sub-models too, instead of one private set per sub-model."""
+    """Averaging of BatchNorm over all sub-models too, instead of one private set per sub-model."""
 
     @field_validator("sizes")
     @classmethod
@@ -110,11 +112,11 @@ class NeFL(Method[NeFLParams]):
 
     @cached_property
     def submodels(self) -> dict[int, PruningPlan]:
-        """Index k -> the part of the global model that sub-model k consists of, for k = 1..K."""
+        """Part of the global model that each sub-model k = 1..K consists of, by k."""
         return {k: self._submodel(size) for k, size in enumerate(self.params.sizes, start=1)}
 
     def submodel_of(self, level: int) -> int:
-        """K + 1 - level, the sub-model of a capability level."""
+        """Index of the sub-model of a capability level: K + 1 - level."""
         return len(self.params.sizes) + 1 - level
 
     def choose(self, server: ServerState, client_id: int) -> int:
@@ -158,7 +160,7 @@ class NeFL(Method[NeFLParams]):
         return tensors_of(norms, names) | steps
 
     def private(self, server: ServerState, k: int) -> dict[str, Tensor]:
-        """theta_ic^k, the inconsistent tensors of sub-model k; at first a slice of the initial model's.
+        """Inconsistent tensors theta_ic^k of sub-model k; at first a slice of the initial model's.
 
         Where blocks are left out, the last one kept starts with a step such that a stage's steps sum to its blocks.
         """
@@ -175,7 +177,7 @@ class NeFL(Method[NeFLParams]):
         return initial
 
     def weights(self, server: ServerState, k: int) -> dict[str, Tensor]:
-        """Sub-model k: its slice of the consistent tensors, and its own inconsistent ones."""
+        """Weights of sub-model k: its slice of the consistent tensors, and its own inconsistent ones."""
         plan = self.submodels[k]
         left_out = plan.omitted | self.inconsistent
         shared = {name: tensor for name, tensor in server.weights.items() if name not in left_out}
@@ -210,7 +212,8 @@ class NeFL(Method[NeFLParams]):
 
 
 class NestedAggregation:
-    """NeFedAvg: consistent coordinates are averaged over all who held them, inconsistent tensors per sub-model.
+    """Aggregation NeFedAvg: means of consistent coordinates over all who held them, of inconsistent tensors per
+    sub-model.
 
     A coordinate of the shell between sub-models k - 1 and k is held by the clients of sub-models k and larger. Private
     sets of sub-models that nobody trained stay as they are.
@@ -251,7 +254,9 @@ class NestedAggregation:
 
 
 def leading_widths(layout: ChannelLayout, share: float, round_to: int = 1) -> Widths:
-    """ceil(C sqrt(share)) of every group's C channels, a multiple of ``round_to``; whole groups are not named.
+    """Widths of a sub-model: ceil(C sqrt(share)) of every group's C channels, a multiple of ``round_to``.
+
+    Groups that stay whole are not named.
 
     Conv weights shrink along two axes, so this leaves about ``share`` of the parameters where all groups are cut.
     """
@@ -265,6 +270,6 @@ def leading_widths(layout: ChannelLayout, share: float, round_to: int = 1) -> Wi
 
 
 def tensors_of(layers: Iterable[str], names: Iterable[str]) -> frozenset[str]:
-    """Those of the state-dict ``names`` that belong to one of ``layers``."""
+    """State-dict ``names`` that belong to one of ``layers``."""
     prefixes = tuple(f"{layer}." for layer in layers)
     return frozenset(name for name in names if name.startswith(prefixes))

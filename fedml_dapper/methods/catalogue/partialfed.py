@@ -21,7 +21,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 
@@ -43,26 +42,27 @@ from fedml_dapper.methods.contract import (
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
+from fedml_dapper.models.substitution import run_with
 from fedml_dapper.pruning import DENSE, Tensors
 from fedml_dapper.seeding import Stream, torch_generator
 
 Kind = Literal["convolution", "batchnorm", "hidden_linear", "classifier"]
 
 _COLDEST = 0.1
-"""Temperatures below it leave the logits no gradient to learn from."""
+"""Lowest temperature; below it logits have no gradient to learn from."""
 
 
 class PartialFedParams(MethodParams):
     """Settings of PartialFed."""
 
     strategy: Literal["fix", "adaptive"] = "fix"
-    """Keep given kinds of layers, or let every client learn which."""
+    """Choice of the layers to keep: given kinds, or what every client learns."""
     local: tuple[Kind, ...] = ("batchnorm", "classifier")
-    """Under ``fix``, the kinds to keep: all four train every client alone, none is FedAvg."""
+    """Kinds of layers to keep under ``fix``: all four train every client alone, none is FedAvg."""
     temperature: float = Field(default=5.0, gt=0)
-    """Under ``adaptive``, that of the Gumbel-softmax in round 1."""
+    """Temperature of the Gumbel-softmax in round 1, under ``adaptive``."""
     temperature_decay: float = Field(default=0.965, gt=0, le=1)
-    """Its factor per round, that is per pass; it falls to 0.1 and no further."""
+    """Factor of the temperature per round, that is per pass; it falls to 0.1 and no further."""
 
 
 class PartialFed(Method[PartialFedParams]):
@@ -101,7 +101,7 @@ class PartialFed(Method[PartialFedParams]):
         return model
 
     def kept(self, client: ClientContext) -> Tensors:
-        """What ``client`` keeps of its last model; nothing where it has none."""
+        """Tensors that ``client`` keeps of its last model; none where it has no such model."""
         last = client.memory.recall("last_model")
         layers = self.candidates
         if self.params.strategy == "adaptive":
@@ -127,8 +127,8 @@ class PartialFed(Method[PartialFedParams]):
         model = super().load(client, downlink)
         last = {name: tensor.to(client.device) for name, tensor in client.memory.recall("last_model").items()}
         logits = nn.Parameter(self._logits(client).to(client.device, copy=True))  # learnt in place
-        unheard = replace(client, on_step=lambda done, total: None)  # these are not steps of the weights
-        training = LocalTraining(unheard, downlink.round, self.problem.training, epochs=1)
+        unreported = replace(client, on_step=lambda done, total: None)  # these are not steps of the weights
+        training = LocalTraining(unreported, downlink.round, self.problem.training, epochs=1)
         loss = self._strategy_loss(logits, model, last, client, downlink)
         training.epoch(model, training.optimizer(model, parameters=[logits]), loss)
         return logits.detach()
@@ -149,7 +149,7 @@ class PartialFed(Method[PartialFedParams]):
                 for name in layer.tensors
                 if name in weights
             }
-            return self.problem.task.loss(functional_call(model, mixed, (batch.inputs,)), batch.targets)
+            return self.problem.task.loss(run_with(model, mixed, (batch.inputs,)), batch.targets)
 
         return loss
 
@@ -159,7 +159,7 @@ class PartialFed(Method[PartialFedParams]):
 
 
 def kind_of(model: Backbone, layer: str) -> Kind:
-    """What kind of layer the module named ``layer`` is."""
+    """Kind of the module named ``layer``."""
     module = model.get_submodule(layer)
     if module is model.predictor:
         return "classifier"
@@ -169,6 +169,6 @@ def kind_of(model: Backbone, layer: str) -> Kind:
 
 
 def gumbel_softmax(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
-    """softmax((pi + g) / T) over the last axis, g from the standard Gumbel distribution; noise is drawn on the CPU."""
+    """Draw of softmax((pi + g) / T) over the last axis, g from the standard Gumbel distribution, drawn on the CPU."""
     noise = -torch.empty(logits.shape).exponential_(generator=generator).log()
     return F.softmax((logits + noise.to(logits.device)) / temperature, dim=-1)

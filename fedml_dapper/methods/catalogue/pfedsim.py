@@ -56,7 +56,7 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
         return head_of(self.problem.backbone)
 
     def kept(self, instructions: Tensors) -> frozenset[str]:
-        """The classifier."""
+        """State-dict entries of the classifier."""
         return self._head
 
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
@@ -73,8 +73,10 @@ class PFedSim(TwoPhaseMethod[PFedSimParams]):
 
 
 class KeepAndCompare(KeepLatest):
-    """Every client's latest model, and the similarities of the round's clients, by the weights named ``classifier``,
-    into the server's memory."""
+    """Aggregation that remembers every client's latest model, and the similarities of the round's clients.
+
+    Clients are compared by the weights named ``classifier``.
+    """
 
     def __init__(self, server: ServerState, classifier: str) -> None:
         super().__init__(server, server.weights)
@@ -92,18 +94,18 @@ class KeepAndCompare(KeepLatest):
 
 
 def classifier_similarity(left: Tensor, right: Tensor) -> float:
-    """max(0, mean over classes of the cosine between the two rows), of weights (C, d)."""
+    """Similarity of two classifiers (C, d): max(0, mean over classes of the cosine between the two rows)."""
     return max(0.0, float(F.cosine_similarity(left.double(), right.double(), dim=1).mean()))
 
 
 def weights_of(similarities: Tensor) -> Tensor:
-    """-ln(1 - sim), normalised to sum 1, of similarities (N,)."""
+    """Weights (N,) of a mixture: -ln(1 - sim), normalised to sum 1, of similarities (N,)."""
     closeness = -torch.log1p(-similarities.clamp(max=_SELF))
     return closeness / closeness.sum()
 
 
 def _similarities(server: ServerState) -> Tensor:
-    """(N, N), float64; before any comparison every client is similar to itself only."""
+    """Similarities of all clients, float64 (N, N); before any comparison every client is similar to itself only."""
     num_clients = len(server.profiles)
     kept = server.memory.recall("similarities").get("matrix")
     return _SELF * torch.eye(num_clients, dtype=torch.float64) if kept is None else kept.clone()

@@ -28,13 +28,12 @@ from fedml_dapper.methods.contract import (
     Aggregation,
     ClientContext,
     Downlink,
-    LocalTraining,
     Method,
     MethodParams,
     ServerState,
     Upload,
 )
-from fedml_dapper.methods.parts.averaging import WeightedMean, check_like
+from fedml_dapper.methods.parts.averaging import UniformMean, check_like
 from fedml_dapper.pruning import Footprint, Tensors
 
 
@@ -42,9 +41,9 @@ class SCAFFOLDParams(MethodParams):
     """Settings of SCAFFOLD."""
 
     eta_g: float = Field(default=1.0, gt=0)
-    """The server's step: 1 moves it all the way to the clients' mean."""
+    """Step of the server: 1 moves it all the way to the clients' mean."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """Of the local optimiser, instead of ``train_args.momentum``."""
+    """Momentum of the local optimiser, instead of ``train_args.momentum``."""
 
 
 class SCAFFOLD(Method[SCAFFOLDParams]):
@@ -58,43 +57,48 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
         " rounds."
     )
 
-    def footprint(self, ratio: float) -> Footprint:
-        cost = super().footprint(ratio)
-        variates = cost.parameters * torch.float32.itemsize
-        return replace(cost, bytes_up=cost.bytes_up + variates, bytes_down=cost.bytes_down + variates)
-
     def control(self, server: ServerState) -> Tensors:
-        """c, by parameter; zero at first."""
+        """The server's control variate c, by parameter; zero at first."""
         zero = {name: torch.zeros_like(server.weights[name]) for name in self.problem.layout.trainable}
         return server.memory.recall("control") or zero
 
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
-        """The global model and c."""
+        """The global model x and c."""
         return replace(super().downlink(server, client_id), extras=self.control(server))
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
-        """E epochs of corrected steps; the change of c_i travels with the model."""
+        """E epochs of corrected steps from x to y_i; the change of c_i travels with y_i."""
+        momentum = self.params.momentum
         model = self.load(client, downlink)
-        epochs = self.epochs(client.profile)
-        parameters = dict(model.named_parameters())
-        received = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        y = dict(model.named_parameters())
+        x = {name: parameter.detach().clone() for name, parameter in y.items()}
         c = {name: tensor.to(client.device) for name, tensor in downlink.extras.items()}
         remembered = client.memory.recall("control")
         own = {name: remembered.get(name, torch.zeros_like(tensor)).to(client.device) for name, tensor in c.items()}
-        training = LocalTraining(client, downlink.round, self.problem.training, epochs)
-        optimizer = training.optimizer(model, momentum=self.params.momentum)
-        for _ in range(epochs):
-            training.epoch(
-                model, optimizer, self.objective(client, downlink), before_step=partial(correct, parameters, c, own)
-            )
-        walked = training.learning_rate * unit_steps(training.metrics().steps, self.params.momentum)
-        renewed = {
-            name: new_control(own[name], c[name], received[name], parameter.detach(), walked)
-            for name, parameter in parameters.items()
-        }
+
+        training = self.train_epochs(
+            client, downlink, model, self.objective(client, downlink),
+            momentum=momentum, before_step=partial(correct, y, c, own),
+        )  # fmt: skip
+
+        walked = training.learning_rate * unit_steps(training.metrics().steps, momentum)
+        renewed = {name: new_control(own[name], c[name], x[name], y[name].detach(), walked) for name in y}
         client.memory.keep("control", renewed)
         changes = {name: tensor - own[name] for name, tensor in renewed.items()}
         return self.upload(client, downlink, model, training, changes)
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """The uniform means of the y_i and of the changes of the c_i, for :meth:`step`."""
+        return UniformMean(server, self.control(server), self.step)
+
+    def step(self, server: ServerState, mean: Tensors, changes: Tensors, received: int) -> None:
+        """Steps of x and c: x + eta_g mean(y_i - x), and c + |S| / N mean(c_i+ - c_i), |S| = ``received`` of N
+        clients."""
+        c = self.control(server)
+        share = received / len(server.profiles)
+        stepped = {name: server_step(server.weights[name], mean[name], self.params.eta_g) for name in c}
+        server.weights = {**mean, **stepped}
+        server.memory.keep("control", {name: tensor + share * changes[name] for name, tensor in c.items()})
 
     def check_extras(self, server: ServerState, upload: Upload) -> None:
         check_like(upload.extras, self.control(server))
@@ -103,56 +107,33 @@ class SCAFFOLD(Method[SCAFFOLDParams]):
     def beyond_sums(self) -> str:
         return "each client's control variates"
 
-    def aggregation(self, server: ServerState) -> Aggregation:
-        return ControlledMean(server, self.control(server), self.params.eta_g)
-
-
-class ControlledMean:
-    """The server's step towards the uniform mean of the models, and c's by the mean change of the c_i."""
-
-    def __init__(self, server: ServerState, control: Tensors, eta_g: float) -> None:
-        self._server = server
-        self._control = control
-        self._eta_g = eta_g
-        self._models = WeightedMean(server.weights)
-        self._changes = WeightedMean(control)
-        self._received = 0
-
-    def add(self, upload: Upload) -> None:
-        self._changes.check(upload.extras)
-        self._models.add(upload.weights, 1)
-        self._changes.add(upload.extras, 1)
-        self._received += 1
-
-    def close(self) -> None:
-        server = self._server
-        mean = self._models.result()
-        changes = self._changes.result()
-        share = self._received / len(server.profiles)
-        stepped = {name: server_step(server.weights[name], mean[name], self._eta_g) for name in self._control}
-        server.weights = {**mean, **stepped}
-        server.memory.keep("control", {name: c + share * changes[name] for name, c in self._control.items()})
+    def footprint(self, ratio: float) -> Footprint:
+        cost = super().footprint(ratio)
+        variates = cost.parameters * torch.float32.itemsize
+        return replace(cost, bytes_up=cost.bytes_up + variates, bytes_down=cost.bytes_down + variates)
 
 
 @torch.no_grad()
 def correct(parameters: Mapping[str, nn.Parameter], c: Tensors, own: Tensors) -> None:
-    """grad <- grad + c - c_i, in place; ``own`` is c_i."""
+    """Correct gradients in place: grad <- grad + c - c_i; ``own`` is c_i."""
     for name, parameter in parameters.items():
         if parameter.grad is not None:
             parameter.grad += c[name] - own[name]
 
 
 def unit_steps(steps: int, momentum: float) -> float:
-    """By how many learning rates ``steps`` SGD steps along a constant gradient of 1 move: K without momentum."""
+    """Distance, in learning rates, of ``steps`` SGD steps along a constant gradient of 1: K without momentum."""
     return sum((1 - momentum**step) / (1 - momentum) for step in range(1, steps + 1))
 
 
 def new_control(own: Tensor, c: Tensor, x: Tensor, y: Tensor, walked: float) -> Tensor:
-    """c_i+ = c_i - c + (x - y) / (K eta), from x received and y trained; ``walked`` is K eta or what momentum makes of
-    it."""
+    """Renewed control variate c_i+ = c_i - c + (x - y) / (K eta) (option II), from x received and y trained.
+
+    ``own`` is c_i, ``walked`` K eta or what momentum makes of it.
+    """
     return own - c + (x - y) / walked
 
 
 def server_step(x: Tensor, mean: Tensor, eta_g: float) -> Tensor:
-    """x + eta_g mean(y_i - x), written so that eta_g = 1 gives mean(y_i) to the bit."""
+    """Step x + eta_g mean(y_i - x) of the server, written so that eta_g = 1 gives mean(y_i) to the bit."""
     return (1 - eta_g) * x + eta_g * mean

@@ -46,13 +46,14 @@ class ScaleFLParams(EarlyExitParams):
     """Settings of ScaleFL; defaults are those of the public code where it distils, which for images it does not."""
 
     gamma: float = Field(default=0.05, ge=0)
-    """Weight of what the deepest classifier teaches the others; 0, as in the public commands for images, is nothing."""
+    """Weight of what the deepest classifier teaches the others; 0, as in the public commands for images, teaches
+    nothing."""
     temperature: float = Field(default=3.0, gt=0)
-    """By which both are softened."""
+    """Temperature T that softens the probabilities of teacher and student."""
     delay: float = Field(default=0.25, ge=0, le=1)
-    """Share of the rounds before it begins to teach."""
+    """Share of the rounds before the deepest classifier begins to teach."""
     prediction: Prediction = "deepest"
-    """What answers, in the global model as in every level's: the mean of all classifiers' logits, or the deepest."""
+    """Answer of the global model and of every level's: the mean of all classifiers' logits, or the deepest's."""
 
 
 class ScaleFL(EarlyExitMethod[ScaleFLParams]):

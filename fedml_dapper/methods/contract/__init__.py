@@ -15,6 +15,7 @@ from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
+from fedml_dapper.pruning import Tensors
 
 __all__ = [
     "Aggregation",
@@ -37,6 +38,7 @@ __all__ = [
     "RecoverAndAverage",
     "SecureSums",
     "ServerState",
+    "Tensors",
     "Terms",
     "TrainingMetrics",
     "Upload",

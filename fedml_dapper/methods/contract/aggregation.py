@@ -1,7 +1,8 @@
-"""How the server makes one model of a round's uploads."""
+"""Aggregations: what takes in a round's uploads and makes one model of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from fedml_dapper.methods.contract.messages import Upload
@@ -19,8 +20,10 @@ from fedml_dapper.pruning import (
     Tensors,
 )
 
+ServerUpdate = Callable[[ServerState, Tensors], None]
+"""A step of the server, given its state and the mean of a round's uploads."""
 _HOLDING = RecoveringMean | ClippedMean | PrivateMean
-"""Means that let uploads wait; the others keep them all, or none."""
+"""Means that can let uploads wait; the others keep all of them, or none."""
 
 
 class Aggregation(Protocol):
@@ -35,33 +38,41 @@ class Aggregation(Protocol):
 
 @runtime_checkable
 class MergingAggregation(Aggregation, Protocol):
-    """One that also takes clients whose uploads somebody else has summed."""
+    """An aggregation that also takes sums of uploads, such as an edge makes of its clients'."""
 
     def merge(self, partial: PartialSum) -> None:
-        """Fold them in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
+        """Fold a sum in; raises ``ProtocolError``, with nothing changed, if the sum does not fit."""
 
 
 @runtime_checkable
 class HoldingAggregation(Aggregation, Protocol):
-    """One that folds several uploads in one pass, which takes less time than one after another."""
+    """An aggregation that folds several uploads in one pass, which takes less time than one after another."""
 
     def hold(self) -> None:
-        """Let uploads that are added from now on wait for :meth:`fold`, or for :meth:`close`."""
+        """Let uploads that are added from now on wait for :meth:`fold` or :meth:`close`."""
 
     def fold(self) -> None:
-        """Fold in what waits."""
+        """Fold in the uploads that wait."""
 
 
 class RecoverAndAverage:
-    """Aggregation of slim or full models by kept index, weighted by samples (or uniformly); with what
-    ``dapper_args.defence.aggregation`` or ``dapper_args.privacy`` ask for in place of the mean."""
+    """Mean of slim or full models by kept index, weighted by samples, or uniformly.
 
-    def __init__(self, server: ServerState, problem: Problem, recovery: Recovery = "global") -> None:
+    What ``dapper_args.defence.aggregation`` or ``dapper_args.privacy`` ask for takes the place of the mean.
+    ``recovery`` says what stands in for coordinates that a client does not hold. ``update`` writes the new global
+    model, given the server and the mean (:meth:`Method.server_update`); without one the mean is the new model.
+    """
+
+    def __init__(
+        self, server: ServerState, problem: Problem, recovery: Recovery = "global",
+        update: ServerUpdate | None = None,
+    ) -> None:  # fmt: skip
         self._server = server
         self._layout = problem.layout
         self._share_of = problem.noise_share
         self._uniform = problem.uniform_weights
-        sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.kept_at_home}
+        self._update = update
+        sent = {name: tensor for name, tensor in server.weights.items() if name not in problem.personal_tensors}
         self._mean = _mean_of_round(sent, problem, recovery, server.round + 1)
         self._added: list[int] = []
 
@@ -83,7 +94,7 @@ class RecoverAndAverage:
             self._mean.fold()
 
     def partial(self) -> PartialSum:
-        """What was added so far, for somebody else's :meth:`merge`."""
+        """The sum of what was added so far, for another aggregation's :meth:`merge`."""
         return self._plain_mean.partial()
 
     def merge(self, partial: PartialSum) -> None:
@@ -95,7 +106,11 @@ class RecoverAndAverage:
         return self._mean
 
     def close(self) -> None:
-        self._server.weights = {**self._server.weights, **self._mean.result()}
+        mean = {**self._server.weights, **self._mean.result()}
+        if self._update is None:
+            self._server.weights = mean
+        else:
+            self._update(self._server, mean)
         verdicts = self._mean.verdicts if isinstance(self._mean, ScreenedMean) else ()
         self._server.verdicts = dict(zip(self._added, verdicts, strict=False))
 
@@ -114,10 +129,11 @@ def _mean_of_round(
 
 
 UploadsMean = RecoveringMean | ScreenedMean | ClippedMean | RobustMean
+"""The mean of uploads, or a robust statistic in its place."""
 
 
 def mean_of_uploads(previous: Tensors, problem: Problem, recovery: Recovery) -> UploadsMean:
-    """What uploads are folded into, one by one: the mean, or what ``dapper_args.defence`` puts in its place."""
+    """An empty mean to fold uploads into one by one, or what ``dapper_args.defence`` puts in its place."""
     layout = problem.layout
     defence = problem.defence
     match defence.aggregation:

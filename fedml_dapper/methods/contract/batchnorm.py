@@ -63,5 +63,5 @@ def renew_statistics(model: Backbone, data: Iterable[Batch], device: torch.devic
 
 
 def _tracks(layer: nn.Module) -> TypeGuard[BatchNorm]:
-    """Whether it is a BatchNorm with running statistics, which ``track_running_stats=False`` does without."""
+    """Whether ``layer`` is a BatchNorm with running statistics, which ``track_running_stats=False`` does without."""
     return isinstance(layer, BatchNorm) and layer.running_mean is not None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 _SMALLEST_NORM = 1e-3
-"""Of a unit: weights at zero may still move."""
+"""Least norm of a unit: weights at zero may still move."""
 
 
 @torch.no_grad()
@@ -25,6 +25,6 @@ def clip_adaptively(parameters: Iterable[nn.Parameter], share: float) -> None:
 
 
 def _norms(tensor: Tensor) -> Tensor:
-    """One a unit, in a shape that goes with ``tensor``."""
+    """Norm of each unit, in a shape that broadcasts with ``tensor``."""
     axes = tuple(range(1, tensor.dim())) or (0,)
     return torch.linalg.vector_norm(tensor, dim=axes, keepdim=True) if tensor.dim() else tensor.abs()

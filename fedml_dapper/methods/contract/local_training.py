@@ -21,18 +21,18 @@ from fedml_dapper.profiling import fetching, part
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""
 Terms = Callable[[Backbone, Batch], Iterator[Tensor]]
-"""One that comes term by term. Gradients of each are taken before the next is computed, so that memory holds what one
-of them needs; terms may share outputs as values only."""
+"""A local objective that comes term by term. Gradients of each are taken before the next is computed, so that memory
+holds what one of them needs; terms may share outputs as values only."""
 _AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Augment = Callable[[Iterable[Batch], int, int], Iterable[Batch]]
-"""From the batches of one epoch, its round and its number, to these batches as they are trained on."""
+"""Augmentation: from the batches of an epoch, its round and its number, to the batches that are trained on."""
 StepListener = Callable[[int, int], None]
-"""Called after each optimizer step with (steps done, steps in all)."""
+"""Listener that is called after each optimizer step, with (steps done, steps in all)."""
 
 
 @dataclass
 class ClientContext:
-    """One client as a method sees it: who it is, its images, what it remembers, where it computes."""
+    """A client as a method sees it: who it is, its images, what it remembers, where it computes."""
 
     profile: ClientProfile
     data: ClientData
@@ -40,7 +40,7 @@ class ClientContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
     augment: Augment = lambda batches, round_, epoch: batches
-    """The task's own augmentation, beside the data's."""
+    """Augmentation of the task, beside the data's."""
     on_step: StepListener = lambda done, total: None
 
 
@@ -63,7 +63,7 @@ class LocalTraining:
 
     @property
     def learning_rate(self) -> float:
-        """The present round's."""
+        """Learning rate of the present round."""
         return self._args.learning_rate * self._args.learning_rate_decay ** (self._round - 1)
 
     @part("optimizer")
@@ -139,7 +139,7 @@ class LocalTraining:
             value = value + term.detach()
 
     def metrics(self) -> TrainingMetrics:
-        """What to report of the epochs so far."""
+        """Report of the epochs so far: loss of the last one, steps, seconds."""
         return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
 
 

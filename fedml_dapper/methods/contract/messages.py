@@ -1,4 +1,4 @@
-"""What travels between server and client in a round."""
+"""Messages between server and client in a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedml_dapper.pruning.uplink import is_reduced, rounded, travelling_bytes
 
 @dataclass(frozen=True, eq=False)
 class Downlink:
-    """Server to client: the model to start from. Receivers copy the tensors before they change them."""
+    """Message to a client: the model to start from. Receivers copy the tensors before they change them."""
 
     round: int
     client_id: int
@@ -19,16 +19,16 @@ class Downlink:
     plan: PruningPlan = DENSE
     """Channels that ``weights`` hold, for methods that prune before they send."""
     extras: Tensors = field(default_factory=dict)
-    """Whatever else the method sends, by name (control variates, prototypes, ...)."""
+    """Further tensors of the method, by name (control variates, prototypes, ...)."""
     level: int | None = None
-    """Capability level at which the client is to train in this round; the server says it of what it sends."""
+    """Capability level at which the client is to train in this round; the server fills it in."""
 
 
 @dataclass(frozen=True)
 class TrainingMetrics:
-    """How local training went: mean loss per sample over the last local epoch, optimizer steps, wall-clock seconds, and
-    the task's headline (in classification accuracy in percent) of the client's own model on its own test samples before
-    and after, where that is measured."""
+    """Report of local training: mean loss per sample over the last local epoch, optimizer steps, wall-clock seconds,
+    and the task's headline (in classification accuracy in percent) of the client's own model on its own test samples
+    before and after, where that is measured."""
 
     loss: float
     steps: int
@@ -39,7 +39,7 @@ class TrainingMetrics:
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """Client to server: the trained model, cut to ``plan`` but for the tensors named in ``unsliced``."""
+    """Message to the server: the trained model, cut to ``plan`` but for the tensors named in ``unsliced``."""
 
     round: int
     client_id: int

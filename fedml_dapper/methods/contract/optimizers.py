@@ -1,4 +1,4 @@
-"""Optimizers of torch's without the compiler that they load: nothing here is compiled.
+"""Optimizers of torch without the compiler that they load: nothing here is compiled.
 
 What ``torch.compile`` is not to look into is wrapped in torch by a function that imports all of it: 1.3 s of the
 processor and 150 MB for every process that trains, though it compiles nothing.

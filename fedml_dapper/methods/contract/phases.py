@@ -1,4 +1,4 @@
-"""What a client's local round consists of, for those who price it: memory, time, energy."""
+"""Phases of a client's local round, for estimates of memory, time and energy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedml_dapper.pruning import PruningPlan
 
 @dataclass(frozen=True)
 class Pass:
-    """A network's run over a batch."""
+    """A run of a network over a batch."""
 
     plan: PruningPlan
-    """The part of the global model that it is."""
+    """Part of the global model that the network is."""
     backward: bool = True
     """Whether gradients are taken; about twice the forward pass's multiply-accumulates more."""
 
@@ -22,9 +22,9 @@ class Phase:
     """Epochs whose steps are all alike."""
 
     epochs: float
-    """How many; a part of one where steps of several kinds take turns."""
+    """Number of epochs; a fraction where steps of several kinds take turns."""
     passes: tuple[Pass, ...]
-    """What runs in each step, one after the other: first the network that the optimizer steps, then those beside it.
+    """Passes of each step, one after the other: first the network that the optimizer steps, then those beside it.
     All have their weights in memory meanwhile."""
 
 

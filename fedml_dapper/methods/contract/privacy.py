@@ -1,4 +1,4 @@
-"""``dapper_args.privacy`` as a run has it, with nothing left open."""
+"""Privacy of a run, ``dapper_args.privacy`` with nothing left open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Privacy:
     """Largest l2 norm of a client's change; None for no limit."""
     noise_multiplier: float
     delta: float | None
-    """None without noise, where nothing is promised."""
+    """Probability delta of the guarantee; None without noise, where nothing is promised."""
     is_secret: bool
     """Whether nobody can repeat the noise."""
     is_for_target: bool = False
@@ -36,10 +36,10 @@ class Privacy:
 
 @dataclass(frozen=True)
 class SecureSums:
-    """That a server learns sums of changes alone, as ``dapper_args.privacy.secure_aggregation`` has it."""
+    """Secure sums, by which a server learns sums of changes alone: ``dapper_args.privacy.secure_aggregation``."""
 
     rules: Rules
     code: FixedPoint
-    """In what changes are summed."""
+    """Fixed-point code in which changes are summed."""
     noise_std: int = 0
-    """Of the noise that each client adds, in steps of the code; 0 for none."""
+    """Standard deviation of the noise that each client adds, in steps of the code; 0 for none."""

@@ -1,4 +1,4 @@
-"""What is to be learnt, and under which rules."""
+"""The problem that methods solve: network, task, training and rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
-from fedml_dapper.methods.contract.at_home import tensors_at_home
+from fedml_dapper.methods.contract.personal_layers import tensors_of_personal_layers
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import ChannelLayout, NoiseShare, Scoped, Widths, trace_layout, verify_layout
@@ -19,7 +19,7 @@ from fedml_dapper.tasks import Classification, Task
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be learnt, the same for every method that is compared on it."""
+    """The problem of a run, the same for every method that is compared on it."""
 
     backbone: Backbone
     """The initial global model; never trained itself."""
@@ -34,24 +34,24 @@ class Problem:
     slims: bool = True
     """Whether the method slims; otherwise no channels are traced, so that any network will do."""
     uplink: Uplink = "fp32"
-    """In what uploads travel."""
+    """Format of numbers in which uploads travel."""
     defence: DefenceArgs = field(default_factory=DefenceArgs)
-    """What the server takes over the clients that hold a coordinate."""
+    """Statistic that the server takes over the clients that hold a coordinate."""
     task: Task = field(default_factory=Classification)
-    """By what models are trained and judged."""
-    at_home: AtHome = "none"
-    """Which of their norms clients keep to themselves."""
+    """Task by which models are trained and judged."""
+    personal_layers: AtHome = "none"
+    """Kind of layers that clients keep to themselves, ``dapper_args.at_home``."""
     privacy: Privacy | None = None
-    """What hides a client's part in the model; nothing when None."""
+    """Noise that hides a client's part in the model; None for none."""
     secure_sums: SecureSums | None = None
-    """In what changes are summed, where the server is to learn no more than their sum."""
+    """Secure sums, where the server is to learn no more than the sum of changes."""
 
     def task_loss(self, model: Backbone, batch: Batch) -> Tensor:
         """The plain local objective: the task's mean loss over the batch."""
         return self.task.loss(model(batch.inputs), batch.targets)
 
     def noise_share(self, round_: int, client_id: int) -> NoiseShare | None:
-        """The client's, of the noise of a round that clients add together; None where they do not."""
+        """A client's share of the noise that clients add together in a round; None where they do not."""
         if self.privacy is None or self.secure_sums is None:
             return None
         noise = self.privacy.noise(self.seed, round_, client_id)
@@ -70,9 +70,12 @@ class Problem:
         return Scoped.of(self.backbone, self.example, self.pruning, self.ratios) if self.slims else None
 
     @cached_property
-    def kept_at_home(self) -> frozenset[str]:
-        """Names of the backbone's tensors that ``at_home`` stands for."""
-        return tensors_at_home(self.backbone, self.at_home)
+    def personal_tensors(self) -> frozenset[str]:
+        """Names of the backbone's tensors in :attr:`personal_layers`.
+
+        Raises ``ConfigError`` where the backbone has no such layer.
+        """
+        return tensors_of_personal_layers(self.backbone, self.personal_layers)
 
     def widths(self, ratio: float, setting: str = "dapper_args.levels.ratios") -> Widths:
         """Channels that a client of pruning ratio ``ratio`` keeps, solved once; none where nothing is removed.

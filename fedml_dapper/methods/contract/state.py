@@ -1,4 +1,4 @@
-"""What server and clients remember between rounds."""
+"""State of server and clients, and what they remember between rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedml_dapper.pruning import Tensors, Verdict
 
 Value = int | float | str | bool | None | list["Value"] | dict[str, "Value"]
-"""Anything JSON can hold."""
+"""A value that JSON can hold."""
 
 
 @dataclass
@@ -29,18 +29,19 @@ class Memory:
             self.tensors[f"{group}/{name}"] = tensor.detach().clone()
 
     def recall(self, group: str) -> dict[str, Tensor]:
-        """What was last kept as ``group``; empty if nothing was."""
+        """Tensors last kept as ``group``, by name; empty if nothing was."""
         prefix = f"{group}/"
         return {name[len(prefix) :]: tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
     def snapshot(self) -> Memory:
-        """All of it as it is now. Tensors are shared: they are replaced, never changed, by what remembers them."""
+        """A copy of the memory as it is now. Tensors are shared: whoever remembers them replaces, never changes
+        them."""
         return Memory(dict(self.tensors), copy.deepcopy(self.values))
 
 
 @dataclass(frozen=True)
 class ClientProfile:
-    """What the server knows of a client: capability level (1 is strongest), the pruning ratio it allows, its domain."""
+    """Profile of a client at the server: capability level (1 is strongest), the pruning ratio it allows, its domain."""
 
     client_id: int
     domain: str
@@ -58,6 +59,6 @@ class ServerState:
     profiles: tuple[ClientProfile, ...]
     memory: Memory = field(default_factory=Memory)
     clients: tuple[int, ...] = ()
-    """Who trains in the open round, ascending; nobody between two rounds."""
+    """Ids of the clients that train in the open round, ascending; empty between two rounds."""
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)
-    """On the uploads of the round just closed, by client id, where ``dapper_args.defence`` judges them."""
+    """Verdicts on the uploads of the round just closed, by client id, where ``dapper_args.defence`` judges them."""

@@ -1,1 +1,1 @@
-"""What several methods share, each module named after what it is."""
+"""Parts of methods: what several share, and what fills a module of its own; each is named after what it is."""

@@ -1,4 +1,4 @@
-"""What goes into and comes out of a model's layers while it runs."""
+"""Inputs and outputs of a model's layers while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Activation(NamedTuple):
 
 @contextmanager
 def observed(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Activation]]:
-    """Inside, the dictionary holds the latest forward pass's :class:`Activation` of each of ``layers``, by name."""
+    """Dictionary with the latest forward pass's :class:`Activation` of each of ``layers``, by name, filled inside."""
     latest: dict[str, Activation] = {}
     hooks = []
     for name in layers:

@@ -1,4 +1,4 @@
-"""The latest model of every client, or a part of it, on the server: what personalised methods mix from.
+"""Latest models of all clients, or parts of them, at the server, which personalised methods mix.
 
 Its memory grows with the number of clients that took part, unlike that of plain averaging.
 """
@@ -25,7 +25,7 @@ class ClientModels:
 
     @property
     def rounds(self) -> dict[int, int]:
-        """For every client that sent something, ascending: the round of what it sent last."""
+        """Round of what each client sent last, by client id, ascending."""
         rounds = cast("dict[str, int]", self._memory.values.get(_ROUNDS, {}))
         return {client_id: rounds[str(client_id)] for client_id in sorted(map(int, rounds))}
 
@@ -33,11 +33,11 @@ class ClientModels:
         return str(client_id) in cast("dict[str, int]", self._memory.values.get(_ROUNDS, {}))
 
     def tensor(self, client_id: int, name: str) -> Tensor:
-        """One tensor of what ``client_id`` sent last."""
+        """A tensor of what ``client_id`` sent last."""
         return self._memory.tensors[f"client{client_id}/{name}"]
 
     def keep(self, client_id: int, round_: int, tensors: Tensors) -> None:
-        """Take ``tensors`` in place of what ``client_id`` sent before."""
+        """Remember ``tensors`` in place of what ``client_id`` sent before."""
         self._memory.keep(f"client{client_id}", tensors)
         rounds = cast("dict[str, int]", self._memory.values.get(_ROUNDS, {}))
         self._memory.values[_ROUNDS] = {**rounds, str(client_id): round_}

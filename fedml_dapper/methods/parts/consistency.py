@@ -13,7 +13,8 @@ Statistics = tuple[Tensor, Tensor]
 
 
 class ConsistencyLoss:
-    """L_Con over a client's batches in one round, for layers whose agreed statistics are ``agreed``, first to last.
+    """Consistency loss L_Con over a client's batches in one round, for layers whose agreed statistics are ``agreed``,
+    first to last.
 
     The running estimates start at the agreed statistics and keep the share ``keep`` of themselves at every batch. Only
     the present batch is differentiated; deeper layers weigh more the larger ``beta`` is.
@@ -26,7 +27,7 @@ class ConsistencyLoss:
         self._weights = layer_weights(len(agreed), beta)
 
     def __call__(self, features: Sequence[Tensor]) -> Tensor:
-        """sum_l w_l L_l for the present batch's ``features``, per layer (B, d) or (B, d, H, W)."""
+        """Loss sum_l w_l L_l, a scalar, of the present batch's ``features``, per layer (B, d) or (B, d, H, W)."""
         total = features[0].new_zeros(())
         for layer, (batch, agreed, weight) in enumerate(zip(features, self._agreed, self._weights, strict=True)):
             estimate = self._blend(self._running[layer], batch_statistics(batch))
@@ -35,7 +36,7 @@ class ConsistencyLoss:
         return total
 
     def _blend(self, running: Statistics, present: Statistics) -> Statistics:
-        """g running + (1 - g) present (Eq. 5)."""
+        """Running estimate g running + (1 - g) present (Eq. 5)."""
         mean, variance = (self._keep * old + (1 - self._keep) * new for old, new in zip(running, present, strict=True))
         return mean, variance
 
@@ -47,21 +48,21 @@ def batch_statistics(features: Tensor) -> Statistics:
 
 
 def inconsistency(estimate: Statistics, agreed: Statistics) -> Tensor:
-    """L_l = ||m - m_g||^2 / d + ((||v||_1 - ||v_g||_1) / d)^2 (Eq. 6)."""
+    """Inconsistency of a layer: L_l = ||m - m_g||^2 / d + ((||v||_1 - ||v_g||_1) / d)^2 (Eq. 6)."""
     (mean, variance) = estimate
     (agreed_mean, agreed_variance) = agreed
     return (mean - agreed_mean).square().mean() + (variance.abs().mean() - agreed_variance.abs().mean()).square()
 
 
 def layer_weights(layers: int, beta: float) -> list[float]:
-    """w_l = e^(beta l) / sum_m e^(beta m), l from 1 (Eq. 7)."""
+    """Weights of the layers: w_l = e^(beta l) / sum_m e^(beta m), l from 1 (Eq. 7)."""
     weights: list[float] = torch.softmax(beta * torch.arange(1, layers + 1, dtype=torch.float64), dim=0).tolist()
     return weights
 
 
 @contextmanager
 def entering(layers: Iterable[nn.Module]) -> Iterator[list[Tensor]]:
-    """A list of what enters each of ``layers`` in the forward pass made inside."""
+    """List of the inputs of ``layers`` in the forward pass made inside."""
     received: list[Tensor] = []
     hooks = [layer.register_forward_pre_hook(lambda _layer, inputs: received.append(inputs[0])) for layer in layers]
     try:

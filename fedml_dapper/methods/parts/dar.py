@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 DARNorm = Literal["squared", "l2", "squared_mean"]
-"""Squared length (Eq. 3), plain length (the authors' public code), or squared length per feature."""
+"""Measure of length: squared (Eq. 3), plain (the authors' public code), or squared per feature."""
 
 
 def dar(representations: Tensor, norm: DARNorm = "squared") -> Tensor:
-    """L_DAR, the batch mean of ||z||_2^2 (Eq. 3), or of one of its variants; ``representations`` is (B, d)."""
+    """Regulariser L_DAR, the batch mean of ||z||_2^2 (Eq. 3), or of one of its variants; ``representations`` is (B,
+    d)."""
     if norm == "l2":
         lengths: Tensor = torch.linalg.vector_norm(representations, dim=1)
         return lengths.mean()

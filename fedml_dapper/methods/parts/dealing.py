@@ -1,4 +1,4 @@
-"""Which channels a client is sent: the most important ones, and a share of the others in turn."""
+"""Choice of the channels that a client is sent: the most important ones, and a share of the others in turn."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fedml_dapper.pruning import PruningPlan, Widths
 def deal(
     rankings: Mapping[str, Tensor], widths: Sequence[Widths], client: int, share: float, generator: np.random.Generator
 ) -> PruningPlan:
-    """The channels of one ``client``, at the ``widths`` that it and all others are sent.
+    """Channels of one ``client``, given the ``widths`` that it and all others are sent.
 
-    Of each group's width, a ``share`` is dealt: in a random order of the channels, every client's cards begin where
-    those of the client before it end. So a round leaves no channel out that it has cards for. The rest of the width
-    are the first channels of the group's ranking (int64, most important first), which clients have in common.
+    Of each group's width, a ``share`` is dealt: in a random order of the channels, every client's part begins where
+    that of the client before it ends. So a round leaves no channel out that it has room for. The rest of the width are
+    the first channels of the group's ranking (int64, most important first), which clients have in common.
     """
     kept = {}
     for name, ranking in rankings.items():
         order = torch.from_numpy(generator.permutation(len(ranking)))  # drawn for every client alike
         if name not in widths[client]:
             continue
-        cards = [round(share * of.get(name, 0)) for of in widths]
+        parts = [round(share * of.get(name, 0)) for of in widths]
         own = widths[client][name]
-        core = ranking[: own - cards[client]]
+        core = ranking[: own - parts[client]]
         others = order[torch.isin(order, core, invert=True)]
-        start = sum(cards[:client]) % max(1, len(others))
-        dealt = others.roll(-start)[: cards[client]]
+        start = sum(parts[:client]) % max(1, len(others))
+        dealt = others.roll(-start)[: parts[client]]
         kept[name] = torch.cat([core, dealt]).sort().values
     return PruningPlan(kept)

@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
 
 
 class DecomposedLayer(nn.Module):
-    """In place of a convolution or linear layer of T outputs and the BatchNorm behind it.
+    """A layer split in two, in place of a convolution or linear layer of T outputs and the BatchNorm behind it.
 
     The feature extractor (DFE) gives T' = ceil(T / G) core channels. From each of them, normalised by ``bn_dse``, the
     skew eraser (DSE), a depthwise convolution (3x3; behind a linear layer 1x1, a scale), makes G - 1 more; without
@@ -35,7 +35,7 @@ class DecomposedLayer(nn.Module):
     """
 
     consensus: ClassVar = ("dfe.weight", "dfe.bias", "bias", "bn_dfe.weight", "bn_dfe.bias")
-    """Entries by role (see :class:`Roles`), below the layer's name."""
+    """Names of entries by role (see :class:`Roles`), below the layer's name."""
     similarity: ClassVar = ("bn_dse.weight", "bn_dse.bias", "dse.weight")
     statistics: ClassVar = ("bn_dfe.running_mean", "bn_dfe.running_var", "bn_dfe.num_batches_tracked")
     local: ClassVar = ("bn_dse.running_mean", "bn_dse.running_var", "bn_dse.num_batches_tracked")
@@ -99,7 +99,7 @@ def decompose(
 
 
 def decomposed_layers(model: nn.Module) -> dict[str, DecomposedLayer]:
-    """Name -> decomposed layer, first to last."""
+    """Decomposed layers by name, first to last."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, DecomposedLayer)}
 
 
@@ -118,7 +118,7 @@ class Roles:
 
 
 def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "block") -> Roles:
-    """The roles in ``model``; with ``per_tensor`` every parameter is a group of its own."""
+    """Roles of the tensors in ``model``; with ``per_tensor`` every parameter is a group of its own."""
     layers = decomposed_layers(model)
 
     def entries(names: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -152,7 +152,7 @@ def _is_complete(norm: nn.Module) -> bool:
 
 
 def _core_norm(norm: BatchNorm, layer: nn.Conv2d | nn.Linear) -> type[BatchNorm]:
-    """torch's own class of ``norm``; of another, which may be made otherwise, the plain one for ``layer``."""
+    """Class of ``norm`` where it is torch's own; else, as it may be made otherwise, the plain one for ``layer``."""
     if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm):
         return type(norm)
     return nn.BatchNorm1d if isinstance(layer, nn.Linear) else nn.BatchNorm2d

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """T^2 times the batch mean of KL(teacher || student) of class probabilities softened by ``temperature`` T.
+    """Distillation loss: T^2 times the batch mean of KL(teacher || student) of class probabilities softened by
+    ``temperature`` T.
 
     Logits of shape (B, C) each; the teacher's get no gradient.
     """

@@ -1,4 +1,4 @@
-"""What DepthFL and ScaleFL share: weak clients train the first stages of a network, with their classifiers.
+"""Sub-models of a network's first stages, with their classifiers (DepthFL, ScaleFL).
 
 The server averages every coordinate over the clients that hold it, and keeps what nobody holds. Budgets are shares of
 the whole network with all its exits.
@@ -12,11 +12,11 @@ from math import floor
 from typing import ClassVar, TypeVar
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.contract import Aggregation, Method, MethodParams, Problem, RecoverAndAverage, ServerState
+from fedml_dapper.methods.contract import Method, MethodParams, Problem, ServerState
 from fedml_dapper.methods.parts.early_exits import EarlyExits, Prediction
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import ResNet
-from fedml_dapper.pruning import Footprint, PruningPlan, Widths, footprint, slim_model
+from fedml_dapper.pruning import Footprint, PruningPlan, Recovery, Widths, footprint, slim_model
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.seeding import Stream, seeded_layers
 
@@ -25,7 +25,7 @@ class EarlyExitParams(MethodParams):
     """Settings of all methods with early exits."""
 
     prediction: Prediction = "ensemble"
-    """What answers, in the global model as in every level's: the mean of all classifiers' logits, or the deepest."""
+    """Answer of the global model and of every level's: the mean of all classifiers' logits, or the deepest's."""
 
 
 E = TypeVar("E", bound=EarlyExitParams)
@@ -35,11 +35,12 @@ class EarlyExitMethod(Method[E]):
     """Sub-models of the first stages, averaged over their holders; subclasses say which a pruning ratio allows."""
 
     slims = True
-    takes_at_home = True
+    allows_personal_layers = True
     slim_downlink = True
     needs_labels = True
+    recovery: Recovery = "holders"
     smallest: ClassVar[str]
-    """What errors call the smallest sub-model."""
+    """Name of the smallest sub-model in errors."""
 
     def __init__(self, params: E, problem: Problem) -> None:
         if problem.pruning.ratio_of == "channels":
@@ -77,11 +78,11 @@ class EarlyExitMethod(Method[E]):
 
     @cached_property
     def beyond(self) -> dict[int, frozenset[str]]:
-        """Depth -> the tensors that a network of so many stages lacks, from one stage to all."""
+        """Tensors that a network of so many stages lacks, by depth, from one stage to all."""
         return {depth: self.network.beyond(depth) for depth in range(1, 1 + len(self.network.stages))}
 
     def share(self, depth: int, widths: Widths | None = None) -> float:
-        """What of the whole network's parameters, or multiply-accumulates, its first ``depth`` stages have."""
+        """Share of the whole network's parameters, or multiply-accumulates, in its first ``depth`` stages."""
         return self._cost(widths or {}, self.beyond[depth]) / self._cost({}, ())
 
     def _cost(self, widths: Widths, omitted: Collection[str]) -> int:
@@ -107,7 +108,7 @@ class EarlyExitMethod(Method[E]):
         )
 
     def lacked(self, plan: PruningPlan) -> frozenset[str]:
-        """What lies beyond the stages that a client of ``plan`` holds."""
+        """Tensors beyond the stages that a client of ``plan`` holds."""
         sent = plan.omitted - self.personal
         return next(beyond for beyond in self.beyond.values() if beyond - self.personal == sent)
 
@@ -118,13 +119,6 @@ class EarlyExitMethod(Method[E]):
         lacked = self.lacked(plan)
         depth = next(depth for depth, beyond in self.beyond.items() if beyond == lacked)
         return slim_model(self.network.shallow(depth), self.problem.layout, plan)
-
-    @property
-    def takes_robust_means(self) -> bool:
-        return True
-
-    def aggregation(self, server: ServerState) -> Aggregation:
-        return RecoverAndAverage(server, self.problem, "holders")
 
     def _sub_model(self, ratio: float) -> PruningPlan:
         if ratio not in self._found:

@@ -14,7 +14,7 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import NORMALISATIONS, BasicBlock, Normalisation, ResNet
 
 Prediction = Literal["ensemble", "deepest"]
-"""What answers: the mean of all classifiers' logits, or the deepest classifier."""
+"""Answer of the network: the mean of all classifiers' logits, or the deepest's."""
 
 
 class Exit(nn.Module):
@@ -65,7 +65,7 @@ class EarlyExits(Backbone):
 
     @property
     def classifiers(self) -> list[nn.Linear]:
-        """Every stage's, shallowest first."""
+        """Classifiers of all stages, shallowest first."""
         of_exits = [cast(Exit, exit_).classifier for exit_ in self.exits]
         last = self._modules.get("predictor")
         return of_exits if last is None else [*of_exits, cast(nn.Linear, last)]
@@ -91,7 +91,7 @@ class EarlyExits(Backbone):
         return cut
 
     def representations(self, images: Tensor) -> list[Tensor]:
-        """What each classifier is given, shallowest first: z of shape (B, d)."""
+        """Representations z that each classifier is given, (B, d) each, shallowest first."""
         features = self.stem(images)
         found = []
         for index, stage in enumerate(self.stages):
@@ -100,7 +100,7 @@ class EarlyExits(Backbone):
         return found
 
     def classify(self, images: Tensor) -> list[Tensor]:
-        """Every classifier's logits, shallowest first, each of shape (B, C)."""
+        """Logits of all classifiers, (B, C) each, shallowest first."""
         return [classifier(z) for classifier, z in zip(self.classifiers, self.representations(images), strict=True)]
 
     def encode(self, images: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class EarlyExits(Backbone):
 
 
 def _channels(stage: nn.Sequential) -> int:
-    """What a stage puts out."""
+    """Number of channels that a stage puts out."""
     last = stage[-1]
     assert isinstance(last, BasicBlock)
     return last.conv2.out_channels

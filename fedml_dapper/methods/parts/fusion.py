@@ -15,21 +15,24 @@ class FusionParams(MethodParams):
     alpha_0: float = Field(default=0.9, ge=0, le=1)
     """Fusion weight of the global model in round 1."""
     alpha_min: float = Field(default=0.1, ge=0, le=1)
-    """Its floor."""
+    """Floor of the fusion weight."""
     eps: float = Field(default=0.2, ge=0, le=1)
-    """Its decay per round."""
+    """Decay of the fusion weight per round."""
     fusion: bool = True
-    """False is the ablation "w/o MFP": what the first epoch made goes on as it is (the public code never fuses)."""
+    """Whether models are fused; False is the ablation "w/o MFP" (the public code never fuses)."""
 
     def fusion_weight(self, round_: int) -> float:
-        """alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 where nothing is fused."""
+        """Weight of the received model: alpha^t = max((1 - eps)^(t-1) * alpha_0, alpha_min), t from 1 (Eq. 2); 0 for
+        none."""
         return max((1 - self.eps) ** (round_ - 1) * self.alpha_0, self.alpha_min) if self.fusion else 0.0
 
 
 @torch.no_grad()
 def fuse(local: Tensors, received: Tensors, alpha: float) -> None:
-    """w <- alpha W + (1 - alpha) w in place, for every tensor in ``local`` (Eq. 1) that was received; what stays at the
-    client is no part of the global model."""
+    """Fuse in place: w <- alpha W + (1 - alpha) w, for every tensor in ``local`` that was received (Eq. 1).
+
+    Tensors that stay with the client are no part of the global model.
+    """
     for name, tensor in local.items():
         if name not in received:
             continue

@@ -26,25 +26,25 @@ from fedml_dapper.seeding import Stream, torch_generator
 
 PASSES = 6
 LEARNING_RATE = 1e-3
-"""Of Adam, as TENT has it for small images."""
+"""Learning rate of Adam, as TENT has it for small images."""
 BATCH = 64
-"""Samples over which diversity is measured in a step; fewer would not hold all classes."""
+"""Number of samples over which diversity is measured in a step; fewer would not hold all classes."""
 LEAST_DIVERSITY = 0.9
 """Share of the diversity before the adaptation that has to be left."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What came of it; entropies are means over the samples, in nats."""
+    """Outcome of an adaptation; entropies are means over the samples, in nats."""
 
     passes: int
-    """Those that were kept; 0 where the model is as before."""
+    """Number of passes that were kept; 0 where the model is as before."""
     before: float
     after: float
 
 
 def gains_and_biases(model: nn.Module) -> list[nn.Parameter]:
-    """What :func:`maximise_information` moves."""
+    """Parameters that :func:`maximise_information` moves."""
     found: list[nn.Parameter] = []
     for layer in model.modules():
         if isinstance(layer, StandardisedConv2d):
@@ -84,7 +84,7 @@ def maximise_information(model: Backbone, data: ClientData, device: torch.device
 
 
 def _shuffled(data: ClientData, generator: torch.Generator) -> Iterator[Inputs]:
-    """All inputs once, in batches of about the same size."""
+    """Batches of about the same size with all inputs once, in random order."""
     order = torch.randperm(data.num_samples, generator=generator)
     for indices in torch.chunk(order, ceil(data.num_samples / BATCH)):
         yield joined([inputs for inputs, _ in data.take(indices)])
@@ -98,6 +98,6 @@ def _look(model: Backbone, data: ClientData, device: torch.device) -> tuple[floa
 
 
 def _entropy(shares: Tensor) -> Tensor:
-    """Over the last axis, in nats."""
+    """Entropy over the last axis, in nats."""
     entropy: Tensor = torch.special.entr(shares).sum(dim=-1)
     return entropy

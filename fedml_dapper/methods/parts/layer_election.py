@@ -1,4 +1,4 @@
-"""How FedCMD's clients elect a layer (Eq. 5-6): scores of layers, votes, winners, a round of it."""
+"""Election of a layer by FedCMD's clients (Eq. 5-6): scores of layers, votes, winners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IMAGES, _LABELS, _LOGITS = "/images", "/labels", "/logits"  # no layer is calle
 
 
 class LayerMetric:
-    """Scores consecutive ``layers``, the model's last one at the end, from their activations, batch by batch."""
+    """Scores of consecutive ``layers``, the model's last one at the end, from their activations, batch by batch."""
 
     def __init__(self, layers: Sequence[str], device: torch.device | str) -> None:
         self._layers = layers
@@ -33,16 +33,16 @@ class LayerMetric:
             self._moments[name].add(tensor.reshape(-1, 1))
 
     def scores(self) -> list[float]:
-        """s_l of every layer; each value of a tensor counts alike and all are scaled to [0, 1] by their range."""
+        """Score s_l of every layer; each value of a tensor counts alike and all are scaled to [0, 1] by their range."""
         gaussians = {name: moments.scaled() for name, moments in self._moments.items()}
         outputs = [gaussians[name] for name in (*self._layers, _LOGITS)]  # a layer's output is the next one's input
         return shift_changes(gaussians[_IMAGES], gaussians[_LABELS], outputs)
 
 
 def shift_changes(images: Tensor, labels: Tensor, outputs: Sequence[Tensor]) -> list[float]:
-    """s_l = |f_l - f_(l-1)|, f_l = W2(o_l, y) - W2(o_l, x), for all but the first of ``outputs``, its reference.
+    """Scores s_l = |f_l - f_(l-1)|, f_l = W2(o_l, y) - W2(o_l, x), for all but the first of ``outputs``, its reference.
 
-    Gaussians of shape (2, 1).
+    Images, labels and outputs are Gaussians of shape (2, 1).
     """
     shifts = [float(wasserstein(output, labels) - wasserstein(output, images)) for output in outputs]
     return [abs(after - before) for before, after in pairwise(shifts)]
@@ -72,7 +72,7 @@ def votes_so_far(server: ServerState) -> list[list[int]]:
 
 
 class AverageAndElect(RecoverAndAverage):
-    """Phase 1: FedAvg, and the round's votes by candidate, appended to the server's memory."""
+    """Aggregation of phase 1: FedAvg, and the round's votes by candidate, appended to the server's memory."""
 
     def __init__(self, server: ServerState, problem: Problem, num_candidates: int) -> None:
         super().__init__(server, problem)
@@ -92,7 +92,7 @@ class AverageAndElect(RecoverAndAverage):
 
 
 def check_vote(extras: Tensors, num_candidates: int) -> None:
-    """Raises :class:`ProtocolError` unless ``extras`` are a vote for one of the candidates and whether it was a tie."""
+    """Check that ``extras`` are a vote for a candidate and whether it was a tie; raises :class:`ProtocolError`."""
     if extras.keys() != {"vote", "tied"} or any(t.dtype != torch.int64 or t.dim() for t in extras.values()):
         raise ProtocolError(f"upload should hold two int64 numbers, vote and tied, found {sorted(extras)}")
     if not 0 <= int(extras["vote"]) < num_candidates or int(extras["tied"]) not in (0, 1):

@@ -19,14 +19,14 @@ from fedml_dapper.models import Backbone
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's name in the model (``model.get_submodule(name)``), and its state-dict entries, buffers included."""
+    """A layer: its name in the model (``model.get_submodule(name)``), and its state-dict entries, buffers included."""
 
     name: str
     tensors: tuple[str, ...]
 
 
 def modules_of(model: nn.Module) -> list[Layer]:
-    """Every module that has tensors of its own; convolutions, linear layers and BatchNorms each for itself."""
+    """Modules that have tensors of their own; convolutions, linear layers and BatchNorms each for itself."""
     owned: dict[str, list[str]] = {}
     for tensor in model.state_dict():
         owned.setdefault(tensor.rpartition(".")[0], []).append(tensor)
@@ -67,15 +67,18 @@ def head_of(model: Backbone) -> frozenset[str]:
 
 
 def train_only(model: nn.Module, names: Collection[str]) -> None:
-    """Of all parameters only those named get gradients; without one, SGD neither moves nor decays a parameter."""
+    """Give gradients to the parameters named, and to no others; without one, SGD neither moves nor decays them."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in names)
 
 
 @torch.no_grad()
 def normalised_layers(model: Backbone, example: Inputs, *norms: type[nn.Module]) -> dict[str, str]:
-    """Convolutions and linear layers -> the layer of one of the types ``norms`` that takes their output, followed in a
-    forward pass."""
+    """Norms, of one of the types ``norms``, that take the output of a convolution or linear layer, by that layer's
+    name.
+
+    They are found in a forward pass of ``example``.
+    """
     probe = copy.deepcopy(model).eval()
     made: list[tuple[Tensor, str]] = []
     pairs: dict[str, str] = {}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def consensus_step(updates: Tensor) -> Tensor:
-    """r sum_k u_k e_k (FDSE Eq. 8), where r is the mean length of all ``updates`` and e_k = D_k / ||D_k||.
+    """Step r sum_k u_k e_k (FDSE Eq. 8), where r is the mean length of all ``updates`` and e_k = D_k / ||D_k||.
 
     ``updates`` are D_k, float64 (N, P); the step has shape (P,) and a non-negative inner product with each of them.
     Updates of length zero have no direction and count in r alone. Where directions cancel, the step is zero: nothing
@@ -24,7 +24,7 @@ def consensus_step(updates: Tensor) -> Tensor:
 
 
 def min_norm_weights(points: Tensor) -> Tensor:
-    """u = argmin ||sum_k u_k e_k||^2 over u >= 0, sum u = 1, of the rows e_k of ``points``, float64 (N, P): shape (N,).
+    """Weights u (N,) = argmin ||sum_k u_k e_k||^2, u >= 0, sum u = 1, of the rows e_k of ``points``, float64 (N, P).
 
     Exact: for v = s u the non-negative least-squares objective ||E^T v||^2 + (1^T v - 1)^2 is s^2 q + (s - 1)^2 with
     q = ||E^T u||^2; its minimum over s, q / (q + 1), grows with q, so u = v / sum(v). Only the Gram matrix matters:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 
 class Leaf(NamedTuple):
-    """Arms ``low`` to ``high - 1``: how often they were pulled and what that earned, older pulls counting less."""
+    """A leaf, arms ``low`` to ``high - 1``: how often they were pulled and what that earned, older pulls counting
+    less."""
 
     low: int
     high: int

@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 
+from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
+from fedml_dapper.methods.contract import Loss
 from fedml_dapper.methods.parts.layers import normalised_layers
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import NORMS
 from fedml_dapper.models.standardised import StandardisedConv2d
 from fedml_dapper.pruning import ChannelLayout, PruningPlan
+
+
+def with_scaler(loss: Loss, shares: Mapping[str, float]) -> Loss:
+    """``loss`` of a model of which the named layers have scalers, by their ``shares``; itself where there are none."""
+    if not shares:
+        return loss
+
+    def scaled(model: Backbone, batch: Batch) -> Tensor:
+        with dividing(model, shares):
+            return loss(model, batch)
+
+    return scaled
 
 
 def layers_without_norm(model: Backbone, example: Inputs) -> frozenset[str]:
@@ -29,7 +43,7 @@ def layers_without_norm(model: Backbone, example: Inputs) -> frozenset[str]:
 
 
 def shares_of(layout: ChannelLayout, plan: PruningPlan, layers: Collection[str]) -> dict[str, float]:
-    """Of ``layers`` that ``plan`` narrows, the share of channels that it leaves."""
+    """Share of its channels that ``plan`` leaves a layer, for each of ``layers`` that it narrows."""
     groups = (layout.groups[name] for name in plan.kept)
     return {
         layer: len(plan.kept[group.name]) / group.channels
@@ -41,7 +55,7 @@ def shares_of(layout: ChannelLayout, plan: PruningPlan, layers: Collection[str])
 
 @contextmanager
 def dividing(model: nn.Module, shares: Mapping[str, float]) -> Iterator[None]:
-    """What the named layers give is divided by their share, in the forward passes made inside."""
+    """Divide what the named layers give by their share, in the forward passes made inside."""
     hooks = [
         model.get_submodule(name).register_forward_hook(lambda _layer, _inputs, output, by=share: output / by)
         for name, share in shares.items()

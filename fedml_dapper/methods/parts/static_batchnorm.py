@@ -27,7 +27,6 @@ from fedml_dapper.methods.contract import (
     ClientContext,
     ClientProfile,
     Downlink,
-    LocalTraining,
     Method,
     MethodParams,
     Phase,
@@ -40,7 +39,7 @@ from fedml_dapper.methods.contract import (
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
 from fedml_dapper.models import Backbone
-from fedml_dapper.pruning import PruningPlan, Tensors, slim_tensors, write_back
+from fedml_dapper.pruning import PruningPlan, Recovery, slim_tensors, write_back
 
 Statistics = Literal["slim", "recalibrate", "by_level", "exact", "dense"]
 
@@ -49,7 +48,7 @@ class StaticBatchNormParams(MethodParams):
     """Settings of the methods that measure running statistics after training."""
 
     bn_statistics: Statistics = "recalibrate"
-    """Which running statistics the tested model has. ``recalibrate``: the mean of those that clients measured, in one
+    """Running statistics of the tested model. ``recalibrate``: the mean of those that clients measured, in one
     pass over their un-augmented images after training. ``by_level``: the same for the clients of each level apart; the
     global model has those of the strongest level that took part so far. ``slim``: the mean of those tracked during
     training. In a simulation besides, before every test: ``exact``, those of each level's model, in one pass over the
@@ -62,16 +61,21 @@ P = TypeVar("P", bound=StaticBatchNormParams)
 
 
 class StaticBatchNorm(Method[P]):
-    """Methods whose clients send statistics of the slim model that they trained; subclasses say how the server averages
-    (:meth:`averaging`)."""
+    """Base of methods whose clients send the running statistics of the slim model that they trained.
+
+    A :meth:`local_update` of their own calls :meth:`measure_statistics` after training; an :meth:`aggregation` of their
+    own is given to :meth:`with_level_statistics`.
+    """
+
+    recovery: Recovery = "holders"
 
     def __init__(self, params: P, problem: Problem) -> None:
         super().__init__(params, problem)
-        if params.bn_statistics in ("by_level", "exact", "dense") and problem.at_home != "none":
+        if params.bn_statistics in ("by_level", "exact", "dense") and problem.personal_layers != "none":
             raise ConfigError(
                 f"dapper_args.params.{self.name}.bn_statistics: `{params.bn_statistics}` wants statistics at the"
-                f" server, and dapper_args.at_home `{problem.at_home}` keeps them with clients; choose recalibrate or"
-                " slim"
+                f" server, and dapper_args.at_home `{problem.personal_layers}` keeps them with clients; choose"
+                " recalibrate or slim"
             )
         if params.bn_statistics == "by_level" and problem.defence.aggregation != "mean":
             raise ConfigError(
@@ -79,6 +83,33 @@ class StaticBatchNorm(Method[P]):
                 f" dapper_args.defence.aggregation `{problem.defence.aggregation}` finds no majority; choose"
                 " recalibrate or slim"
             )
+
+    def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:
+        """E epochs of :meth:`objective` from the received model, whose statistics are then measured."""
+        model = self.load(client, downlink)
+        training = self.train_epochs(client, downlink, model, self.objective(client, downlink))
+        self.measure_statistics(client, model)
+        return self.upload(client, downlink, model, training)
+
+    def measure_statistics(self, client: ClientContext, model: Backbone) -> None:
+        """Give the trained ``model`` statistics of the client's images, where ``bn_statistics`` asks for that."""
+        if self._measures:
+            renew_statistics(model, client.data, client.device)
+
+    def aggregation(self, server: ServerState) -> Aggregation:
+        """Each coordinate's mean over the clients that hold it, and the levels' own statistics."""
+        return self.with_level_statistics(server, super().aggregation(server))
+
+    def with_level_statistics(self, server: ServerState, aggregation: Aggregation) -> Aggregation:
+        """An aggregation with, beside ``aggregation``, the statistics of every level apart; itself where none are asked
+        for."""
+        if self.params.bn_statistics != "by_level" or not self._statistics:
+            return aggregation
+        return _StatisticsByLevel(aggregation, server, self.problem, self._statistics)
+
+    @property
+    def takes_robust_means(self) -> bool:
+        return type(self).aggregation is StaticBatchNorm.aggregation
 
     @property
     def _measures(self) -> bool:
@@ -112,26 +143,18 @@ class StaticBatchNorm(Method[P]):
         server.memory.keep(_group(level), {**whole, **write_back(whole, measured, self.problem.layout, plan)})
 
     def measuring(self, profile: ClientProfile) -> tuple[Phase, ...]:
-        """The pass after training, for :meth:`local_phases`."""
+        """Phase of the pass after training, for :meth:`local_phases`; none where nothing is measured."""
         return (forward_only(self.first_plan(profile)),) if self._measures and self._statistics else ()
 
     def local_phases(self, profile: ClientProfile) -> tuple[Phase, ...]:
         """E epochs of the part it is sent, and the pass that measures."""
         return (*super().local_phases(profile), *self.measuring(profile))
 
-    def upload(
-        self, client: ClientContext, downlink: Downlink, model: Backbone, training: LocalTraining,
-        extras: Tensors | None = None,
-    ) -> Upload:  # fmt: skip
-        if self._measures:
-            renew_statistics(model, client.data, client.device)
-        return super().upload(client, downlink, model, training, extras)
-
     def downlink(self, server: ServerState, client_id: int) -> Downlink:
         return super().downlink(self.as_of_level(server, server.profiles[client_id].level), client_id)
 
     def level_plan(self, server: ServerState, level: int) -> PruningPlan:
-        """The part of the global model that is :meth:`level_model`."""
+        """Channels of the global model that :meth:`level_model` of ``level`` has."""
         anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
         return self.plan(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
 
@@ -156,27 +179,16 @@ class StaticBatchNorm(Method[P]):
         return model
 
     def as_of_level(self, server: ServerState, level: int) -> ServerState:
-        """``server`` with the statistics of clients of ``level``, where these are averaged apart."""
+        """State of the server with the statistics of clients of ``level``, where these are averaged apart."""
         return replace(server, weights={**server.weights, **server.memory.recall(_group(level))})
 
     @property
     def takes_edges(self) -> bool:
         return super().takes_edges and self.params.bn_statistics != "by_level"  # which averages those of levels apart
 
-    def averaging(self, server: ServerState) -> Aggregation:
-        """How the server averages, statistics included."""
-        raise NotImplementedError
-
-    def aggregation(self, server: ServerState) -> Aggregation:
-        """:meth:`averaging`, and the levels' own statistics."""
-        averaging = self.averaging(server)
-        if self.params.bn_statistics != "by_level" or not self._statistics:
-            return averaging
-        return _StatisticsByLevel(averaging, server, self.problem, self._statistics)
-
 
 class _StatisticsByLevel:
-    """An aggregation, and beside it the mean of statistics over the clients of each level."""
+    """Aggregation with, beside another one, the mean of statistics over the clients of each level."""
 
     def __init__(self, whole: Aggregation, server: ServerState, problem: Problem, names: frozenset[str]) -> None:
         self._whole = whole
@@ -204,12 +216,12 @@ class _StatisticsByLevel:
 
 
 def _group(level: int) -> str:
-    """As what the server remembers the statistics of ``level``."""
+    """Name under which the server remembers the statistics of ``level``."""
     return f"statistics of level {level}"
 
 
 def _remembered(server: ServerState, problem: Problem) -> list[dict[str, Tensor]]:
-    """The statistics of all levels that the server has some of, strongest first."""
+    """Statistics of the levels that the server has some of, strongest level first."""
     levels = range(1, len(problem.ratios) + 1)
     return [found for level in levels if (found := server.memory.recall(_group(level)))]
 

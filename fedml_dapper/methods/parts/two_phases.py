@@ -19,7 +19,7 @@ from fedml_dapper.pruning import DENSE, PruningPlan, Tensors
 
 
 class TwoPhaseMethod(Method[P]):
-    """What the methods of this kind share; the first phase is the contract's FedAvg."""
+    """Base of methods in two phases, of which the first is the contract's FedAvg."""
 
     sends_kept: ClassVar[bool] = True
     """Whether clients send also what they keep, for the server to compare."""
@@ -45,7 +45,7 @@ class TwoPhaseMethod(Method[P]):
         return frozenset(self.problem.backbone.state_dict()) - self.kept(instructions)
 
     def mixing_weights(self, server: ServerState, client_id: int) -> Mapping[int, float]:
-        """Client -> weight in the mixture for ``client_id``, which is among those that sent something."""
+        """Weights in the mixture for ``client_id``, by client; it is among those that sent something."""
         raise NotImplementedError
 
     # What follows from it
@@ -60,7 +60,7 @@ class TwoPhaseMethod(Method[P]):
 
     @cached_property
     def first_rounds(self) -> int:
-        """max(1, first share * K), rounded; half goes to even."""
+        """Number of rounds of the first phase: max(1, first share * K), rounded; half goes to even."""
         return max(1, round(self.first_share * self.problem.training.comm_round))
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:

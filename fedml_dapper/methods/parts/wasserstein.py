@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def wasserstein(left: Tensor, right: Tensor) -> Tensor:
-    """sqrt(||m - m'||^2 + ||s - s'||^2), shape (...), of Gaussians of shape (..., 2, c)."""
+    """Distance sqrt(||m - m'||^2 + ||s - s'||^2), shape (...), of Gaussians of shape (..., 2, c)."""
     return (left - right).square().sum(dim=(-2, -1)).sqrt()
 
 
@@ -37,7 +37,7 @@ class Moments:
         self._high = torch.maximum(self._high, values.amax(dim=0))
 
     def gaussian(self) -> Tensor:
-        """Shape (2, c)."""
+        """The Gaussian of the values so far, shape (2, c)."""
         return torch.stack([self._mean, (self._deviations / self._count).sqrt()])
 
     def scaled(self) -> Tensor:

@@ -1,7 +1,7 @@
-"""Cross-silo messages over gRPC with mutual TLS: nobody speaks for another, and nothing that arrives is unpickled.
+"""Cross-silo transport over gRPC with mutual TLS: senders are authenticated, and nothing that arrives is unpickled.
 
-Only the server listens. A silo delivers what it has to say, and holds a call open on which the server sends it what
-there is; so silos behind a NAT need no way in.
+Only the server listens. A silo delivers its messages by calls, and keeps another call open on which the server sends
+messages to it; so silos behind a NAT need not be reachable.
 """
 
 from fedml_dapper.platform.secure_grpc.endpoint import CUT_OFF, FLOODS

@@ -1,4 +1,4 @@
-"""Who may call a server now: by certificate, list of members and token, whose files are read again while it runs."""
+"""Access control of a server by certificate, list of members and token, whose files are read again while it runs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from fedml_dapper.platform.secure_grpc.link import Link
 
 LOGGER = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
-"""How often files are looked at."""
+"""Shortest time between two looks at the files."""
 MAX_NOTED = 100
-"""Of the calls and members of one change, each with an entry of its own in log and audit log."""
+"""How many calls and members of one change get an entry of their own in log and audit log; the rest is counted."""
 _SLACK_SECONDS = 60.0
-"""gRPC rounds deadlines on their way."""
+"""By how much a call's deadline may exceed ``CALL_SECONDS``, since gRPC rounds deadlines on their way."""
 
 
 class RefusedError(Exception):
-    """A call that ends with this gRPC status; ``str()`` is what the log and the silo are told."""
+    """Refusal of a call, with its gRPC status; the message is for the log and the silo."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -46,30 +46,41 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class OpenCall:
-    """A call that goes on, and what it was made with."""
+    """Open call, with the certificate and token that it was made with."""
 
     context: grpc.ServicerContext
     certificate: Certificate
     token: str
     is_admins: bool
-    """Whether it is one that an admin alone may make, and no silo."""
+    """Whether the call is one that an admin alone may make."""
 
     @property
     def name(self) -> str:
-        """Whose certificate it is; printable."""
+        """Name in the certificate, made printable."""
         return printable(self.certificate.name)
 
 
 class Doorkeeper:
-    """Admits calls, and ends them when a change in the files takes back what they were admitted by.
+    """Admits calls, and ends open ones when a change in the files no longer admits them. Safe to use from any thread.
 
-    A name that no certificate may call with any longer is reported once to ``cut_off``. Safe to use from any thread.
+    Args:
+        credentials: Files of the server's certificate, authorities and tokens.
+        members_file: List of the certificates that may call; without one all of the authorities may.
+        links: Silos by the name in their certificates.
+        audit: Log of calls and changes.
+        cut_off: Called once for a silo of which no certificate may call any longer.
+        clock: Seconds, for the time between two looks at the files.
     """
 
     def __init__(
-        self, credentials: CredentialFiles, members_file: Path | None, links: Mapping[str, Link],
-        audit: AuditLog, cut_off: Callable[[Link], None], clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        credentials: CredentialFiles,
+        members_file: Path | None,
+        links: Mapping[str, Link],
+        audit: AuditLog,
+        cut_off: Callable[[Link], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._credentials = credentials
         self._links = links
         self._admin = Link(0, ADMIN, 0, clock)
@@ -82,19 +93,24 @@ class Doorkeeper:
         self._members_file: MembershipFile | None = None
         self._members: Membership | None = None
         self._sightings: Sightings | None = None
-        self._let_in = set(links)
-        """Names that a certificate may call with."""
+        self._allowed_names = set(links)
+        """Names with a certificate that may call."""
         if members_file is not None:
             self._members_file = MembershipFile(members_file)
             self._sightings = Sightings(members_file)
             self._members = self._members_file.read()
-            self._let_in = self._names_let_in()
+            self._allowed_names = self._find_allowed_names()
 
     @contextmanager
     def admitted(self, context: grpc.ServicerContext, is_admins: bool = False) -> Iterator[tuple[Link, OpenCall]]:
-        """Whose call it is. Raises :class:`RefusedError`, and :class:`SiloBusyError` where there are too many."""
+        """Admit a call for the length of the block, and provide its silo's link and the call.
+
+        Raises:
+            RefusedError: The call may not be made.
+            SiloBusyError: The silo calls too often.
+        """
         call = OpenCall(context, shown_certificate(context), _shown_token(context), is_admins)
-        with self._lock:
+        with self._lock:  # before it is checked, so that a change of the files in between ends it, too
             self._open.add(call)
         try:
             link = self._check(call)
@@ -113,16 +129,17 @@ class Doorkeeper:
                 self._open.discard(call)
 
     def while_admitted(self, call: OpenCall, act: Callable[[], None]) -> None:
-        """``act`` if the call still may go on, so that nothing of a silo is heard of after it was cut off.
+        """Call ``act`` if the call may still go on, so that nothing of a silo is accepted after it was cut off.
 
-        Raises :class:`RefusedError` if not.
+        Raises:
+            RefusedError: The call may not go on.
         """
         with self._lock:
             self._check(call)
             act()
 
     def look(self) -> None:
-        """Read again what has changed on the disk, and end calls that may no longer go on; at most every so often."""
+        """Read changed files, and end calls that may no longer go on; at most once in ``LOOK_SECONDS``."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return
@@ -130,19 +147,19 @@ class Doorkeeper:
         are_new = self._credentials.renew()
         before = self._members
         members = None if self._members_file is None else self._members_file.read()
-        ended: list[tuple[str, str]] = []
-        with self._lock:
+        ended: list[tuple[str, str]] = []  # name and reason
+        with self._lock:  # under one lock, so that no message of a silo is accepted after it was cut off
             self._members = members
             for call in list(self._open):
                 if (reason := self._refusal(call)) is not None:
                     call.context.cancel()
                     self._open.discard(call)
                     ended.append((call.name, reason))
-            let_in = self._names_let_in()
-            cut_off = sorted(self._let_in - let_in)
+            allowed_names = self._find_allowed_names()
+            cut_off = sorted(self._allowed_names - allowed_names)
             for name in cut_off:
                 self._cut_off(self._links[name])
-            self._let_in = let_in
+            self._allowed_names = allowed_names
         if are_new:
             self._audit.record("credentials", authorities=self._credentials.current.authority_digest)
         if members is not before:
@@ -152,12 +169,12 @@ class Doorkeeper:
             self._sightings.save()
 
     def close(self) -> None:
-        """Write down who was seen."""
+        """Save when each certificate was last seen."""
         if self._sightings is not None:
             self._sightings.save(at_once=True)
 
     def _note_changes(self, before: Membership | None, now: Membership | None) -> None:
-        """Into the audit log, which certificates may call and could not before, and the other way round."""
+        """Record in the audit log which certificates may call from now on, and which no longer."""
         allowed = [
             {one.fingerprint for one in found.members if one.revoked is None} if found is not None else set()
             for found in (before, now)
@@ -181,13 +198,13 @@ class Doorkeeper:
             LOGGER.warning("%s is cut off: no certificate of it may call any longer", name)
             self._audit.record("cut_off", name=name)
 
-    def _names_let_in(self) -> set[str]:
+    def _find_allowed_names(self) -> set[str]:
         if self._members is None:
             return set(self._links)
         return {member.name for member in self._members.members if member.is_allowed} & self._links.keys()
 
     def _refusal(self, call: OpenCall) -> str | None:
-        """Why the call may not go on; None where it may."""
+        """Return why the call may not go on; None where it may."""
         try:
             self._check(call)
         except RefusedError as refusal:
@@ -195,7 +212,7 @@ class Doorkeeper:
         return None
 
     def _check(self, call: OpenCall) -> Link:
-        """Raises :class:`RefusedError` unless the call is one that may be made now."""
+        """Return the silo's link, or raise :class:`RefusedError` where the call may not be made now."""
         link = self._links.get(call.certificate.name)
         certificate = call.certificate
         if call.is_admins and certificate.name != ADMIN:
@@ -223,7 +240,11 @@ class Doorkeeper:
 
 
 def shown_certificate(context: grpc.ServicerContext) -> Certificate:
-    """The certificate that a call was made with. Raises :class:`RefusedError` where it cannot be read."""
+    """Read the certificate that a call was made with.
+
+    Raises:
+        RefusedError: The certificate cannot be read.
+    """
     shown = context.auth_context().get("x509_pem_cert", ())
     try:
         return certificate_of(shown[0] if shown else b"")

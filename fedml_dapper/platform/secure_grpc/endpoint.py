@@ -1,4 +1,4 @@
-"""What server and silo share: FedML's interface towards the managers, and gRPC's options."""
+"""Common parts of server and silo: FedML's interface to the managers, names of calls, and gRPC's options."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DELIVER = "Deliver"
 FETCH = "Fetch"
 TRY_UP = "TryUp"
 TRY_DOWN = "TryDown"
-"""Calls that carry nothing but bytes, by which a silo times its line."""
+"""Names of the calls by which a silo times its line, up and down; they carry meaningless bytes."""
 TRIAL_BYTES = 1 << 24
-"""At most, of one such call."""
+"""Most bytes of one call that times the line."""
 CALL_SECONDS = 3600.0
-"""Deadline of every call: for a transfer more than it takes, for a silo that waits a reason to call again."""
+"""Deadline of every call: longer than any transfer takes, and after it a silo that waits for messages calls anew."""
 _KEEPALIVE_SECONDS = 20
 OPTIONS = (
-    ("grpc.max_receive_message_length", FRAME_BYTES + MAX_ENVELOPE_BYTES),  # of one frame, not of a message
-    ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),  # finds peers that vanished, keeps a NAT's way open
+    ("grpc.max_receive_message_length", FRAME_BYTES + MAX_ENVELOPE_BYTES),  # a frame is a message to gRPC
+    ("grpc.keepalive_time_ms", 1000 * _KEEPALIVE_SECONDS),  # finds peers that vanished, keeps a NAT's entry alive
     ("grpc.keepalive_timeout_ms", 1000 * _KEEPALIVE_SECONDS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -36,9 +36,9 @@ SERVER_OPTIONS = (
     *OPTIONS,
     ("grpc.so_reuseport", 0),  # a second server on the port is a mistake
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * _KEEPALIVE_SECONDS),
-    ("grpc.http2.max_ping_strikes", 100),  # between two messages: a busy machine's pings come in bunches
-    ("grpc.max_concurrent_streams", 8),  # of one connection
-    ("grpc.max_connection_age_ms", 600_000),  # a new handshake looks at expiry and authorities again; calls go on
+    ("grpc.http2.max_ping_strikes", 100),  # a busy machine's pings come in bunches
+    ("grpc.max_concurrent_streams", 8),  # per connection
+    ("grpc.max_connection_age_ms", 600_000),  # a new handshake checks expiry and authorities again; calls go on
 )
 SILO_OPTIONS = (
     *OPTIONS,
@@ -48,20 +48,18 @@ SILO_OPTIONS = (
 )
 TOKEN_KEY = "authorization"
 WELCOME = ("fedml-dapper", "welcome")
-"""Metadata by which the server says at once that a silo's call to fetch is taken, however long it will wait."""
-
+"""Metadata that the server sends at once when it accepts a silo's call to fetch, which may then wait for long."""
 
 CUT_OFF = ("dapper_cut_off",)
-"""Type of the message by which a server's transport says that its sender may no longer call: a tuple, which no message
-on the wire can have."""
-
+"""Type of a message by which the server's transport tells its manager that a silo may no longer call. It is a tuple,
+which no message from outside can have as its type."""
 
 FLOODS = ("dapper_floods",)
-"""Type of the message by which it says that its sender calls far more often than it may."""
+"""Type of a message by which the server's transport tells its manager that a silo calls far more often than it may."""
 
 
 class Receipt(BaseModel):
-    """What a silo says when it asks for the next message: which one it got last, of which session of the server's."""
+    """Request of a silo for the next message, which names the last message that it got and the server's session."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,7 +68,7 @@ class Receipt(BaseModel):
 
 
 class Endpoint(BaseCommunicationManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's communication manager, as far as it is the same on both sides."""
+    """FedML's communication manager: the part that server and silo have in common."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -78,19 +76,19 @@ class Endpoint(BaseCommunicationManager):  # type: ignore[misc]  # fedml is unty
         self._stopped = threading.Event()
 
     def add_observer(self, observer: Observer) -> None:
-        """FedML's hook: from now on tell this manager of every message."""
+        """FedML's hook: pass every message to this manager from now on."""
         self._observers.append(observer)
 
     def remove_observer(self, observer: Observer) -> None:
-        """FedML's hook."""
+        """FedML's hook: pass no more messages to this manager."""
         self._observers.remove(observer)
 
     def forget_finished_rounds(self, busy: Collection[int] = ()) -> None:
-        """Nothing is stored."""
+        """Do nothing: this transport stores no messages."""
 
-    def _tell(self, message: Message) -> None:
+    def _notify(self, message: Message) -> None:
         for observer in self._observers:
             observer.receive_message(message.get_type(), message)
 
-    def _tell_connected(self) -> None:
-        self._tell(Message(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY, self._rank, self._rank))
+    def _notify_connected(self) -> None:
+        self._notify(Message(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY, self._rank, self._rank))

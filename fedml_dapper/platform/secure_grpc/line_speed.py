@@ -1,4 +1,4 @@
-"""How fast a silo's line to the server is, for the profile of its device."""
+"""Measurement of a silo's line to the server, for the profile of its device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fedml_dapper.platform.secure_grpc.parcel import blank_frames
 from fedml_dapper.platform.secure_grpc.silo import metadata_of, open_channel, raise_if_final
 
 FIRST_BYTES = 1 << 18
+"""Size of the first transfer; it is doubled until a transfer takes ``ENOUGH_SECONDS`` or is of ``TRIAL_BYTES``."""
 ENOUGH_SECONDS = 1.0
 CALL_SECONDS = 120.0
-"""A trial begins with so many bytes, and doubles them until one takes so long, or as much as one may."""
+"""Deadline of one transfer."""
 
 
 @dataclass(frozen=True)
 class LineSpeed:
-    """Mbit/s, 10^6 bits a second, through everything that messages go through."""
+    """Speed of a line in Mbit/s (10^6 bits a second), encryption and framing of messages included."""
 
     downlink_mbps: float
     uplink_mbps: float
@@ -32,9 +33,10 @@ class LineSpeed:
 def measure_line(
     config: SecureGrpcConfig, credentials: Credentials, clock: Callable[[], float] = time.perf_counter
 ) -> LineSpeed:
-    """Time the line of the silo of these ``credentials`` to the server, which has to be up; a run may go on meanwhile.
+    """Time the line to the server of the silo with these ``credentials``; a run may go on meanwhile.
 
-    Raises :class:`DapperError` where there is no server, or it refuses this silo.
+    Raises:
+        DapperError: There is no server, or it refuses this silo.
     """
     metadata = metadata_of(credentials)
     with open_channel(config, credentials) as channel:
@@ -57,12 +59,12 @@ def measure_line(
             ) from error
 
 
-def _mbps(carry: Callable[[int], None], clock: Callable[[], float]) -> float:
+def _mbps(transfer: Callable[[int], None], clock: Callable[[], float]) -> float:
     size = FIRST_BYTES
-    carry(size)  # connects
+    transfer(size)  # connects
     while True:
         begun = clock()
-        carry(size)
+        transfer(size)
         seconds = clock() - begun
         if seconds >= ENOUGH_SECONDS or size == TRIAL_BYTES:
             return 8 * size / seconds / 1e6

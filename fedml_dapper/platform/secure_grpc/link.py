@@ -1,4 +1,4 @@
-"""The server's side of its connection to one silo: what waits to be fetched, what came, and how much of it."""
+"""The server's side of its connection to one silo: outgoing messages, arrivals, and limits of both."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
 AWAY_SECONDS = 10.0
-"""A silo that has not called for this long, and holds no call open, is taken for gone."""
+"""Time without a call, or an open one, after which a silo is taken for gone."""
 MAX_FETCHES = 2
-"""Of one silo: the one that counts, and one before it whose connection is lost without the server knowing yet."""
+"""Open calls to fetch of one silo: the current one, and an older one whose lost connection the server has not noticed
+yet."""
 MAX_TRIAL_BYTES = 1 << 31
-"""By which a silo may time its line, in both directions together, while the server runs."""
+"""Bytes by which a silo may time its line while the server runs, in both directions together."""
 SMALL_MESSAGES = 16
 """How many messages without a payload may wait beside the largest with one."""
 CALLS_AT_ONCE = 400.0
 CALLS_PER_SECOND = 50.0
-"""Of one silo. A round takes four calls, so that even rounds of a tenth of a second stay within."""
+"""Calls that one silo may make, at once and per second. A round takes four, so rounds of a tenth of a second fit."""
 BUSY_AT_ONCE = 100.0
 BUSY_PER_SECOND = 10.0
-"""Calls of one silo that may come to nothing as they are too many; more are a flood. One that is told to try again does
-so less and less often."""
+"""Calls of one silo that may be refused as too many, at once and per second; more are a flood. A silo of ours tries
+again less and less often, and stays below."""
 FLOOD_SECONDS = 1.0
-"""A flood is said once in so many."""
+"""Shortest time between two reports of a flood."""
 LARGEST_AT_ONCE = 8.0
 LARGEST_PER_SECOND = 1.0
-"""Messages of the largest size, or as many bytes in smaller ones, that one silo may deliver."""
+"""Messages of the largest size that one silo may deliver, at once and per second, or as many bytes in smaller ones."""
 
 
 class SiloBusyError(DapperError):
-    """The silo has sent as much as it may before some of it has been dealt with; it is to try again."""
+    """Refusal of a call of a silo that has more under way than it may; it is to try again later."""
 
 
 class Link:
-    """One silo, seen from the server. Safe to use from any thread."""
+    """Connection to one silo, seen from the server. Safe to use from any thread."""
 
     def __init__(
         self, rank: int, name: str, max_payload_bytes: int, clock: Callable[[], float] = time.monotonic
@@ -51,13 +52,13 @@ class Link:
         self.name = name
         self._clock = clock
         self.arrivals = Arrivals()
-        """Guarded by :meth:`delivering`."""
+        """Messages that have come from the silo; guarded by :meth:`delivering`."""
         self._delivering = threading.Lock()
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
         self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
         self._busy = Allowance(BUSY_AT_ONCE, BUSY_PER_SECOND, clock)
-        self._flood_said = float("-inf")
+        self._flood_reported = float("-inf")
         self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
@@ -73,21 +74,24 @@ class Link:
     # From the silo
 
     def count_call(self) -> None:
-        """Raises :class:`SiloBusyError` where the silo calls too often."""
+        """Count a call of the silo.
+
+        Raises:
+            SiloBusyError: The silo calls too often.
+        """
         if not self._calls.take():
             raise SiloBusyError(f"{self.name} calls more than {CALLS_PER_SECOND:g} times a second")
 
     def is_flooding(self) -> bool:
-        """Call where a call of the silo came to nothing as it was one too many: whether it is time to say that these
-        are a flood."""
+        """Count a call that was refused as one too many; return whether a flood is to be reported."""
         with self._changed:
-            if self._busy.take() or self._clock() - self._flood_said < FLOOD_SECONDS:
+            if self._busy.take() or self._clock() - self._flood_reported < FLOOD_SECONDS:
                 return False
-            self._flood_said = self._clock()
+            self._flood_reported = self._clock()
             return True
 
     def is_new_connection(self, peer: str) -> bool:
-        """Whether the latest calls came on other connections than that from the address ``peer``."""
+        """Return whether none of the latest calls came from the address ``peer``, and remember it."""
         with self._changed:
             is_new = peer not in self._peers
             if is_new:
@@ -96,7 +100,11 @@ class Link:
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """One delivery at a time. Raises :class:`SiloBusyError`."""
+        """Enter a delivery, of which a silo may make one at a time.
+
+        Raises:
+            SiloBusyError: Another delivery is under way.
+        """
         if not self._delivering.acquire(blocking=False):
             raise SiloBusyError(f"{self.name} is delivering another message")
         try:
@@ -108,7 +116,11 @@ class Link:
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """One call at a time that times the line. Raises :class:`SiloBusyError`."""
+        """Enter a call that times the line, of which a silo may make one at a time.
+
+        Raises:
+            SiloBusyError: Another one is under way.
+        """
         if not self._trying.acquire(blocking=False):
             raise SiloBusyError(f"{self.name} is timing its line already")
         try:
@@ -117,15 +129,20 @@ class Link:
             self._trying.release()
 
     def count_trial(self, size: int) -> None:
-        """So many bytes will time the line, within :meth:`trying`. Raises :class:`SiloBusyError`."""
+        """Count bytes that are about to time the line, within :meth:`trying`.
+
+        Raises:
+            SiloBusyError: The silo has timed its line with as many bytes as it may.
+        """
         if size > self._trial_bytes:
             raise SiloBusyError(f"{self.name} has timed its line with {MAX_TRIAL_BYTES >> 20} MiB, which is enough")
         self._trial_bytes -= size
 
     def reserve(self, envelope: Envelope) -> Callable[[], None]:
-        """Room for a message until what is returned is called, which is when no manager needs the message any more.
+        """Reserve memory for a message, and return a function that frees it when the message has been handled.
 
-        Raises :class:`SiloBusyError` where earlier messages of this silo leave too little, or came too fast.
+        Raises:
+            SiloBusyError: Earlier messages of this silo leave too little memory, or came too fast.
         """
         size = envelope.payload_bytes + MAX_ENVELOPE_BYTES
         with self._changed:
@@ -140,20 +157,24 @@ class Link:
         return partial(self._free, size)
 
     def count_refusal(self) -> None:
-        """A call in the silo's name was refused."""
+        """Count a refused call in the silo's name."""
         with self._changed:
             self._refused_calls += 1
 
     @property
     def figures(self) -> CallerFigures:
-        """How it has gone so far."""
+        """Figures of this connection so far."""
         connected = self.connected
         with self._changed:
             heard = None if self._seen == float("-inf") else self._clock() - self._seen
             return CallerFigures(
-                name=self.name, connected=connected, heard_s=heard, bytes_in=self._bytes_in, bytes_out=self._bytes_out,
+                name=self.name,
+                connected=connected,
+                heard_s=heard,
+                bytes_in=self._bytes_in,
+                bytes_out=self._bytes_out,
                 refused_calls=self._refused_calls,
-            )  # fmt: skip
+            )
 
     def _free(self, size: int) -> None:
         with self._changed:
@@ -163,12 +184,12 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether the silo can be expected to fetch what is put here."""
+        """Whether the silo holds a call open or has called lately, and so will fetch its messages."""
         with self._changed:
             return self._open_calls > 0 or self._clock() - self._seen < AWAY_SECONDS
 
     def put(self, parcel: Parcel) -> None:
-        """Leave a message for the silo. One with a payload takes the place of an older one that is still there."""
+        """Put a message into the outbox; one with a payload replaces an older one that is still there."""
         with self._changed:
             if parcel.payload:
                 self._outbox = [waiting for waiting in self._outbox if not waiting.payload]
@@ -177,7 +198,7 @@ class Link:
             self._changed.notify_all()
 
     def acknowledge(self, receipt: Receipt) -> None:
-        """Forget what the silo says it has."""
+        """Remove the messages that the silo says it has got from the outbox."""
         with self._changed:
             self._outbox = [
                 waiting
@@ -187,9 +208,10 @@ class Link:
 
     @contextmanager
     def fetching(self) -> Iterator[int]:
-        """A call by which the silo asks for a message: its number. The newest one counts, an older one ends.
+        """Enter a call to fetch a message, and provide its number; it ends older calls to fetch of the silo.
 
-        Raises :class:`SiloBusyError` where older ones have not ended yet.
+        Raises:
+            SiloBusyError: Older calls have not ended yet.
         """
         self._see()
         with self._changed:
@@ -209,17 +231,17 @@ class Link:
                 self._changed.notify_all()
 
     def next_parcel(self, call: int, is_active: Callable[[], bool]) -> Parcel | None:
-        """The first message in the outbox, as soon as there is one; None when the call is over before that."""
+        """Wait for a message in the outbox, and return the first one; None when the call is over before that."""
         with self._changed:
             self._changed.wait_for(lambda: self._outbox or self._closed or not self.is_newest(call) or not is_active())
             return self._outbox[0] if self._outbox and self.is_newest(call) and is_active() else None
 
     def is_newest(self, call: int) -> bool:
-        """Whether no newer call has taken this one's place."""
+        """Return whether no newer call has replaced this one."""
         return call == self._newest_call
 
     def sent(self, parcel: Parcel) -> None:
-        """All of the message is on its way. It stays in the outbox until the silo acknowledges it."""
+        """Note that a message was sent; it stays in the outbox until the silo acknowledges it."""
         self._see()
         with self._changed:
             self._unsent = [waiting for waiting in self._unsent if waiting is not parcel]
@@ -227,12 +249,12 @@ class Link:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let waiting calls look whether they are still wanted."""
+        """Let waiting calls check whether they are over."""
         with self._changed:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """The silo may no longer call: it is away at once, and nothing waits for it."""
+        """Drop all messages for a silo that may no longer call, and count it as away at once."""
         with self._changed:
             self._outbox = []
             self._unsent = []
@@ -240,7 +262,7 @@ class Link:
             self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Let a connected silo fetch what it has not been sent yet, for at most so long; then end its calls."""
+        """Wait up to ``seconds`` until a connected silo has fetched all messages, then end its calls."""
         with self._changed:
             self._changed.wait_for(lambda: not self._unsent or not self.connected, seconds)
             self._closed = True

@@ -1,10 +1,10 @@
-"""FedML's messages as frames: an envelope of JSON, then the payload's bytes in pieces.
+"""Encoding of FedML's messages as frames: an envelope of JSON, then the payload's bytes in pieces.
 
     frame 1        Envelope, JSON, at most 64 KiB
     frames 2..n    the payload, 1 MiB each, the last one shorter; none where there is no payload
 
-The one parameter that holds bytes is the payload; the others have to be plain values. What a frame may hold is settled
-before it arrives: nothing is kept beyond what the envelope declared, nor declared beyond the receiver's limit.
+The one parameter that holds bytes is the payload; the others have to be plain values. A receiver refuses an envelope
+that declares a payload above its limit, and frames beyond what the envelope declared, before it keeps them.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ MAX_ENVELOPE_BYTES = 1 << 16
 FRAME_BYTES = 1 << 20
 MIB = 1 << 20
 MAX_SESSIONS = 1000
-"""Of one peer, each a start of its process."""
+"""Most sessions of one peer; each start of its process begins one."""
 
 PlainValue = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
 _TRIPLE = (Message.MSG_ARG_KEY_TYPE, Message.MSG_ARG_KEY_SENDER, Message.MSG_ARG_KEY_RECEIVER)
 
 
 class Envelope(BaseModel):
-    """All of a message but its payload."""
+    """A message without its payload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     session: str = Field(pattern=r"^[0-9a-f]{32}$")
-    """Drawn by the sender's process when it starts."""
+    """Random number that the sender's process draws when it starts."""
     counter: int = Field(ge=1, lt=2**53, strict=True)
-    """Grows from message to message of a session; a repetition keeps its own."""
+    """Number of the message, which grows within a session; a message that is sent again keeps it."""
     kind: StrictInt | StrictStr
-    """FedML's message type."""
+    """FedML's type of the message."""
     sender: int = Field(ge=0, strict=True)
     receiver: int = Field(ge=0, strict=True)
     params: dict[str, PlainValue] = {}
     payload_key: str | None = None
-    """The parameter that the payload is, if there is one."""
+    """Name of the parameter that the payload is, if there is one."""
     payload_bytes: int = Field(default=0, ge=0, strict=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """A message ready for the wire, or whole from it."""
+    """A whole message in encoded form: envelope and payload."""
 
     envelope: Envelope
     payload: bytes = b""
 
     def frames(self) -> Iterator[bytes]:
-        """The message in pieces that gRPC can carry."""
+        """Yield the message in pieces that gRPC can carry."""
         yield self.envelope.model_dump_json(exclude_defaults=True).encode()
         view = memoryview(self.payload)
         for start in range(0, len(view), FRAME_BYTES):
             yield bytes(view[start : start + FRAME_BYTES])
 
     def message(self) -> Message:
-        """FedML's form of it."""
+        """Return the message as FedML's object."""
         message = Message(self.envelope.kind, self.envelope.sender, self.envelope.receiver)
         for key, value in self.envelope.params.items():
             message.add_params(key, value)
@@ -78,7 +78,7 @@ class Parcel:
 
 
 def blank_frames(size: int) -> Iterator[bytes]:
-    """So many bytes that mean nothing."""
+    """Yield frames of zeros, ``size`` bytes in all."""
     for start in range(0, size, FRAME_BYTES):
         yield bytes(min(FRAME_BYTES, size - start))
 
@@ -94,9 +94,10 @@ class Packing:
         self._lock = threading.Lock()
 
     def parcel(self, message: Message) -> Parcel:
-        """``message`` as a parcel.
+        """Encode FedML's message.
 
-        Raises :class:`ProtocolError` where it holds what cannot travel or more than the limit.
+        Raises:
+            ProtocolError: The message holds values that cannot be encoded, or a payload above the limit.
         """
         params = {key: value for key, value in message.get_params().items() if key not in _TRIPLE}
         binary = [key for key, value in params.items() if isinstance(value, bytes)]
@@ -109,33 +110,47 @@ class Packing:
             counter = self._numbers.get(message) or self._numbers.setdefault(message, next(self._counters))
         try:
             envelope = Envelope(
-                session=self._session, counter=counter, kind=message.get_type(), sender=message.get_sender_id(),
-                receiver=message.get_receiver_id(), params=params, payload_key=key, payload_bytes=len(payload),
-            )  # fmt: skip
+                session=self._session,
+                counter=counter,
+                kind=message.get_type(),
+                sender=message.get_sender_id(),
+                receiver=message.get_receiver_id(),
+                params=params,
+                payload_key=key,
+                payload_bytes=len(payload),
+            )
         except ValidationError as error:
             raise ProtocolError(f"a message carries plain values besides its payload: {_first(error)}") from error
         return Parcel(envelope, payload)
 
 
 class Arrivals:
-    """What has come from one peer: every message counts once."""
+    """Remembers which messages have come from one peer, so that each one counts once."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def seen(self, envelope: Envelope) -> bool:
-        """Whether this message, or a later one of its session, has been taken already."""
+        """Return whether this message, or a later one of its session, has been taken already."""
         return envelope.counter <= self._last.get(envelope.session, 0)
 
     def take(self, envelope: Envelope) -> None:
-        """Remember a message. Raises :class:`ProtocolError` where the peer has had too many sessions to remember."""
+        """Remember a message.
+
+        Raises:
+            ProtocolError: The peer has begun more sessions than are remembered.
+        """
         if envelope.session not in self._last and len(self._last) >= MAX_SESSIONS:
             raise ProtocolError(f"the sender has started {MAX_SESSIONS} times, which is more than can be told apart")
         self._last[envelope.session] = envelope.counter
 
 
 def read_envelope(frames: Iterator[bytes], max_payload_bytes: int) -> Envelope:
-    """The first frame. Raises :class:`ProtocolError` where it is no envelope, or declares more than the limit."""
+    """Read the first frame of a message.
+
+    Raises:
+        ProtocolError: The frame is no envelope, or declares a payload above the limit.
+    """
     frame = next(frames, b"")
     if not 0 < len(frame) <= MAX_ENVELOPE_BYTES:
         raise ProtocolError(f"expected an envelope of 1 to {MAX_ENVELOPE_BYTES} bytes, found {len(frame)}")
@@ -154,13 +169,17 @@ def read_envelope(frames: Iterator[bytes], max_payload_bytes: int) -> Envelope:
 
 
 def read_payload(frames: Iterator[bytes], envelope: Envelope) -> bytes:
-    """The payload's frames in one. Raises :class:`ProtocolError` where they are not what the envelope declared."""
+    """Read the other frames of a message, and join them to its payload.
+
+    Raises:
+        ProtocolError: The frames are not what the envelope declared.
+    """
     declared = envelope.payload_bytes
     if not declared:
         if next(frames, None) is not None:
             raise ProtocolError("frames follow a message that declared no payload")
         return b""
-    buffer = io.BytesIO()  # hands its memory over without a copy
+    buffer = io.BytesIO()  # getvalue() returns its memory without a copy
     for frame in frames:
         if not 0 < len(frame) <= min(FRAME_BYTES, declared - buffer.tell()):
             raise ProtocolError(f"a frame of {len(frame)} bytes after {buffer.tell()} of the {declared} declared")

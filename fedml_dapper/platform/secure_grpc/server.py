@@ -1,4 +1,4 @@
-"""The server's transport: takes what silos deliver, and holds ready what they come to fetch."""
+"""The server's transport: receives messages that silos deliver, and keeps messages for silos until they fetch them."""
 
 from __future__ import annotations
 
@@ -53,32 +53,49 @@ from fedml_dapper.platform.secure_grpc.parcel import (
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 LAST_MESSAGES_SECONDS = 5.0
-"""How long silos may take at the end to fetch what waits for them."""
+"""How long silos may take at the end to fetch their last messages."""
 ORDER_SECONDS = 20.0
-"""How long an order waits for the server's loop."""
+"""How long an operator's order waits for the server's loop."""
 GRACE_SECONDS = 2.0
-"""How long calls may take to end after that."""
+"""How long open calls may take to end when the server stops."""
 REFUSALS_AT_ONCE = 100.0
 REFUSALS_PER_SECOND = 1.0
-"""Of those that the log tells of: who is refused could fill a disk otherwise."""
+"""Refusals that are logged, at once and per second; without a limit strangers could fill the disk."""
 _COUNT_BYTES = 8
 
 
 class SiloAwayError(DapperError):
-    """The silo is not connected."""
+    """A message cannot be sent, since its silo is not connected."""
 
 
 class SecureServer(Endpoint):
-    """The server of a federation, or an edge, which is the server to its silos. ``callers`` are those who may call, the
-    names of their certificates by rank. A message reaches the managers only if the certificate of the call is that of
-    the silo the message speaks for, that may call now (:class:`Doorkeeper`), and the message is new. Certificates, list
-    of members and tokens are read again where their files have changed. ``clock`` says how often, and how often callers
-    may call."""
+    """Transport of a federation's server, or of an edge, which is the server to its silos.
+
+    A message reaches the managers only if the call's certificate is that of the message's sender, the certificate may
+    call now (:class:`Doorkeeper`), and the message is new. Certificates, list of members and tokens are read again when
+    their files change.
+
+    Args:
+        config: Address, files and limits.
+        credentials: Files of certificate, authorities and tokens.
+        callers: Names in the certificates of those that may call, by rank.
+        audit: Log of calls.
+        desk: Takes operators' orders.
+        clock: Seconds, for all limits per second.
+
+    Raises:
+        ConfigError: The address cannot be listened on.
+    """
 
     def __init__(
-        self, config: SecureGrpcConfig, credentials: CredentialFiles, callers: Mapping[int, str], audit: AuditLog,
-        desk: Desk, clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        config: SecureGrpcConfig,
+        credentials: CredentialFiles,
+        callers: Mapping[int, str],
+        audit: AuditLog,
+        desk: Desk,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(rank=0)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._credentials = credentials
@@ -95,7 +112,7 @@ class SecureServer(Endpoint):
         self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
-        # a delivery, fetches and a trial of the line each; an order; and some more, for those that are refused at once
+        # for each silo a delivery, fetches and a trial of the line; one order; and spare ones for calls to be refused
         calls = (2 + MAX_FETCHES) * len(callers) + 5
         self._server = grpc.server(
             ThreadPoolExecutor(calls, thread_name_prefix="grpc"),
@@ -108,7 +125,7 @@ class SecureServer(Endpoint):
             TRY_UP: grpc.stream_unary_rpc_method_handler(self._try_up),
             TRY_DOWN: grpc.stream_stream_rpc_method_handler(self._try_down),
             STEER.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._steer),
-        }  # all take streams: of another call gRPC waits for the request before it lets anyone ask who calls
+        }  # all take streams: gRPC calls a handler of single requests only after it has read the request, unchecked
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._shown = credentials.current
         tls = grpc.dynamic_ssl_server_credentials(
@@ -126,9 +143,11 @@ class SecureServer(Endpoint):
         audit.record("started", address=address, authorities=self._shown.authority_digest)
 
     def send_message(self, msg: Message) -> None:
-        """FedML's hook: leave ``msg`` for its silo, which fetches it at once if it is connected.
+        """FedML's hook: keep ``msg`` for its silo, which fetches it at once if it is connected.
 
-        Raises :class:`SiloAwayError` if it is not, and :class:`ProtocolError` for what cannot travel.
+        Raises:
+            SiloAwayError: The silo is not connected.
+            ProtocolError: The message cannot be encoded.
         """
         link = self._links[int(msg.get_receiver_id())]
         if not link.connected:
@@ -136,8 +155,8 @@ class SecureServer(Endpoint):
         link.put(self._packing.parcel(msg))
 
     def handle_receive_message(self) -> None:
-        """FedML's hook: tell the managers of every message, until :meth:`stop_receive_message`."""
-        self._tell_connected()
+        """FedML's hook: pass every message to the managers, until :meth:`stop_receive_message`."""
+        self._notify_connected()
         self._looking.start()
         while not self._stopped.is_set():
             if self._unable_to_look is not None:
@@ -146,11 +165,11 @@ class SecureServer(Endpoint):
                 message = self._inbox.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
-            self._tell(message)
-            del message  # its room is free again once the managers have dealt with it
+            self._notify(message)
+            del message  # the last reference here: its reserved memory is freed once the managers have dropped theirs
 
     def stop_receive_message(self) -> None:
-        """FedML's hook: end, once connected silos have fetched what waits for them."""
+        """FedML's hook: stop, once connected silos have fetched their last messages."""
         self._stopped.set()
         deadline = time.monotonic() + LAST_MESSAGES_SECONDS
         for link in self._links.values():
@@ -161,15 +180,15 @@ class SecureServer(Endpoint):
         self._doorkeeper.close()
 
     def _keep_looking(self) -> None:
-        """In a thread of its own, so that no file, on whatever disk it lies, keeps the managers waiting."""
+        """Have the doorkeeper read changed files, in a thread of its own, so that a slow disk delays no message."""
         try:
             while not self._stopped.wait(_POLL_SECONDS):
                 self._doorkeeper.look()
-        except Exception as error:  # noqa: BLE001  # whatever it is, nobody would be cut off any more
+        except Exception as error:  # noqa: BLE001  # raised in the main thread, as nobody would be cut off any more
             self._unable_to_look = error
 
     def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC's hook, called before every handshake: the server's certificate and authorities, if they are new."""
+        """gRPC's hook, called before every handshake: return certificate and authorities if they are new."""
         current = self._credentials.current
         if current is self._shown:
             return None
@@ -177,12 +196,12 @@ class SecureServer(Endpoint):
         return _certificates(current)
 
     def _note_cut_off(self, link: Link) -> None:
-        """Tell the managers that a silo is gone, and keep nothing for it."""
+        """Tell the managers that a silo may no longer call, and drop its messages."""
         link.forget()
         self._inbox.put(Message(CUT_OFF, link.rank, 0))
 
     def _note_busy(self, context: grpc.ServicerContext) -> None:
-        """Tell the managers of a silo that calls again and again, as what it owes may not get through then."""
+        """Tell the managers of a silo that floods the server with calls, as its upload may not get through."""
         link = self._by_name.get(_common_name(context))
         if link is not None and link.is_flooding():
             self._inbox.put(Message(FLOODS, link.rank, 0))
@@ -191,7 +210,7 @@ class SecureServer(Endpoint):
 
     @contextmanager
     def _answering(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Ends a call with the status that goes with what was wrong with it."""
+        """End a call that fails with the gRPC status for its error."""
         try:
             yield
         except RefusedError as refusal:
@@ -200,7 +219,7 @@ class SecureServer(Endpoint):
             self._refuse(context, RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)))
         except SiloBusyError as error:
             self._note_busy(context)
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # no mistake: the silo tries again
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # the silo tries again
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         with self._answering(context), self._doorkeeper.admitted(context) as (link, call):
@@ -225,7 +244,7 @@ class SecureServer(Endpoint):
             except BaseException:
                 release()
                 raise
-            weakref.finalize(message, release)
+            weakref.finalize(message, release)  # memory is free again when the managers have dropped the message
             self._doorkeeper.while_admitted(call, partial(self._inbox.put, message))
 
     def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -247,7 +266,7 @@ class SecureServer(Endpoint):
                 raise RefusedError(grpc.StatusCode.ABORTED, reason)
 
     def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Take bytes, as many as fit a trial, and keep none."""
+        """Receive bytes by which a silo times its line, and drop them."""
         with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             link.count_trial(TRIAL_BYTES)
             room = TRIAL_BYTES
@@ -258,7 +277,7 @@ class SecureServer(Endpoint):
         return b""
 
     def _try_down(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Send as many bytes as the silo asks for, within a trial's."""
+        """Send the bytes that a silo asks for to time its line."""
         with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
             size = int.from_bytes(_request(requests)[:_COUNT_BYTES], "little")
             if size > TRIAL_BYTES:
@@ -267,41 +286,41 @@ class SecureServer(Endpoint):
             yield from blank_frames(size)
 
     def _steer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Have an order of an admin carried out, one at a time."""
+        """Have an admin's order carried out, one at a time."""
         with self._answering(context), self._doorkeeper.admitted(context, is_admins=True) as (_, call):
             if not self._ordering.acquire(blocking=False):
                 raise SiloBusyError("another order is being carried out")
             try:
                 order = read_order(_request(requests))
-                said = "" if order.act == "status" else self._carry_out(order, call)
+                report = "" if order.act == "status" else self._carry_out(order, call)
             finally:
                 self._ordering.release()
-            yield Answer(said=said, status=self._desk.status()).model_dump_json().encode()
+            yield Answer(said=report, status=self._desk.status()).model_dump_json().encode()
 
     def _carry_out(self, order: Order, call: OpenCall) -> str:
-        known = {"act": order.act, "silo": order.silo or 0, "fingerprint": call.certificate.fingerprint}
+        fields = {"act": order.act, "silo": order.silo or 0, "fingerprint": call.certificate.fingerprint}
         future = self._desk.ask(order)
         try:
-            said = _result_of(future, min(ORDER_SECONDS, max(0.0, call.context.time_remaining() - 1)))
+            report = _result_of(future, min(ORDER_SECONDS, max(0.0, call.context.time_remaining() - 1)))
         except DapperError as error:
-            self._audit.record("order_refused", ADMIN, **known, reason=str(error))
+            self._audit.record("order_refused", ADMIN, **fields, reason=str(error))
             call.context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
-        self._audit.record("order", ADMIN, **known, said=said)
-        return said
+        self._audit.record("order", ADMIN, **fields, said=report)
+        return report
 
     def figures(self) -> tuple[Sequence[CallerFigures], int]:
-        """Of each caller, and how many calls of strangers were refused."""
+        """Return the figures of each caller, and the number of refused calls of strangers."""
         return [link.figures for link in self._links.values()], self._refused_strangers
 
     def _refuse(self, context: grpc.ServicerContext, refusal: RefusedError) -> None:
-        reason = str(refusal)  # a log that kept the exception itself would keep the call, and its place, too
+        reason = str(refusal)  # a log record with the exception itself would keep the call alive, and its thread
         name = _common_name(context)
         link = self._by_name.get(name)
         if link is not None:
             link.count_refusal()
         elif name != ADMIN:
-            name = "stranger"  # one word for all: they could take up any number of names
+            name = "stranger"  # one name for all, as they could invent any number of names
             self._refused_strangers += 1
         self._audit.record("refused", name, peer=context.peer(), reason=reason)
         if self._refusals_logged.take():
@@ -310,7 +329,10 @@ class SecureServer(Endpoint):
 
 
 def _result_of(future: Future[str], seconds: float) -> str:
-    """Raises what the order raised, and :class:`RefusedError` where it was not begun in time, and will not be."""
+    """Return an order's result, or raise its error.
+
+    Raises :class:`RefusedError` where the order was not begun in time; it is cancelled then.
+    """
     try:
         return future.result(seconds)
     except FutureTimeoutError:
@@ -336,7 +358,7 @@ def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], s
 
 
 def _request(requests: Iterator[bytes]) -> bytes:
-    """The one thing that a silo says in a call by which it is sent something."""
+    """Return the single request of a call by which a silo fetches something."""
     request = next(requests, None)
     if request is None:
         raise ProtocolError("a call ended without a request")

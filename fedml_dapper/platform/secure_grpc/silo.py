@@ -1,4 +1,4 @@
-"""A silo's transport: delivers to the server and fetches from it; nobody can call a silo."""
+"""A silo's transport: delivers messages to the server and fetches messages from it; nobody can call a silo."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
 LAST_PAUSE_SECONDS = 10.0
 FAREWELL_SECONDS = 1.0
-"""How long the server may take to hear of the last message that came."""
+"""How long a silo waits at the end until the server knows that its last message was received."""
 REMIND_SECONDS = 60.0
-"""How often a silo says that there still is no server."""
+"""How often a silo logs that there still is no server."""
 _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
     grpc.StatusCode.UNAUTHENTICATED: ConfigError,
     grpc.StatusCode.PERMISSION_DENIED: ConfigError,
@@ -43,19 +43,28 @@ _FINAL: dict[grpc.StatusCode, type[DapperError]] = {
     grpc.StatusCode.UNIMPLEMENTED: ProtocolError,
     grpc.StatusCode.ABORTED: DapperError,
 }
+"""Errors by the status of the server's answer, for those answers that would be the same at the next try."""
 
 
 class SecureSilo(Endpoint):
-    """One silo's process. It goes on looking for a server that is away for ``patience_s`` seconds of ``clock``, then
-    gives up.
+    """Transport of one silo, which connects anew when the files of its credentials change.
 
-    It connects anew with what is in the files of its credentials, once that has changed.
+    Args:
+        config: The server's address, and limits.
+        credentials: Files of certificate, authorities and token.
+        rank: The silo's.
+        patience_s: For how many seconds the server may be away before the silo gives up.
+        clock: Seconds, for that.
     """
 
     def __init__(
-        self, config: SecureGrpcConfig, credentials: CredentialFiles, rank: int, patience_s: float,
+        self,
+        config: SecureGrpcConfig,
+        credentials: CredentialFiles,
+        rank: int,
+        patience_s: float,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(rank)
         self._max_payload_bytes = config.max_message_mb * MIB
         self._config = config
@@ -67,18 +76,21 @@ class SecureSilo(Endpoint):
         self._arrivals = Arrivals()
         self._receipt = Receipt()
         self._lost: float | None = clock()
+        """When the connection was lost; None while it stands."""
         self._reminded = float("-inf")
         self._was_connected = False
         self._connecting = threading.Lock()
-        self._heard = threading.Event()
-        """Whether the server knows of all that came."""
-        self._heard.set()
+        self._acknowledged = threading.Event()
+        """Set while the server knows that all its messages were received."""
+        self._acknowledged.set()
         self._connection = _Connection(config, credentials.current)
 
     def send_message(self, msg: Message) -> None:
-        """FedML's hook: deliver ``msg``; returns when the server has it. A repetition arrives once.
+        """FedML's hook: deliver ``msg``, and return when the server has it. One that is sent again arrives once.
 
-        Raises ``grpc.RpcError`` where trying again may help, and :class:`DapperError` where it will not.
+        Raises:
+            grpc.RpcError: The server was not reached; trying again may help.
+            DapperError: The server refuses the message or this silo; trying again will not help.
         """
         parcel = self._packing.parcel(msg)
         try:
@@ -89,23 +101,25 @@ class SecureSilo(Endpoint):
             raise
 
     def handle_receive_message(self) -> None:
-        """FedML's hook: fetch messages and tell the managers of each, until :meth:`stop_receive_message`.
+        """FedML's hook: fetch messages and pass them to the managers, until :meth:`stop_receive_message`.
 
-        They are told that the connection is ready whenever the server has been found, so also after it was lost. Raises
-        :class:`DapperError` when it stays lost, or refuses this silo.
+        The managers are told that the connection is ready whenever the server is found, also after it was lost.
+
+        Raises:
+            DapperError: The server stays lost, or refuses this silo.
         """
         pause = FIRST_PAUSE_SECONDS
         while not self._stopped.is_set():
             try:
-                parcel = self._fetched()
-            except (grpc.RpcError, ValueError) as error:
-                self._heard.set()  # or never will be
+                parcel = self._fetch()
+            except (grpc.RpcError, ValueError) as error:  # gRPC raises ValueError on a closed channel
+                self._acknowledged.set()  # nothing more will come on this call
                 if self._stopped.is_set():  # closing the channel ends the call, and refuses another
                     return
                 if isinstance(error, ValueError):
                     raise
                 self._raise_if_final(error)
-                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # that one only says that nothing came
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # no message came within CALL_SECONDS
                     self._note_loss(error)
                     self._stopped.wait(pause)
                     pause = min(2 * pause, LAST_PAUSE_SECONDS)
@@ -115,16 +129,19 @@ class SecureSilo(Endpoint):
                     self._take(parcel)
 
     def stop_receive_message(self) -> None:
-        """FedML's hook: end, once the server knows what came; it would tell this silo's next process once more."""
+        """FedML's hook: stop, once the server knows that its last message was received.
+
+        Otherwise it would send the message once more to the silo's next process.
+        """
         if self._lost is None:
-            self._heard.wait(FAREWELL_SECONDS)
+            self._acknowledged.wait(FAREWELL_SECONDS)
         self._stopped.set()
         with self._connecting:
             self._connection.close()
 
     @contextmanager
     def _connected(self) -> Iterator[_Connection]:
-        """The connection, made anew where the files of the credentials have changed."""
+        """Provide the connection, made anew where the files of the credentials have changed."""
         with self._connecting:
             if self._credentials.renew() and not self._stopped.is_set():
                 self._connection.retire()
@@ -136,14 +153,14 @@ class SecureSilo(Endpoint):
         finally:
             connection.end_use()
 
-    def _fetched(self) -> Parcel | None:
-        """The next message; None if the server ended the call without one."""
+    def _fetch(self) -> Parcel | None:
+        """Fetch the next message; None if the server ended the call without one."""
         with self._connected() as connection:
-            return self._fetched_by(connection.fetch(self._receipt))
+            return self._read(connection.fetch(self._receipt))
 
-    def _fetched_by(self, call: Any) -> Parcel | None:
+    def _read(self, call: Any) -> Parcel | None:
         if WELCOME in map(tuple, call.initial_metadata()):
-            self._heard.set()
+            self._acknowledged.set()
             self._note_connection()
         frames: Iterator[bytes] = iter(call)
         first = next(frames, None)
@@ -154,24 +171,24 @@ class SecureSilo(Endpoint):
             envelope = read_envelope(frames, self._max_payload_bytes)
             return Parcel(envelope, read_payload(frames, envelope))
         finally:
-            call.cancel()  # where a frame was refused; otherwise it is over
+            call.cancel()  # has an effect only where a frame was refused: otherwise the call is over
 
     def _take(self, parcel: Parcel) -> None:
         envelope = parcel.envelope
         if (envelope.sender, envelope.receiver) != (0, self._rank):
             raise ProtocolError(f"the server sent a message from {envelope.sender} to {envelope.receiver}")
         self._receipt = Receipt(session=envelope.session, counter=envelope.counter)
-        self._heard.clear()
+        self._acknowledged.clear()
         if not self._arrivals.seen(envelope):
             self._arrivals.take(envelope)
-            self._tell(parcel.message())
+            self._notify(parcel.message())
 
     def _note_connection(self) -> None:
         if self._lost is not None:
             self._lost = None
             self._was_connected = True
             LOGGER.info("connected to the server at %s", self._server_address)
-            self._tell_connected()
+            self._notify_connected()
 
     def _note_loss(self, error: grpc.RpcError) -> None:
         now = self._clock()
@@ -189,8 +206,11 @@ class SecureSilo(Endpoint):
             self._reminded = now
             LOGGER.warning(
                 "no server at %s for %.0f s (%s); looking for it for %.0f s in all",
-                self._server_address, now - self._lost, error.details(), self._patience_s,
-            )  # fmt: skip
+                self._server_address,
+                now - self._lost,
+                error.details(),
+                self._patience_s,
+            )
 
     def _raise_if_final(self, error: grpc.RpcError) -> None:
         raise_if_final(error, self._server_address)
@@ -209,11 +229,11 @@ class _Connection:
         self._is_retired = False
 
     def deliver(self, frames: Iterator[bytes]) -> None:
-        """One message; returns when the server has it."""
+        """Deliver one message, and return when the server has it."""
         self._deliver(frames, timeout=CALL_SECONDS, metadata=self._metadata)
 
     def fetch(self, receipt: Receipt) -> Any:
-        """The call by which the next message comes."""
+        """Begin the call by which the next message comes."""
         request = iter([receipt.model_dump_json().encode()])
         return self._fetch(request, timeout=CALL_SECONDS, metadata=self._metadata)
 
@@ -243,20 +263,24 @@ class _Connection:
 
 
 def open_channel(config: SecureGrpcConfig, credentials: Credentials) -> grpc.Channel:
-    """A connection to the server, which is made when it is first needed."""
+    """Open a channel to the server, which connects when it is first used."""
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
     return grpc.secure_channel(config.server_address, tls, options=SILO_OPTIONS)
 
 
 def metadata_of(credentials: Credentials) -> tuple[tuple[str, str], ...]:
-    """What goes with every call."""
+    """Return the metadata of every call: the token, if there is one."""
     return () if credentials.token is None else ((TOKEN_KEY, credentials.token),)
 
 
 def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
-    """Raises :class:`DapperError` for what the server will answer again, however often it is asked."""
+    """Raise an error of ours where the server would answer the same at the next try; else do nothing.
+
+    Raises:
+        DapperError: The server refuses this silo, or cannot be trusted.
+    """
     details = str(error.details())
-    if "CERTIFICATE_VERIFY_FAILED" in details:  # gRPC calls it UNAVAILABLE, as if it might pass
+    if "CERTIFICATE_VERIFY_FAILED" in details:  # its status is UNAVAILABLE, as if trying again could help
         raise ConfigError(
             f"the server at {server_address} shows a certificate that ca.pem does not vouch for, or one of another"
             f" name: {details}"
@@ -267,12 +291,12 @@ def raise_if_final(error: grpc.RpcError, server_address: str) -> None:
 
 
 def _check_name(address: str) -> None:
-    """Raises :class:`ConfigError` where no machine has the name in ``address``: it will not have it later either."""
+    """Raise :class:`ConfigError` where no machine has the name in ``address``, as waiting would not help."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         socket.getaddrinfo(host, None)
     except socket.gaierror as error:
-        if error.errno == socket.EAI_NONAME:  # others pass, such as that of a name server that is away
+        if error.errno == socket.EAI_NONAME:  # other errors may pass, e.g. a name server that is away
             raise ConfigError(
                 f"comm_args.dapper_grpc.server_address: no machine has the name `{host}`; is it spelt right?"
             ) from error

@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides its ledger: TensorBoard, Weights & Biases, FedML's dashboard (docs/tracking.md)."""
+"""Tracking sinks for a run's metrics: TensorBoard, Weights & Biases, FedML's dashboard (docs/tracking.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["GuardedSink", "MlopsSink", "TensorBoardSink", "WandbSink", "client_s
 
 
 def sinks_for(settings: Settings, run_dir: Path) -> list[RunObserver]:
-    """The sinks that ``tracking_args`` switches on, none of which can stop the run; files go below ``run_dir``."""
+    """Return the sinks that ``tracking_args`` switches on; files go below ``run_dir``, and no sink stops the run."""
     args = settings.tracking_args
     sinks: list[RunObserver] = []
     if args.enable_tensorboard:

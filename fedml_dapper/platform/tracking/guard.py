@@ -1,4 +1,4 @@
-"""Tracking is a courtesy: what goes wrong in it must not cost the training."""
+"""Guard around a tracking sink, whose errors must not end the training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class GuardedSink(RunObserver):
-    """Opens a sink when the run starts, and drops it for good at its first failure, with one line in the log."""
+    """Opens a sink when the run starts, and drops it at its first error, with one line in the log."""
 
     def __init__(self, name: str, open_sink: Callable[[RunRecord], RunObserver]) -> None:
         self._name = name
@@ -53,5 +53,8 @@ class GuardedSink(RunObserver):
             reason = " ".join(str(error).split()) or "no reason given"
             _log.warning(
                 "tracking with %s failed %s (%s: %s); training goes on without it",
-                self._name, when, type(error).__name__, reason,
-            )  # fmt: skip
+                self._name,
+                when,
+                type(error).__name__,
+                reason,
+            )

@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 
 TRAINING = "train"
 AGGREGATION = "server.agg_and_eval"
-"""FedML's own names of a round's phases."""
+"""FedML's own names of the two phases of a round."""
 
 
 class MlopsSink(RunObserver):
-    """Metrics by ``fedml.mlops.log``, the phases of a round as events, and the progress in rounds.
+    """Sends metrics by ``fedml.mlops.log``, the phases of a round as events, and the number of finished rounds.
 
-    FedML's own managers would send events and rounds; ours take their place, so this sink does it for every runner.
-    Rounds count from 0, as FedML's do.
+    FedML's own managers send events and rounds; ours replace them, so this sink does it for every runner. Rounds count
+    from 0, as FedML's do.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -38,7 +38,7 @@ class MlopsSink(RunObserver):
 
     def run_started(self, record: RunRecord) -> None:
         with _fedmls_mlops():
-            mlops.log_round_info(self._rounds, -1)  # FedML's sign for "about to start"; connects
+            mlops.log_round_info(self._rounds, -1)  # -1 means "about to start"; this call connects
             if MLOpsStore.mlops_metrics is None:
                 raise ConfigError("FedML's platform gave no addresses; see `fedml login`, or set using_mlops: false")
             core_mlops.log_aggregation_status(ServerConstants.MSG_MLOPS_SERVER_STATUS_RUNNING)
@@ -62,7 +62,7 @@ class MlopsSink(RunObserver):
             mlops.log({"round": record.round, **metrics_of(record)}, step=record.round)
 
     def run_finished(self) -> None:
-        """Tell how it ended; a run that says nothing is shown as failed."""
+        """Send how the run ended; without this it is shown as failed."""
         with _fedmls_mlops():
             if self._rounds_done == self._rounds:
                 core_mlops.log_aggregation_finished_status()
@@ -80,7 +80,7 @@ class MlopsSink(RunObserver):
 
 @contextmanager
 def client_status_told() -> Iterator[None]:
-    """Around a client process's work: FedML's dashboard hears whether it ended well, if it can be reached."""
+    """Tell FedML's dashboard, if it can be reached, whether the block, a client process's work, ended well."""
     ended = core_mlops.log_training_failed_status
     try:
         yield
@@ -95,13 +95,14 @@ def client_status_told() -> Iterator[None]:
 
 @contextmanager
 def _fedmls_mlops() -> Iterator[None]:
-    """Around every call of ``fedml.mlops``.
+    """Work around faults of ``fedml.mlops``; has to be entered around every call of it.
 
-    ``mlops.log`` runs all of ``fedml.init`` again, each time: it asks the platform anew, seeds the global random
-    streams, reads the command line's file unchecked and takes what it says for this run. So it is given the arguments
-    that are there. Its calls look for the device's id where the transports have the rank, so it stands there meanwhile.
-    And a failure switches MLOps off for FedML too: its managers make the same calls unguarded, and a
-    failed ``mlops.log`` keeps a lock for which the next one waits for ever.
+    * ``mlops.log`` runs all of ``fedml.init`` again, each time: it asks the platform anew, seeds the global random
+      streams, and reads the command line's file unchecked. Here it is given the present arguments instead.
+    * Its calls look for the device's id in the attribute in which transports expect the rank. So the id stands there
+      meanwhile.
+    * A failed ``mlops.log`` keeps a lock, for which the next call waits for ever, and FedML's managers make the same
+      calls unguarded. So a failure switches MLOps off for FedML too.
     """
     args = MLOpsStore.mlops_args
     device = getattr(args, "run_device_id", "0")
@@ -111,7 +112,7 @@ def _fedmls_mlops() -> Iterator[None]:
             patch.object(core_mlops, "get_fedml_args", lambda: args),
             patch.object(args, place, device, create=True) if device != "0" else nullcontext(),
         ):
-            core_mlops.set_realtime_params()  # status calls use the id that the call before them found
+            core_mlops.set_realtime_params()  # or status calls would use the id that the call before them found
             yield
     except Exception:
         args.using_mlops = False

@@ -1,6 +1,6 @@
-"""Weights & Biases: recorded in the run's folder, and uploaded at the end where the user has a key.
+"""Tracking with Weights & Biases: recorded in the run's folder, and uploaded at the end where the user has a key.
 
-Never online while training: wandb 0.13.2 waits without a limit, at its start and at its end, for a server that it
+It is never online while training: wandb 0.13.2 waits without a limit, at its start and at its end, for a server that it
 cannot reach.
 """
 
@@ -21,23 +21,23 @@ UPLOAD_TIMEOUT_S = 60.0
 
 
 class WandbSink(RunObserver):
-    """One offline wandb run in ``<run>/wandb``.
+    """Records one offline wandb run in ``<run>/wandb``.
 
-    It is uploaded at the end where wandb finds a key (``wandb login``, ``WANDB_API_KEY``) and ``WANDB_MODE`` does not
-    say otherwise. Nothing ever asks for a key.
+    It is uploaded at the end where wandb finds a key (``wandb login``, ``WANDB_API_KEY``), unless ``WANDB_MODE`` says
+    otherwise. The user is never asked for a key.
     """
 
     def __init__(self, args: TrackingArgs, record: RunRecord, run_dir: Path) -> None:
-        # Crash reports go to wandb's makers otherwise, and a helper process with a socket of its own is started.
+        # Without these, crash reports go to wandb's makers, and a helper process with a socket of its own is started.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         os.environ.setdefault("WANDB_DISABLE_SERVICE", "true")
         import wandb  # noqa: PLC0415  # slow to import
 
-        wandb.require("service")  # takes WANDB_DISABLE_SERVICE in again: FedML imports wandb before we can set it
+        wandb.require("service")  # reads WANDB_DISABLE_SERVICE again, as FedML imports wandb before we can set it
         self._uploads = wandb.api.api_key is not None and os.environ.get("WANDB_MODE", "online") == "online"
         settings = wandb.Settings(
             start_method="thread", console="off", disable_git=True, disable_code=True, silent=True
-        )  # fmt: skip
+        )
         wandb.setup(settings=settings)  # wandb.init alone is too late for `silent`
         run = wandb.init(
             project=args.wandb_project,
@@ -74,8 +74,10 @@ def _upload(folder: Path) -> None:
 
 @contextmanager
 def without_fedmls_wandb(args: Namespace) -> Iterator[None]:
-    """Within this block ``fedml.init`` does not start a wandb run of its own, which would be a second one, and which
-    raises without a key."""
+    """Keep ``fedml.init`` within this block from starting a wandb run of its own.
+
+    It would be a second run, and raises without a key.
+    """
     enabled = args.enable_wandb
     args.enable_wandb = False
     try:

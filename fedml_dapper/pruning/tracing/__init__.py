@@ -1,11 +1,11 @@
-"""From a network to its groups of channels.
+"""Tracing: from a network to its groups of channels, by one forward pass.
 
-Of plain networks, the papers' among them, torch-pruning's dependency graph tells the groups (``dependencies``). Of
-others its indices do not say where channels go, so these are followed through one forward pass. Every activation is
-marked with the channels that lie along one of its axes: a number for each entry. Layers with weights (``layers``) say
-which of their rows and columns belong to which channels; everything else (``operations``) moves numbers as it moves
-values, whatever is concatenated, flattened or permuted. What is not known here holds the channels that reach it: they
-are never cut. ``graph`` makes groups of the rest, ``trace`` tries them out.
+Networks of plain layers only, the papers' among them, get their groups from torch-pruning's dependency graph
+(``dependencies``). For others its indices do not say where channels go, so channels are followed through one forward
+pass. Every activation is marked with the channels that lie along one of its axes: a number for each entry. Layers with
+weights (``layers``) say which of their rows and columns belong to which channels; all other operations (``operations``)
+move the numbers as they move values, whatever is concatenated, flattened or permuted. Channels that reach an unknown
+operation are held: they are never cut. ``graph`` makes groups of the rest, and ``trace`` tries each of them out.
 """
 
 from fedml_dapper.pruning.tracing.trace import IDLE, trace_layout

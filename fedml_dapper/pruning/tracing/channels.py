@@ -1,4 +1,4 @@
-"""Channels as numbers: which of them have to be kept or dropped together."""
+"""Channels as numbers, and which of them have to be kept or dropped together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 NONE = -1
-"""Stands for an entry that belongs to no channel, and so is never cut."""
+"""Number of an entry that belongs to no channel, and so is never cut."""
 
 
 RANGE = "a fixed range of channels is taken"
@@ -18,7 +18,7 @@ SPREAD = "a view spreads the channels over several axes"
 
 @dataclass(frozen=True, eq=False)
 class Hold:
-    """Why some channels are always kept."""
+    """Channels that are always kept, and why."""
 
     ids: Tensor
     layer: str
@@ -26,7 +26,7 @@ class Hold:
 
 
 class Channels:
-    """A union-find over channels. Channels that were joined have the same root, the lowest of their numbers."""
+    """Union-find over channels. Channels that were joined have the same root, the lowest of their numbers."""
 
     def __init__(self) -> None:
         self._parent = torch.empty(0, dtype=torch.int64)
@@ -39,13 +39,13 @@ class Channels:
         return len(self._parent)
 
     def fresh(self, count: int) -> Tensor:
-        """``count`` new channels: int64, rising."""
+        """Return the numbers of ``count`` new channels: int64, rising."""
         ids = torch.arange(len(self), len(self) + count)
         self._parent = torch.cat([self._parent, ids])
         return ids
 
     def roots(self, ids: Tensor) -> Tensor:
-        """What stands for each of ``ids`` and all that it was joined with; NONE stays."""
+        """Return the root of each of ``ids``, which stands for all channels joined with it; NONE stays."""
         return torch.where(ids >= 0, self._parent[ids.clamp(min=0)], ids) if len(self) else ids
 
     def hold(self, ids: Tensor, layer: str, why: str) -> None:
@@ -54,7 +54,7 @@ class Channels:
             self.held.append(Hold(ids[ids >= 0], layer, why))
 
     def join(self, left: Tensor, right: Tensor, layer: str, why: str, *, added: bool = False) -> None:
-        """Keep or drop channels together, pair by pair; one that is paired with NONE is held.
+        """Keep or drop channels together, pair by pair; a channel paired with NONE is held.
 
         ``added`` says that values of the two are added to each other.
         """
@@ -64,33 +64,34 @@ class Channels:
         right = right[both]
         if added:
             self._added.append(left[self.roots(left) != self.roots(right)])
-        while True:
+        while True:  # hang every root below the lowest that it meets; repeated, as scatter keeps one of several
             a = self.roots(left)
             b = self.roots(right)
             if torch.equal(a, b):
                 return
             self._parent.scatter_reduce_(0, torch.maximum(a, b), torch.minimum(a, b), "amin")
+            # point every channel at its root, so that roots() is a single look-up
             while not torch.equal(self._parent, grand := self._parent[self._parent]):
                 self._parent = grand
 
     def split(self, parts: Sequence[Tensor], layer: str) -> None:
-        """Parts of equal size are told apart by their place, so they have to lose the same channels."""
+        """Note a split of a tensor into ``parts`` of equal size, which have to lose the same channels."""
         self._parts.append((parts, layer))
 
     def attend(self, ids: Tensor) -> None:
-        """Note that these are heads of attention."""
+        """Note that these channels are heads of attention."""
         self._attended.append(ids[ids >= 0])
 
     @property
     def attended(self) -> Tensor:
-        """Whether each channel is one of a head of attention: bool by root."""
+        """Whether each channel belongs to a head of attention: bool by root."""
         attended = torch.zeros(len(self), dtype=torch.bool)
         for ids in self._attended:
             attended[self.roots(ids)] = True
         return attended
 
     def settle(self) -> None:
-        """Hold the channels of parts that do not turn out alike; once, when all is joined."""
+        """Hold the channels of split parts that would not lose the same channels. Called once, after all joins."""
         for parts, layer in self._parts:
             first = self.roots(parts[0])
             if not all(torch.equal(first, self.roots(part)) for part in parts[1:]):

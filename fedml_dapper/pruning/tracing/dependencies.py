@@ -1,8 +1,9 @@
 """Groups of plain networks, as torch-pruning's dependency graph finds them.
 
-Plain are networks of ordinary convolutions, linear layers and BatchNorm whose channels stay in order, each as many
-consecutive entries as any other: all of the papers'. For others the graph's own indices do not say where channels go
-(a second copy with its sign changed, a flattening with the channels last), so they are followed (``follower``).
+A plain network consists of ordinary convolutions, linear layers and BatchNorm whose channels stay in order and have
+equally many consecutive entries each; all of the papers' networks are plain. In others the graph's own indices do not
+say where channels go (a second copy with its sign changed, a flattening with the channels last), so they are followed
+(``follower``).
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ _PLAIN = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d)
 def plain_layout(
     whole: ChannelLayout, model: nn.Module, example: Inputs, output_layers: Collection[nn.Module], internal: bool
 ) -> ChannelLayout | None:
-    """``whole`` with the groups that may be cut; None where the network is not plain.
+    """Return ``whole`` with the groups that may be cut; None where the network is not plain.
 
-    ``internal``: groups of one producer alone that no output layer reads. ``model`` is run, and its mode and
-    statistics may change.
+    Args:
+        whole: Layout without groups.
+        model: Network to trace. It is run, and its mode and statistics may change.
+        example: Input to run it on.
+        output_layers: Layers that produce what the network puts out, which are never cut.
+        internal: Whether to keep only groups with a single producer that no output layer reads.
     """
     if not output_layers or not _is_plain(model):
         return None
@@ -40,11 +45,14 @@ def plain_layout(
 def _found(
     whole: ChannelLayout, model: nn.Module, example: Inputs, output_layers: Collection[nn.Module], internal: bool
 ) -> ChannelLayout | None:
-    """The groups of the dependency graph; None where they are not of plain layers alone, or lie side by side."""
+    """Return the layout that the dependency graph gives, or None.
+
+    None says that a group has layers that are not plain, or that several groups lie side by side in a tensor.
+    """
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
     unbuilt = torch_pruning.DependencyGraph()
-    graph = unbuilt.build_dependency(model, (example,), verbose=False)  # it warns of every scalar
+    graph = unbuilt.build_dependency(model, (example,), verbose=False)  # verbose warns of every scalar parameter
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = defaultdict(list)
     for traced in graph.get_all_groups(ignored_layers=list(output_layers), root_module_types=[nn.Conv2d, nn.Linear]):
@@ -67,8 +75,9 @@ def _found(
 
 
 def _is_plain(model: nn.Module) -> bool:
-    """Whether every tensor is one plain layer's alone, its weight or bias."""
-    layers = [layer for layer in model.modules() if list(layer.parameters(recurse=False))]
+    """Whether every tensor is the weight or bias of one plain layer alone, under one name."""
+    everything = [layer for _, layer in model.named_modules(remove_duplicate=False)]
+    layers = [layer for layer in everything if list(layer.parameters(recurse=False))]
     tensors = [id(tensor) for layer in layers for tensor in layer.parameters(recurse=False)]
     named = all(name in ("weight", "bias") for layer in layers for name, _ in layer.named_parameters(recurse=False))
     ungrouped = all(layer.groups == 1 for layer in layers if isinstance(layer, nn.Conv2d))
@@ -77,8 +86,11 @@ def _is_plain(model: nn.Module) -> bool:
 
 
 def _fits(layout: ChannelLayout) -> bool:
-    """Whether every group fills its axes. Between the layers the graph takes all but a few operations to leave channels
-    where they are, also those that make more or fewer of them (PixelShuffle, grid_sample)."""
+    """Whether every group fills its axes.
+
+    The graph assumes that most operations between layers leave channels where they are, also those that make more or
+    fewer of them (PixelShuffle, grid_sample).
+    """
     return all(
         layout.groups[axis.group].channels * axis.repeat == spec.shape[axis.dim]
         for spec in layout.tensors.values()

@@ -1,4 +1,4 @@
-"""What is known of a network's channels while it runs: which lie along its activations, and along its tensors."""
+"""State of a network's tracing: which channels lie along its activations, and along its tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """Activations multiplied with each other: so many multiply-accumulates per example for each of ``ids``."""
+    """A product of two activations: multiply-accumulates per example for each of the channels ``ids``."""
 
     layer: str
     ids: Tensor
@@ -37,20 +37,20 @@ class Product:
 
 @dataclass
 class Trace:
-    """What one forward pass says about a network."""
+    """What one forward pass says about a network's channels."""
 
     channels: Channels = field(default_factory=Channels)
     bound: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    """Tensor and axis -> the channel of each entry. Of a tensor with several names, the first."""
+    """(Tensor, axis) -> the channel of each entry. A tensor with several names has its first one here."""
     producers: set[tuple[str, int]] = field(default_factory=set)
-    """Weights and the axis of their filters."""
+    """(Weight, axis) of filters, which produce channels."""
     computed: list[str] = field(default_factory=list)
-    """Layers whose weights are not the model's own, but made of these."""
+    """Layers whose weights are computed from the model's parameters."""
     macs: dict[str, int | Fraction] = field(default_factory=lambda: defaultdict(int))
     """Weight -> multiply-accumulates per entry and example."""
     products: list[Product] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
-    """Ids of the channels that the network puts out."""
+    """Channels that the network puts out, by output."""
     ran: set[str] = field(default_factory=set)
     """Layers that were called."""
 
@@ -61,10 +61,10 @@ class Trace:
 
 
 class Follower:
-    """The trace so far, and what both views of the pass do to it.
+    """The trace so far, and the ways in which layers and operations add to it.
 
-    ``by_heads``: where a view spreads channels over several axes, as of heads and of what each holds, those of a head
-    are kept or dropped together, and followed on. Otherwise they are held.
+    ``by_heads`` says what happens where a view spreads channels over several axes, such as heads and the channels of
+    each head. With it, the channels of a head are joined, and followed on. Without it, all of them are held.
     """
 
     def __init__(self, model: nn.Module, batch: int, *, by_heads: bool = False) -> None:
@@ -75,7 +75,7 @@ class Follower:
         self.batch = batch
         self.paused = False
         self.by_example = True
-        """Whether what runs now runs anew for each example. What is done to weights alone is done once a batch."""
+        """Whether the running operation is done for each example; one on weights alone is done once per batch."""
         self._of_weights = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self._names: dict[int, str] = {}
@@ -87,14 +87,14 @@ class Follower:
         return self.stack[-1] if self.stack else ""
 
     def came_of(self, given: Sequence[Tensor], results: Iterable[Tensor]) -> None:
-        """Say that ``results`` were made of ``given``."""
+        """Note that ``results`` were computed from ``given``."""
         if self._are_weights(given):
             for each in results:
                 self._of_weights[each] = None
 
     @contextmanager
     def looking_at(self, given: Sequence[Tensor]) -> Iterator[None]:
-        """Say what is given to that which is followed in the block; in it operations of our own run."""
+        """Note the tensors given to the operation that is followed in the block, in which our own operations run."""
         before = self.by_example
         self.by_example = not self._are_weights(given)
         try:
@@ -103,18 +103,20 @@ class Follower:
             self.by_example = before
 
     def _are_weights(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether these are parameters and buffers, and what was made of such alone."""
+        """Return whether these are parameters and buffers, or were computed from such alone."""
         return bool(tensors) and all(self.name(each) is not None or each in self._of_weights for each in tensors)
 
     def name(self, tensor: Tensor | None) -> str | None:
-        """What the model calls a parameter or buffer."""
+        """Return the model's name for a parameter or buffer; None for other tensors."""
         return self._names.get(id(tensor))
 
     def mark(self, tensor: Tensor, dim: int, ids: Tensor) -> None:
+        """Note that the channels ``ids`` lie along ``dim`` of an activation, if there are several of them."""
         if len(ids) > 1 and bool((ids >= 0).any()):
             self.marks[tensor] = Mark(dim, ids)
 
     def hold(self, ids: Iterable[Tensor], why: str) -> None:
+        """Never drop these channels, because of the layer that runs."""
         for each in ids:
             self.channels.hold(each, self.layer, why)
 
@@ -122,7 +124,7 @@ class Follower:
         self.channels.join(left, right, self.layer, why, added=added)
 
     def bind(self, tensor: Tensor | None, dim: int, ids: Tensor) -> None:
-        """Say that the entries of a parameter or buffer along ``dim`` belong to ``ids``."""
+        """Note that the entries of a parameter or buffer along ``dim`` belong to the channels ``ids``."""
         name = self.name(tensor)
         if name is None:
             if tensor is not None:
@@ -137,7 +139,7 @@ class Follower:
         return no_channels(0) if mark is None else mark.ids
 
     def keep(self, tensor: Tensor | None, why: str) -> None:
-        """Say that a parameter or buffer is never cut."""
+        """Note that a parameter or buffer is never cut."""
         name = self.name(tensor)
         if name is not None and tensor is not None:
             for dim, size in enumerate(tensor.shape):
@@ -145,14 +147,14 @@ class Follower:
                 self.trace.bound[name, dim] = no_channels(size)
 
     def give_up(self, tensors: Iterable[Tensor], why: str) -> None:
-        """Never cut what reaches an operation whose results are not known."""
+        """Hold all channels of ``tensors``, as they reach an operation whose effect on channels is not known."""
         for tensor in tensors:
             if tensor in self.marks:
                 self.hold([self.marks[tensor].ids], why)
             self.keep(tensor, why)
 
     def produce(self, weight: Tensor, dim: int) -> Tensor:
-        """The ids of a weight's filters: new ones at its first use."""
+        """Return the channels of a weight's filters: new ones at its first use."""
         name = self.name(weight)
         if name is None:
             self.trace.computed.append(self.layer)
@@ -172,19 +174,19 @@ class Follower:
             self.trace.macs[name] += _share(uses, self.batch)
 
     def product(self, ids: Tensor, macs: int | Fraction) -> None:
-        """Note so many multiply-accumulates in the pass, the same for each of ``ids``."""
+        """Note a product of activations with the channels ``ids`` and so many multiply-accumulates in all."""
         if self.by_example:
             self.trace.products.append(Product(self.layer, ids, _share(macs, len(ids) * self.batch)))
 
-    def seen(self, x: Tensor) -> Mark | None:
-        """The channels of an activation, or of a parameter that is used as one."""
+    def mark_of(self, x: Tensor) -> Mark | None:
+        """Return the channels of an activation, or of a parameter that is used as one."""
         if x not in self.marks:
             self.adopt(x, None, x.dim())
         return self.marks.get(x)
 
     def along(self, x: Tensor, dim: int, why: str) -> Tensor:
-        """The ids along one axis of ``x``; those along another are held."""
-        mark = self.seen(x)
+        """Return the channels along the axis ``dim`` of ``x``; channels along another axis are held."""
+        mark = self.mark_of(x)
         if mark is not None and mark.dim == dim:
             return mark.ids
         if mark is not None:
@@ -192,13 +194,17 @@ class Follower:
         return no_channels(x.shape[dim])
 
     def whole_blocks(self, ids: Tensor, blocks: int, why: str) -> Tensor:
-        """Keep or drop blocks of neighbours together; NONE for blocks with an entry that is never cut."""
+        """Join neighbouring channels block by block; NONE for blocks with an entry that is never cut."""
         per_block = ids.view(blocks, -1)
         self.join(per_block[:, :1].expand_as(per_block).flatten(), ids, why)
         return torch.where((per_block >= 0).all(dim=1), per_block[:, 0], NONE)
 
     def adopt(self, tensor: Tensor, like: Mark | None, dims: int) -> bool:
-        """Cut a free parameter as what it is combined with, or else along its only axis; False if it is none."""
+        """Bind a parameter that is used as an activation, and return False where ``tensor`` is no parameter.
+
+        It is cut as the mark ``like`` of what it is combined with, in a result of ``dims`` axes, or else along its only
+        axis.
+        """
         name = self.name(tensor)
         if name is None:
             return False
@@ -222,10 +228,11 @@ class Follower:
 
 
 def _share(macs: int | Fraction, among: int) -> int | Fraction:
-    """A whole number where it is one: these are faster."""
+    """Return the share as an integer if it is whole, as integers are faster."""
     share = Fraction(macs, among)
     return share.numerator if share.denominator == 1 else share
 
 
 def no_channels(size: int) -> Tensor:
+    """Return the channels of an axis that has none."""
     return torch.full((size,), NONE)

@@ -1,4 +1,4 @@
-"""Channels that were followed, put together to groups, and where each tensor holds them."""
+"""Groups of the channels that were followed, and where each tensor holds them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, TensorSpec
 from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace
 
-_NAMED_IN_A_NOTE = 3
+_NAMES_PER_NOTE = 3
 _TOGETHER = "all channels would have to go together, as groups of convolutions or norms join them"
 
 
 @dataclass(frozen=True, eq=False)
 class FoundGroup:
-    """A group, the roots of its channels in order, and the tensors and axes where they are."""
+    """A group, the roots of its channels in order, and the tensors and axes that hold them."""
 
     group: ChannelGroup
     roots: Tensor
@@ -40,9 +40,10 @@ class Graph:
             self._out[channels.roots(ids[ids >= 0])] = True
         rows = {name: self.bound[name, dim] for name, dim in trace.producers if (name, dim) in self.bound}
         last = {
-            name for name, roots in rows.items()
+            name
+            for name, roots in rows.items()
             if name.rpartition(".")[0] == output_layer or bool(self._out[roots[roots >= 0]].any())
-        }  # fmt: skip
+        }
         self.output_layers = {name.rpartition(".")[0] for name in last}
         for name in last:
             self._out[rows[name][rows[name] >= 0]] = True
@@ -53,13 +54,13 @@ class Graph:
                 self._inner[roots[roots >= 0]] = False
 
     def groups(self, internal: bool) -> list[FoundGroup]:
-        """The groups that may be cut, in the order of the layers that they are named after."""
+        """Return the groups that may be cut, in the order of the layers that they are named after."""
         return self._together(self._free & self._inner if internal else self._free)
 
     def heads(self, internal: bool, linear: Collection[str]) -> list[FoundGroup]:
-        """Heads of attention between the ``linear`` layers that make and read them, of a trace ``by_heads``.
+        """Return the heads of attention between the ``linear`` layers that make and read them, of a trace ``by_heads``.
 
-        Whatever lies between these layers has its full width, so that nothing there forbids a cut, or is cut itself.
+        Activations between these layers keep their full width, so that nothing there forbids a cut, or is cut itself.
         """
         allowed = self._trace.channels.attended & ~self._out
         found = []
@@ -70,13 +71,14 @@ class Graph:
         return found
 
     def _is_filled(self, place: tuple[str, int], group: FoundGroup, linear: Collection[str]) -> bool:
-        """Whether an axis of a linear layer's tensor is the group's alone."""
+        """Whether all channels along an axis of a linear layer's tensor belong to the group."""
         layer, _, kind = place[0].rpartition(".")
         return layer in linear and kind in ("weight", "bias") and bool(torch.isin(self.bound[place], group.roots).all())
 
     def _together(self, allowed: Tensor) -> list[FoundGroup]:
-        """Those channels that lie in the same tensors, as groups."""
-        alike = torch.zeros(len(allowed), dtype=torch.int64)  # equal for roots that as often lie at the same places
+        """Group those ``allowed`` channels that lie in the same tensors."""
+        # Each place gets a random number, and each root the sum over its places: equal sums mean equal places.
+        alike = torch.zeros(len(allowed), dtype=torch.int64)
         numbers = torch.Generator().manual_seed(len(allowed))
         for roots in self.bound.values():
             number = torch.randint(2**62, (1,), generator=numbers)
@@ -95,11 +97,12 @@ class Graph:
         return _named_apart(found)
 
     def axis(self, found: FoundGroup, dim: int, roots: Tensor) -> Axis | None:
-        """Where the channels of a group lie among ``roots``, the channels along an axis."""
+        """Return where a group lies along an axis whose channels are ``roots``; None where it does not."""
         channels = torch.searchsorted(found.roots, roots).clamp(max=len(found.roots) - 1)
         entries = (found.roots[channels] == roots).nonzero().flatten()
         if not len(entries):
             return None
+        # sorted by channel, the entries form a matrix, as each channel of a group has equally many
         index = entries[channels[entries].sort(stable=True).indices].view(len(found.roots), -1)
         repeat = index.shape[1]
         if len(entries) == len(roots) and torch.equal(index.flatten(), entries):
@@ -107,20 +110,22 @@ class Graph:
         return Axis(dim, found.group.name, repeat, Entries(index), found.filled)
 
     def products(self) -> dict[str, TensorSpec]:
-        """The products of activations, not cut yet."""
+        """The products of activations, not cut yet, by layer and number."""
         return {
             f"{product.layer}#{number}": TensorSpec((len(product.ids),), torch.float32, False, product.macs_per_element)
             for number, product in enumerate(self._trace.products)
         }
 
     def product_roots(self) -> dict[str, Tensor]:
-        """The channels along each product."""
+        """The channels along each of :meth:`products`."""
         roots = (self._trace.channels.roots(product.ids) for product in self._trace.products)
         return dict(zip(self.products(), roots, strict=True))
 
     def notes(self, internal: bool, cut: Collection[str]) -> list[str]:
-        """Which layers keep channels that the scope would let them lose, and why; but for those whose weights are
-        ``cut`` all the same."""
+        """Return a line for each reason why layers keep channels that the scope would allow to cut.
+
+        Layers whose weights are ``cut`` in another way are left out.
+        """
         wanted = ~self._out & self._inner if internal else ~self._out
         every = {
             name: torch.unique(self.bound[name, dim]) for name, dim in self._trace.producers
@@ -154,8 +159,8 @@ class Graph:
 def listed(names: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
     quoted = [f"`{name}`" if name else "the network itself" for name in names]
-    more = len(quoted) - _NAMED_IN_A_NOTE
-    return ", ".join(quoted[:_NAMED_IN_A_NOTE]) + (f" and {more} more" if more > 0 else "")
+    more = len(quoted) - _NAMES_PER_NOTE
+    return ", ".join(quoted[:_NAMES_PER_NOTE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _layer(weight: str) -> str:
@@ -166,7 +171,7 @@ def _layer(weight: str) -> str:
 
 
 def _named_apart(groups: Iterable[FoundGroup]) -> list[FoundGroup]:
-    """Groups of the same first layer, told apart by a number."""
+    """Number groups that are named after the same layer."""
     seen: dict[str, int] = defaultdict(int)
     apart = []
     for found in groups:

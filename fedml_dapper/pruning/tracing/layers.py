@@ -1,4 +1,4 @@
-"""Layers with weights: which channels their rows and columns belong to."""
+"""Rules for layers with weights: which channels their rows and columns belong to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fedml_dapper.models.standardised import standardised_conv2d
 from fedml_dapper.pruning.tracing.follower import Follower, no_channels
 
 _POOLS: Mapping[object, int] = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
-"""Poolings whose operations depend on how memory is laid out, and over how many last axes they go."""
+"""Poolings and over how many last axes they go. The operations inside them depend on memory layout, so they have a rule
+here."""
 _RECURRENT = (
     torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell,
     torch.rnn_relu_cell,
@@ -26,7 +27,7 @@ _RECURRENT = (
 
 
 class Layers(TorchFunctionMode):
-    """Layers with weights, as the functions of :mod:`torch.nn.functional` that they call."""
+    """A mode that follows channels through layers with weights, as the functions of torch that layers call."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__()
@@ -72,19 +73,19 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, dilation: object = 1, groups: int = 1,
     ) -> None:  # fmt: skip
-        to = self._follower
+        follower = self._follower
         dim = input.dim() - weight.dim() + 1
-        to.count(weight, out.numel() // weight.shape[0])
-        ids = to.along(input, dim, "a convolution works along another axis")
+        follower.count(weight, out.numel() // weight.shape[0])
+        ids = follower.along(input, dim, "a convolution works along another axis")
         if groups == 1:
-            to.bind(weight, 1, ids)
-            rows = to.produce(weight, 0)
+            follower.bind(weight, 1, ids)
+            rows = follower.produce(weight, 0)
         else:
             rows = self._grouped(ids, weight, groups, weight.shape[0] // groups)
-            to.bind(weight, 0, rows)
+            follower.bind(weight, 0, rows)
         if bias is not None:
-            to.bind(bias, 0, rows)
-        to.mark(out, dim, rows)
+            follower.bind(bias, 0, rows)
+        follower.mark(out, dim, rows)
 
     def _standardised(
         self, out: Tensor, input: Tensor, weight: Tensor, gain: Tensor, bias: Tensor | None, *_: object
@@ -96,22 +97,22 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: object = 1,
         padding: object = 0, output_padding: object = 0, groups: int = 1, dilation: object = 1,
     ) -> None:  # fmt: skip
-        to = self._follower
+        follower = self._follower
         dim = input.dim() - weight.dim() + 1
-        to.count(weight, input.numel() // weight.shape[0])
-        ids = to.along(input, dim, "a convolution works along another axis")
+        follower.count(weight, input.numel() // weight.shape[0])
+        ids = follower.along(input, dim, "a convolution works along another axis")
         if groups == 1:
-            to.bind(weight, 0, ids)
-            rows = to.produce(weight, 1)
+            follower.bind(weight, 0, ids)
+            rows = follower.produce(weight, 1)
         else:
             rows = self._grouped(ids, weight, groups, weight.shape[1])
-            to.bind(weight, 0, ids)
+            follower.bind(weight, 0, ids)
         if bias is not None:
-            to.bind(bias, 0, rows)
-        to.mark(out, dim, rows)
+            follower.bind(bias, 0, rows)
+        follower.mark(out, dim, rows)
 
     def _grouped(self, ids: Tensor, weight: Tensor, groups: int, filters: int) -> Tensor:
-        """The output ids of a grouped convolution, whose groups stay or go as a whole."""
+        """The output channels of a grouped convolution, whose groups are kept or dropped as a whole."""
         name = self._follower.name(weight)
         if name is not None:
             self._follower.trace.producers.add((name, 0))
@@ -119,20 +120,20 @@ class Layers(TorchFunctionMode):
         return blocks.repeat_interleave(filters)
 
     def _linear(self, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-        to = self._follower
+        follower = self._follower
         last = input.dim() - 1
-        to.count(weight, out.numel() // weight.shape[0])
-        mark = to.seen(input)
-        if mark is not None and mark.dim != last:  # mixes positions, each channel by itself
+        follower.count(weight, out.numel() // weight.shape[0])
+        mark = follower.mark_of(input)
+        if mark is not None and mark.dim != last:  # the layer mixes positions, each channel by itself
             for tensor in (weight, bias):
-                to.keep(tensor, "a linear layer works along another axis")
-            to.mark(out, mark.dim, mark.ids)
+                follower.keep(tensor, "a linear layer works along another axis")
+            follower.mark(out, mark.dim, mark.ids)
             return
-        to.bind(weight, 1, to.along(input, last, ""))
-        rows = to.produce(weight, 0)
+        follower.bind(weight, 1, follower.along(input, last, ""))
+        rows = follower.produce(weight, 0)
         if bias is not None:
-            to.bind(bias, 0, rows)
-        to.mark(out, last, rows)
+            follower.bind(bias, 0, rows)
+        follower.mark(out, last, rows)
 
     def _channel_norm(
         self, out: Tensor, input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
@@ -144,59 +145,60 @@ class Layers(TorchFunctionMode):
         self, out: Tensor, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
         bias: Tensor | None = None, *_: object, **__: object,
     ) -> None:  # fmt: skip
-        to = self._follower
-        mark = self._follower.seen(input)
+        follower = self._follower
+        mark = self._follower.mark_of(input)
         first = input.dim() - len(normalized_shape)
         if mark is not None and mark.dim >= first:
-            tensors = (weight, bias if isinstance(bias, Tensor) else None)  # rms_norm has none, but its epsilon there
+            # rms_norm has no bias, but its epsilon in this place
+            tensors = (weight, bias if isinstance(bias, Tensor) else None)
             self._norm(out, input, mark.dim, {mark.dim - first: tensors})
             return
         if weight is not None:
-            to.count(weight, 2 * out.numel() // weight.numel())
+            follower.count(weight, 2 * out.numel() // weight.numel())
         for tensor in (weight, bias):
             if isinstance(tensor, Tensor):
-                to.keep(tensor, "a norm works along another axis")
+                follower.keep(tensor, "a norm works along another axis")
         if mark is not None:
-            to.mark(out, mark.dim, mark.ids)
+            follower.mark(out, mark.dim, mark.ids)
 
     def _group_norm(
         self, out: Tensor, input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
         *_: object, **__: object,
     ) -> None:  # fmt: skip
-        mark = self._follower.seen(input)
+        mark = self._follower.mark_of(input)
         if mark is not None and mark.dim == 1:
             self._follower.whole_blocks(mark.ids, num_groups, "some inputs of a group norm are fixed")
         self._norm(out, input, 1, {0: (weight, bias)})
 
     def _norm(self, out: Tensor, input: Tensor, dim: int, tensors: Mapping[int, Sequence[Tensor | None]]) -> None:
-        """A norm whose tensors have their channels along the axis that is their key."""
-        to = self._follower
-        ids = to.along(input, dim, "a norm works along another axis")
+        """A norm; ``tensors`` maps the axis that holds their channels to the norm's tensors."""
+        follower = self._follower
+        ids = follower.along(input, dim, "a norm works along another axis")
         [(axis, present)] = ((axis, [each for each in some if each is not None]) for axis, some in tensors.items())
         if not present:
-            to.hold([ids], "a norm has no tensor that says its size")
+            follower.hold([ids], "a norm has no tensor that says its size")
             return
         for tensor in present:
             for each, size in enumerate(tensor.shape):
-                to.bind(tensor, each, ids if each == axis else no_channels(size))
-        to.count(present[0], 2 * out.numel() // present[0].numel())
-        to.mark(out, dim, ids)
+                follower.bind(tensor, each, ids if each == axis else no_channels(size))
+        follower.count(present[0], 2 * out.numel() // present[0].numel())
+        follower.mark(out, dim, ids)
 
     def _pool(self, dims: int, out: Tensor, input: Tensor, *_: object, **__: object) -> None:
-        to = self._follower
-        mark = self._follower.seen(input)
+        follower = self._follower
+        mark = self._follower.mark_of(input)
         if mark is not None and mark.dim < input.dim() - dims:
-            to.mark(out, mark.dim, mark.ids)
+            follower.mark(out, mark.dim, mark.ids)
         elif mark is not None:
-            to.hold([mark.ids], "pooling works along the channels")
+            follower.hold([mark.ids], "pooling works along the channels")
 
     def _prelu(self, out: Tensor, input: Tensor, weight: Tensor) -> None:
-        to = self._follower
-        mark = self._follower.seen(input)
+        follower = self._follower
+        mark = self._follower.mark_of(input)
         if weight.numel() > 1:
-            to.bind(weight, 0, to.along(input, 1, "PReLU works along another axis"))
+            follower.bind(weight, 0, follower.along(input, 1, "PReLU works along another axis"))
         if mark is not None and (weight.numel() == 1 or mark.dim == 1):
-            to.mark(out, mark.dim, mark.ids)
+            follower.mark(out, mark.dim, mark.ids)
 
     def _embedding(self, out: Tensor, input: Tensor, weight: Tensor, *_: object, **__: object) -> None:
         self._follower.bind(weight, 0, no_channels(weight.shape[0]))
@@ -210,17 +212,19 @@ class Layers(TorchFunctionMode):
         self._follower.give_up(given, "a bilinear layer multiplies its inputs")
 
     def _recurrent(self, out: object, input: Tensor, *more: object, **named: object) -> None:
-        """LSTM, GRU and RNN, as wholes and as cells, whatever they are called with besides: states, weights and, of
-        packed sequences, how many of these go on. Each matrix is multiplied once a position, also those of gates, of
-        the other direction and of projections."""
-        to = self._follower
+        """LSTM, GRU and RNN, as layers and as cells.
+
+        The arguments after ``input`` are states, weights and, of packed sequences, batch sizes. Each matrix is
+        multiplied once per position, also those of gates, of the other direction and of projections.
+        """
+        follower = self._follower
         states = more[0]
         others = (more[1:], named)
         for weight in tree_leaves(others):
             if isinstance(weight, Tensor) and weight.dim() == 2:
-                to.count(weight, input.numel() // input.shape[-1])
+                follower.count(weight, input.numel() // input.shape[-1])
         given = [each for each in tree_leaves((input, states, others)) if isinstance(each, Tensor)]
-        to.give_up(given, "a recurrent layer keeps its inputs")
+        follower.give_up(given, "a recurrent layer keeps its inputs")
 
     def _attention(
         self, out: tuple[Tensor, Tensor | None], query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int,
@@ -228,72 +232,72 @@ class Layers(TorchFunctionMode):
         bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor,
         out_proj_bias: Tensor | None, *_: object, use_separate_proj_weight: bool = False, **more: object,
     ) -> None:  # fmt: skip
-        to = self._follower
+        follower = self._follower
         last = query.dim() - 1
         positions = [x.numel() // x.shape[last] for x in (query, key, value)]
         batch = query.shape[1] if query.dim() == 3 else 1
         keys = positions[1] // batch + (bias_k is not None) + add_zero_attn
         scores = 2 * positions[0] * keys  # Q K^T and A V, for each channel of each head
-        ids = [to.along(x, last, "attention works along another axis") for x in (query, key, value)]
-        to.count(out_proj_weight, positions[0])
+        ids = [follower.along(x, last, "attention works along another axis") for x in (query, key, value)]
+        follower.count(out_proj_weight, positions[0])
         unusual = _unusual(bias_k, add_zero_attn)
         if in_proj_weight is None or use_separate_proj_weight or not ids[0].shape == ids[1].shape == ids[2].shape:
             unusual = "attention has keys or values of their own size"
         if unusual:
-            to.hold(ids, unusual)
+            follower.hold(ids, unusual)
             separate = [more.get(f"{each}_proj_weight") for each in "qkv"]
             weights = separate if in_proj_weight is None or use_separate_proj_weight else in_proj_weight.chunk(3)
             for weight, count in zip(weights, positions, strict=True):
                 if isinstance(weight, Tensor):
-                    to.count(weight, count)
-            to.product(no_channels(1), scores * query.shape[last])
+                    follower.count(weight, count)
+            follower.product(no_channels(1), scores * query.shape[last])
         else:
             assert in_proj_weight is not None
-            to.join(ids[0], ids[1], "queries and keys of attention differ")
-            to.join(ids[0], ids[2], "queries and values of attention differ")
-            to.bind(in_proj_weight, 1, ids[0])
-            to.count(in_proj_weight, Fraction(sum(positions), 3))  # a third of it each
+            follower.join(ids[0], ids[1], "queries and keys of attention differ")
+            follower.join(ids[0], ids[2], "queries and values of attention differ")
+            follower.bind(in_proj_weight, 1, ids[0])
+            follower.count(in_proj_weight, Fraction(sum(positions), 3))  # a third of it each
             head_dim = query.shape[last] // num_heads
-            heads = to.channels.fresh(num_heads)
-            name = to.name(in_proj_weight)
+            heads = follower.channels.fresh(num_heads)
+            name = follower.name(in_proj_weight)
             if name is not None:
-                to.trace.producers.add((name, 0))
+                follower.trace.producers.add((name, 0))
             rows = heads.repeat_interleave(head_dim)
             for tensor in (in_proj_weight, in_proj_bias):
                 if tensor is not None:
-                    to.bind(tensor, 0, rows.repeat(3))
-            to.bind(out_proj_weight, 1, rows)
-            to.product(heads, scores * query.shape[last])
-        rows = to.produce(out_proj_weight, 0)
+                    follower.bind(tensor, 0, rows.repeat(3))
+            follower.bind(out_proj_weight, 1, rows)
+            follower.product(heads, scores * query.shape[last])
+        rows = follower.produce(out_proj_weight, 0)
         if out_proj_bias is not None:
-            to.bind(out_proj_bias, 0, rows)
-        to.mark(out[0], last, rows)
+            follower.bind(out_proj_bias, 0, rows)
+        follower.mark(out[0], last, rows)
 
     def _dot_product(self, out: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> None:
-        to = self._follower
+        follower = self._follower
         inputs = (query, key, value)
-        marks = [to.seen(x) for x in inputs]
+        marks = [follower.mark_of(x) for x in inputs]
         macs = query.numel() * key.shape[-2] + out.numel() * key.shape[-2]
         before = [mark is not None and mark.dim < x.dim() - 2 for mark, x in zip(marks, inputs, strict=True)]
         first = marks[0]
         if first is not None and all(before) and all(m is not None and m.dim == first.dim for m in marks):
             for mark in marks[1:]:
                 if mark is not None:
-                    to.join(first.ids, mark.ids, "heads of attention are fixed")
-            to.channels.attend(first.ids)
-            to.product(first.ids, macs)
-            to.mark(out, first.dim, first.ids)
+                    follower.join(first.ids, mark.ids, "heads of attention are fixed")
+            follower.channels.attend(first.ids)
+            follower.product(first.ids, macs)
+            follower.mark(out, first.dim, first.ids)
             return
-        to.product(no_channels(1), macs)
+        follower.product(no_channels(1), macs)
         of_values = marks[2]
         if of_values is not None and of_values.dim == value.dim() - 1 and marks[0] is None and marks[1] is None:
-            to.mark(out, of_values.dim, of_values.ids)
+            follower.mark(out, of_values.dim, of_values.ids)
         else:
-            to.hold([mark.ids for mark in marks if mark is not None], "attention is no layer of torch")
+            follower.hold([mark.ids for mark in marks if mark is not None], "attention is no layer of torch")
 
 
 def _unusual(bias_k: Tensor | None, add_zero_attn: bool) -> str:
-    """What attention does besides, in words; empty where it does nothing."""
+    """Return what attention does besides, in words; empty where it does nothing."""
     if bias_k is not None:
         return "attention has keys and values of its own besides (add_bias_kv)"
     return "attention has a key of zeros besides (add_zero_attn)" if add_zero_attn else ""

@@ -1,4 +1,4 @@
-"""Everything between the layers, as the elementary operations that it comes down to: where channels go."""
+"""Rules for everything between the layers, as elementary operations: where channels go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAME_FORM = {
     aten.hardswish, aten.hardswish_, aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.rand_like,
     aten.randn_like,
 }  # fmt: skip
-"""Beside what torch tags as pointwise."""
+"""Operations whose result has the form of their input, beside those that torch tags as pointwise."""
 _PRODUCTS = {aten.mul, aten.mul_, aten.div, aten.div_}
 """Pointwise operations that do not add channels to each other, but let one scale another."""
 _MOVES = {
@@ -28,13 +28,13 @@ _MOVES = {
     aten.alias, aten.detach, aten.repeat, aten.select, aten.slice, aten.split, aten.split_with_sizes, aten.unbind,
     aten.reshape, aten._reshape_alias, aten.unfold,
 }  # fmt: skip
-"""Operations that move values and change none."""
+"""Operations that move values without changing any."""
 _ALONG_AXES = {
     aten.mean, aten.sum, aten.amax, aten.amin, aten.prod, aten.var, aten.std, aten.var_mean, aten._softmax,
     aten._log_softmax, aten.softmax, aten.log_softmax, aten.cumsum, aten.logsumexp, aten.max, aten.min, aten.argmax,
     aten.argmin, aten.linalg_vector_norm, aten.norm, aten.flip, aten.roll, aten.sort, aten.topk,
 }  # fmt: skip
-"""Operations with an argument that says along which axes they work; they treat what lies along the others alike."""
+"""Operations with an argument for the axes they work along; they treat what lies along the others alike."""
 _ON_LAST_AXES = {
     **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.upsample_nearest1d, aten.upsample_linear1d), 1),
     **dict.fromkeys((aten.avg_pool2d, aten.max_pool2d_with_indices, aten._adaptive_avg_pool2d), 2),
@@ -47,18 +47,18 @@ _ON_LAST_AXES = {
     **dict.fromkeys((aten.reflection_pad3d, aten.replication_pad3d), 3),
     **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
 }
-"""Operations that work on so many of the last axes."""
+"""Operations that work on the last axes alone, and on how many of them."""
 _OTHER_PRODUCTS = {
     **dict.fromkeys((aten.mv, aten.dot), 0),
     **dict.fromkeys((aten.addmm, aten.addmm_, aten.addmv, aten.addbmm, aten.baddbmm), 1),
 }
-"""Products of matrices and vectors, most of them added to something, and which argument is the left factor."""
+"""Products of matrices and vectors, most of them added to something, and the index of their left factor."""
 _REPEATED = {aten.expand, aten.repeat}
-"""Operations by which weights are given to each example, as learnt queries are."""
+"""Operations that give weights to each example, as for learnt queries."""
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Everything between the layers, as torch's elementary operations."""
+    """A mode that follows channels through everything between the layers, as torch's elementary operations."""
 
     def __init__(self, follower: Follower) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch's question to a class; True, the default, loads all of ``torch.compile``, which nothing here uses."""
+        """Answer torch's question to every mode; True, the default, imports all of ``torch.compile``."""
         return False
 
     def __torch_dispatch__(
@@ -89,16 +89,16 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Tensor], out: Any
     ) -> None:
-        to = self._follower
+        follower = self._follower
         packet = func.overloadpacket
         if packet in (aten.mm, aten.bmm):
             self._matrix_product(args[0], args[1], out)
         elif packet in _OTHER_PRODUCTS:
             left = args[_OTHER_PRODUCTS[packet]]
             summands = left.shape[-1] * (len(left) if packet is aten.addbmm else 1)
-            to.product(no_channels(1), out.numel() * summands)
-            to.give_up(tensors, f"`{packet.__name__}` sums over channels")
-        elif not any(each in to.marks or to.name(each) for each in tensors):
+            follower.product(no_channels(1), out.numel() * summands)
+            follower.give_up(tensors, f"`{packet.__name__}` sums over channels")
+        elif not any(each in follower.marks or follower.name(each) for each in tensors):
             return
         elif torch.Tag.pointwise in func.tags or packet in _SAME_FORM:
             self._elementwise(tensors, out, added=packet not in _PRODUCTS)
@@ -111,92 +111,95 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(tensors) == 1 and touched is not None:
                 self._along(tensors[0], touched, out, packet.__name__)
             else:
-                to.give_up(tensors, f"`{packet.__name__}` is not known{nesting(packet.__name__)}")
+                follower.give_up(tensors, f"`{packet.__name__}` is not known{nesting(packet.__name__)}")
 
     def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
-        to = self._follower
+        follower = self._follower
         dims = out.dim()
         found = {
             at: Mark(mark.dim + dims - each.dim(), mark.ids)
             for at, each in enumerate(tensors)
-            if (mark := to.marks.get(each)) is not None
+            if (mark := follower.marks.get(each)) is not None
         }
         first = next(iter(found.values()), None)
         for at, each in enumerate(tensors):
-            if at not in found and to.adopt(each, first, dims) and each in to.marks:
-                mark = to.marks[each]
+            if at not in found and follower.adopt(each, first, dims) and each in follower.marks:
+                mark = follower.marks[each]
                 found[at] = Mark(mark.dim + dims - each.dim(), mark.ids)
                 first = first or found[at]
         if first is None:
             return
         if any(mark.dim != first.dim for mark in found.values()):
-            to.hold([mark.ids for mark in found.values()], "channels lie along different axes")
+            follower.hold([mark.ids for mark in found.values()], "channels lie along different axes")
             return
         for at, each in enumerate(tensors):
             dim = first.dim - dims + each.dim()
             if at in found:
-                to.join(first.ids, found[at].ids, "they meet values that are never cut", added=added)
+                follower.join(first.ids, found[at].ids, "they meet values that are never cut", added=added)
             elif dim >= 0 and each.shape[dim] > 1:
-                to.hold([first.ids], "they meet values of a fixed size")
-        to.mark(out, first.dim, first.ids)
+                follower.hold([first.ids], "they meet values of a fixed size")
+        follower.mark(out, first.dim, first.ids)
 
     def _side_by_side(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Tensor) -> None:
-        to = self._follower
+        follower = self._follower
         parts = args[0]
         stacked = func.overloadpacket is aten.stack
         where = (kwargs.get("dim", args[1] if len(args) > 1 else 0)) % out.dim()
-        marks = [to.seen(part) for part in parts]
+        marks = [follower.mark_of(part) for part in parts]
         dims = {mark.dim for mark in marks if mark is not None}
         if len(dims) != 1:
-            to.give_up(parts, "parts whose channels lie along different axes are put together")
+            follower.give_up(parts, "parts whose channels lie along different axes are put together")
             return
         [dim] = dims
         ids = [
             no_channels(part.shape[dim]) if mark is None else mark.ids for part, mark in zip(parts, marks, strict=True)
         ]
         if dim == where and not stacked:
-            to.mark(out, dim, torch.cat(ids))
+            follower.mark(out, dim, torch.cat(ids))
             return
         for each in ids[1:]:
-            to.join(ids[0], each, "they meet parts of a fixed size")
-        to.mark(out, dim + (stacked and where <= dim), ids[0])
+            follower.join(ids[0], each, "they meet parts of a fixed size")
+        follower.mark(out, dim + (stacked and where <= dim), ids[0])
 
     def _moved(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-        to = self._follower
+        follower = self._follower
         moved = args[0]
-        mark = to.seen(moved)
+        mark = follower.mark_of(moved)
         if mark is None:
             return
         roots = self._follower.channels.roots(mark.ids)
         labels = (
             roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
         )
+        # moved like the values, the labels say which channel each entry of the results belongs to
         moves = list(zip(tree_leaves(out), tree_leaves(func(labels, *args[1:], **kwargs)), strict=True))
         parts = []
         for result, places in moves:
             varying = [
-                dim for dim, size in enumerate(places.shape)
+                dim
+                for dim, size in enumerate(places.shape)
                 if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
-            ]  # fmt: skip
-            if to.by_heads and places.numel() and len(varying) > 1:
-                to.mark(result, varying[-2], self._heads(places, varying))
+            ]
+            if follower.by_heads and places.numel() and len(varying) > 1:
+                follower.mark(result, varying[-2], self._heads(places, varying))
                 continue
             if not places.numel() or len(varying) != 1:
-                to.hold([mark.ids], SPREAD if varying else "a single channel is taken")
+                follower.hold([mark.ids], SPREAD if varying else "a single channel is taken")
                 continue
             [dim] = varying
             ids = places[tuple(slice(None) if each == dim else 0 for each in range(places.dim()))]
-            to.mark(result, dim, ids)
+            follower.mark(result, dim, ids)
             parts.append(ids)
         if len(parts) > 1 and len({len(part) for part in parts}) == 1 and len(torch.cat(parts)) == len(roots):
-            to.channels.split(parts, to.layer)
+            follower.channels.split(parts, follower.layer)
         elif any(not bool(torch.isin(roots, each).all()) for each in parts):
-            to.hold([mark.ids], RANGE)
+            follower.hold([mark.ids], RANGE)
 
     def _heads(self, places: Tensor, varying: Sequence[int]) -> Tensor:
-        """The channels that lie along the last but one of the ``varying`` axes, those along the others joined.
+        """Return the channels along the last but one of the ``varying`` axes, and join those along the others.
 
-        Views of attention end in heads and what each holds; before them may stand which of queries, keys and values.
+        Views of attention end in the axes (heads, channels of a head); an axis for queries, keys and values may stand
+        before.
         """
         whole = tuple(slice(None) if dim in varying else 0 for dim in range(places.dim()))
         heads = places[whole].movedim(len(varying) - 2, 0).flatten(1)
@@ -206,7 +209,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _touched(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[set[int], bool] | None:
-        """Along which axes an operation works, and whether it takes them away; None if that is not known."""
+        """Return the axes along which an operation works, and whether it drops them; None for an unknown operation."""
         packet = func.overloadpacket
         x = args[0]
         if packet in _ON_LAST_AXES:
@@ -224,29 +227,29 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return axes, values.get("keepdim") is False
 
     def _along(self, x: Tensor, touched: tuple[set[int], bool], out: Any, name: str) -> None:
-        to = self._follower
+        follower = self._follower
         (axes, dropped) = touched
-        mark = to.seen(x)
+        mark = follower.mark_of(x)
         if mark is None:
             return
         if mark.dim in axes:
-            to.hold([mark.ids], f"`{name}` works along the channels")
+            follower.hold([mark.ids], f"`{name}` works along the channels")
             return
         dim = mark.dim - sum(axis < mark.dim for axis in axes) if dropped else mark.dim
         for result in tree_leaves(out):
-            to.mark(result, dim, mark.ids)
+            follower.mark(result, dim, mark.ids)
 
     def _matrix_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
-        to = self._follower
+        follower = self._follower
         inner = left.shape[-1]
-        a = to.marks.get(left)
-        b = to.marks.get(right)
+        a = follower.marks.get(left)
+        b = follower.marks.get(right)
         rows = out.dim() - 2
         columns = out.dim() - 1
         both = a is not None and b is not None and a.dim == b.dim < rows
         if a is not None and b is not None and both:
-            to.join(a.ids, b.ids, "a matrix product uses a weight")
-            to.channels.attend(a.ids)
+            follower.join(a.ids, b.ids, "a matrix product uses a weight")
+            follower.channels.attend(a.ids)
             found = a
         elif a is not None and a.dim == rows and b is None:
             found = a
@@ -254,11 +257,11 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = b
         else:
             found = None
-            to.give_up([left, right], "a matrix product sums over channels")
+            follower.give_up([left, right], "a matrix product sums over channels")
         if found is None:
-            to.product(no_channels(1), out.numel() * inner)
+            follower.product(no_channels(1), out.numel() * inner)
         else:
             for tensor in (left, right):
-                to.keep(tensor, "a matrix product uses a weight")
-            to.product(found.ids, out.numel() * inner)
-            to.mark(out, found.dim, found.ids)
+                follower.keep(tensor, "a matrix product uses a weight")
+            follower.product(found.ids, out.numel() * inner)
+            follower.mark(out, found.dim, found.ids)

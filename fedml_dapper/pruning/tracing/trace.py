@@ -1,4 +1,4 @@
-"""From a network to its layout: its channels are followed once, put together to groups, and every group is tried."""
+"""Tracing of a network's layout: channels are followed in one pass, grouped, and every group is tried out."""
 
 from __future__ import annotations
 
@@ -38,22 +38,31 @@ IDLE = (
 def trace_layout(
     model: nn.Module, example: Inputs, scope: Scope | None, predictor: nn.Module | None = None
 ) -> ChannelLayout:
-    """Follow the channels of ``model`` through one pass on ``example``, and keep the groups that ``scope`` allows.
+    """Follow the channels of ``model`` through one pass on ``example``, and return the groups that ``scope`` allows.
 
-    Channels form a group if they are cut alike in the same tensors. What the network puts out is never cut, nor is
-    what ``predictor`` does (``model.predictor`` if there is one).
+    Channels form a group if they are cut alike in the same tensors. The channels of the network's output, and of that
+    of the predictor, are never cut.
 
-    * ``internal``: groups that are never added to channels of another layer, and that no output layer reads; an
-      output layer is the predictor, or produces what the network puts out. In a residual network these are the
-      channels inside each block, however many layers they run through (depthwise convolutions, squeeze-and-excite
-      gates), and heads and inner widths of attention blocks. So every residual stream and z keep their width.
+    * ``internal``: groups that are never added to channels of another layer, and that no output layer reads; an output
+      layer is the predictor, or produces what the network puts out. In a residual network these are the channels inside
+      each block, however many layers they run through (depthwise convolutions, squeeze-and-excite gates), and heads and
+      inner widths of attention blocks. So every residual stream and the features z keep their width.
     * ``grouped``: every group, the residual streams too.
     * ``official_mask`` and None: none, since nothing is removed.
 
     Plain networks have the groups of torch-pruning's dependency graph (``dependencies``); the channels of others are
-    followed entry by entry (``follower``). Groups are tried out: where the slim network fails or is not the dense one
-    without these channels, a group is left whole. ``ChannelLayout.notes`` say so, and which channels could not be
-    followed in the first place. Raises :class:`ConfigError` if the network cannot run on ``example``.
+    followed entry by entry (``follower``). Groups are tried out: a group whose removal makes the slim network fail, or
+    differ from the dense one without these channels, is left whole. ``ChannelLayout.notes`` name such groups, and
+    channels that could not be followed in the first place.
+
+    Args:
+        model: Network to trace; it is not changed.
+        example: Input to run it on.
+        scope: Which groups may be cut.
+        predictor: Output layer; ``model.predictor`` by default, if there is one.
+
+    Raises:
+        ConfigError: The network cannot run on ``example``.
     """
     with uncompiled(bare(model)):
         return _traced(model, example, scope, predictor)
@@ -107,7 +116,7 @@ def _traced(
 
 @torch.no_grad()
 def follow(model: nn.Module, example: Inputs, *, by_heads: bool = False) -> Trace:
-    """Run ``model`` on ``example`` and follow its channels, through views of heads too where ``by_heads``."""
+    """Run ``model`` on ``example`` and follow its channels, with ``by_heads`` through views of heads too."""
     follower = Follower(model, _batch_size(example), by_heads=by_heads)
     with running(model, follower.stack) as ran, Layers(follower), Operations(follower):
         output = called(model, example)
@@ -120,15 +129,17 @@ def follow(model: nn.Module, example: Inputs, *, by_heads: bool = False) -> Trac
 
 
 def _idle(model: nn.Module, used: Collection[str]) -> list[str]:
-    """Layers with weights that are none of those in use, and inside of none: some hand their weights to the layer that
-    they belong to."""
+    """Return the names of layers with weights that are neither in use nor inside a layer in use.
+
+    Some layers only hand their weights to the one that holds them.
+    """
     weighted = [name for name, layer in model.named_modules() if list(layer.parameters(recurse=False))]
     at_work = [name for name in weighted if name in used]
     return [name for name in weighted if not any(name == each or name.startswith(f"{each}.") for each in at_work)]
 
 
 def _with_idle(layout: ChannelLayout, idle: Sequence[str]) -> ChannelLayout:
-    """``layout`` with a note on ``idle`` layers, where channels are cut that these might read."""
+    """Return ``layout`` with a note on ``idle`` layers, if channels are cut that these might read."""
     if not idle or not layout.groups:
         return layout
     return replace(layout, notes=(*layout.notes, f"{listed(idle)} {IDLE}"))
@@ -144,7 +155,7 @@ def _look(part: Tensor) -> str:
 
 
 def _aliases(model: nn.Module) -> Mapping[str, str]:
-    """Every name of a tensor -> its first."""
+    """Every name of a tensor -> its first name."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(tensor), name) for name, tensor in model.state_dict(keep_vars=True).items()}
 
@@ -152,7 +163,7 @@ def _aliases(model: nn.Module) -> Mapping[str, str]:
 def _cut(
     whole: ChannelLayout, groups: Sequence[tuple[Graph, FoundGroup]], graph: Graph, aliases: Mapping[str, str]
 ) -> ChannelLayout:
-    """A layout whose tensors and products say where the groups lie, each with the graph that it was found in."""
+    """Return ``whole`` with axes for the ``groups``, each of which comes with the graph that it was found in."""
     axes: dict[str, list[Axis]] = defaultdict(list)
     for found_in, found in groups:
         for name, dim in found.places:
@@ -176,7 +187,7 @@ def _position(axis: Axis) -> tuple[int, int]:
 
 
 def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
-    """The layout in which these groups are left whole."""
+    """Return the layout in which these groups are left whole."""
     gone = set(groups)
 
     def kept(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
@@ -194,14 +205,14 @@ def without(layout: ChannelLayout, groups: Iterable[str]) -> ChannelLayout:
 
 
 def _tried(layout: ChannelLayout, trial: Trial, notes: Sequence[str]) -> ChannelLayout:
-    """The layout of those groups that can be cut in fact."""
+    """Return the layout without the groups whose removal fails in a trial."""
     faults = _faults(trial, layout, list(layout.groups)) if layout.groups else {}
     tried = [f"`{name}` not cut: without some of its channels {fault}" for name, fault in faults.items()]
     return replace(without(layout, faults) if faults else layout, notes=(*notes, *tried))
 
 
 def _faults(trial: Trial, layout: ChannelLayout, names: Sequence[str]) -> dict[str, Fault]:
-    """Which of the groups cannot be cut, and why: all are tried at once, and, if that fails, either half of them."""
+    """Return the groups that cannot be cut, and why, by bisection: all at once, and either half where that fails."""
     fault = trial.fault(layout, _a_third_less(layout, names))
     if fault is None:
         return {}
@@ -213,5 +224,5 @@ def _faults(trial: Trial, layout: ChannelLayout, names: Sequence[str]) -> dict[s
 
 
 def _a_third_less(layout: ChannelLayout, names: Iterable[str]) -> Widths:
-    """Widths for a trial: a half is what a network that splits its channels in two might take by chance."""
+    """Widths for a trial. With a half, a network that splits its channels in two might work by chance."""
     return {name: layout.groups[name].channels - (layout.groups[name].channels + 2) // 3 for name in names}

@@ -298,7 +298,7 @@ def test_the_audit_log_tells_who_came_was_refused_and_was_cut_off(
     server, silo = start(0, own), start(1, own)
     for _ in range(3):
         passes(server, silo, 1)
-    silo.transport._heard.wait()  # its next call is open
+    silo.transport._acknowledged.wait()  # its next call is open
     assert code_of(RawSilo(own, read_credentials(own, 3)), 3) is grpc.StatusCode.PERMISSION_DENIED
     revoke_members(members_of(own), "silo-1", "left\nfor good")
     assert server.next().get_type() == CUT_OFF

@@ -72,7 +72,8 @@ def fedbn(whole: Experiment) -> tuple[Server, ClientSide]:
 
 def with_method(base: Experiment, name: str, at_home: AtHome, **params: Any) -> Experiment:
     method = METHODS[name]
-    return replace(base, method=method(method.check_params(params), replace(base.method.problem, at_home=at_home)))
+    problem = replace(base.method.problem, personal_layers=at_home)
+    return replace(base, method=method(method.check_params(params), problem))
 
 
 def level(experiment: Experiment, wanted: int) -> int:
@@ -302,4 +303,4 @@ def test_what_cannot_stay_at_home_is_refused(
 
 
 def test_every_method_takes_it_or_refuses(tiny_settings: SettingsFactory) -> None:
-    assert {name for name in METHODS if METHODS[name].takes_at_home} == {*SLIMMING, *DENSE}
+    assert {name for name in METHODS if METHODS[name].allows_personal_layers} == {*SLIMMING, *DENSE}

@@ -1,4 +1,4 @@
-"""What ``dapper_args.at_home`` lets clients keep to themselves (FedBN, Li et al., ICLR 2021; SiloBN, Andreux et al.,
+"""Layers that stay with the clients by ``dapper_args.at_home`` (FedBN, Li et al., ICLR 2021; SiloBN, Andreux et al.,
 2020)."""
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import norm_tensors
 
 
-def tensors_at_home(backbone: Backbone, at_home: AtHome) -> frozenset[str]:
-    """State-dict entries that stay with the clients; raises ``ConfigError`` where the network has none of that kind."""
-    match at_home:
+def tensors_of_personal_layers(backbone: Backbone, choice: AtHome) -> frozenset[str]:
+    """State-dict entries that stay with the clients; empty for ``none``.
+
+    Raises ``ConfigError`` where the network has no layer of the kind that is chosen.
+    """
+    match choice:
         case "none":
             return frozenset()
         case "statistics":
@@ -25,7 +28,7 @@ def tensors_at_home(backbone: Backbone, at_home: AtHome) -> frozenset[str]:
             instead = "none"
     if not names:
         raise ConfigError(
-            f"dapper_args.at_home: {backbone.label} has no {missing}, so that no {at_home} can stay at home; set it to"
+            f"dapper_args.at_home: {backbone.label} has no {missing}, so that no {choice} can stay at home; set it to"
             f" {instead}"
         )
     return names

@@ -16,7 +16,7 @@ from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import Experiment, Server, build_experiment, simulate
 from fedml_dapper.methods import ClientContext, Upload
 from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
-from fedml_dapper.methods.parts.held_classes import zeroed
+from fedml_dapper.methods.parts.masked_classes import zeroed
 from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of
 from fedml_dapper.pruning import PruningPlan
 

@@ -1,0 +1,47 @@
+"""Who calls a server, life by life."""
+
+from __future__ import annotations
+
+from fedml_dapper.platform.callers import MAX_STARTS, Arrival, Callers
+
+
+def test_a_process_arrives_is_cut_off_and_comes_back_in_another_life() -> None:
+    callers = Callers([1, 2])
+    assert callers.missing == [1, 2]
+    assert callers.arrived(1, "first life") is Arrival.FIRST
+    assert callers.missing == [2]
+    assert callers.arrived(1, "first life") is Arrival.STILL_HERE
+    callers.lost(1)
+    assert callers.missing == [1, 2]
+    assert callers.was_here(1)
+    assert callers.arrived(1, "second life") is Arrival.RESTARTED
+    assert callers.missing == [2]
+
+
+def test_a_process_may_be_started_again_so_often_in_each_round() -> None:
+    callers = Callers([1])
+    for start in range(MAX_STARTS + 1):
+        callers.arrived(1, f"life {start}")
+    assert not callers.starts_too_often(1)
+    callers.arrived(1, "one life more")
+    assert callers.starts_too_often(1)
+    callers.begin_round()
+    assert not callers.starts_too_often(1)
+
+
+def test_who_is_refused_is_answered_in_the_life_in_which_it_called() -> None:
+    callers = Callers([1])
+    assert callers.last_heard_life(1) is None
+    callers.heard(1, "a life of an old version")
+    assert callers.last_heard_life(1) == "a life of an old version"
+    assert not callers.was_here(1)
+
+
+def test_everybody_has_left_when_all_who_are_online_have_confirmed_the_end() -> None:
+    callers = Callers([1, 2, 3])
+    callers.arrived(1, "a")
+    callers.arrived(2, "b")
+    callers.went_home(1)
+    assert not callers.everybody_left
+    callers.lost(2)
+    assert callers.everybody_left

@@ -1,0 +1,303 @@
+"""Figures in pages are those of ``results/``.
+
+Every sentence below is written anew from the committed summaries, and has to stand in its page. A decimal figure that
+no sentence accounts for is one of ``OTHERS``, with its reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from docs.pictures.summaries import RESULTS, entry, named, summary
+
+from .test_prose import ROOT
+
+DRAWN, LARGE, LARGE_DRAWN = "small/table2_drawn", "paper/table2", "paper/table2_drawn"
+SLIM, BYTES, FLEET, PACS = "small/slim", "small/slim_bytes", "small/fleet", "small/capacity"
+PARTS, RATIOS, FEWER, RULES, WIDE = (
+    "small/table3",
+    "small/fig3",
+    "small/fewer_bits",
+    "small/official",
+    "small/plus_wide",
+)
+PLUS, SMALLEST = "DapperFL+ (ours)", "smallest for all"
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight")
+
+
+def mean(bench: str, label: str, column: str = "global", rule: str = "honest") -> float:
+    found: float = entry(bench, label, column=column, rule=rule)["estimate"]["mean"]
+    return found
+
+
+def of(bench: str, label: str, column: str = "global") -> str:
+    """Mean over seeds, in percent."""
+    return f"{mean(bench, label, column):.1f}"
+
+
+def spread(bench: str, label: str) -> str:
+    """Mean ± standard deviation over seeds."""
+    return f"{of(bench, label)} ± {entry(bench, label)['estimate']['std']:.1f}"
+
+
+def range_of(estimate: Mapping[str, Any]) -> str:
+    """The 95 % interval."""
+    return f"{estimate['interval']['low']:.1f} to {estimate['interval']['high']:.1f}"
+
+
+def apart(bench: str, one: str, other: str, column: str = "global") -> str:
+    """How many points lie between two variants."""
+    return f"{abs(mean(bench, one, column) - mean(bench, other, column)):.1f}"
+
+
+def level(bench: str, label: str, number: int) -> str:
+    """What the model of a level has, as it is sent."""
+    return f"{named(bench, 'devices', label)['sent'][str(number)]['mean']:.1f}"
+
+
+def gap(label: str) -> str:
+    """The share of PACS' gap that a method recovers."""
+    share = named(PACS, "gap", label)["share"]
+    return f"{share['mean']:.2f} ({range_of(share)})"
+
+
+def clock(label: str) -> str:
+    """What has been reached after the shortest run, and seconds of all rounds."""
+    times = named(FLEET, "times", label)
+    return f"{times['at_equal_time']['global']['mean']:.1f} | {times['elapsed_s']['mean']:.0f}"
+
+
+def timing(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def timed(name: str, figure: str, digits: int = 2, **row: object) -> str:
+    """One figure of the row of a benchmark that has these values."""
+    [found] = [found for found in timing(name)["rows"] if row.items() <= found.items()]
+    return f"{found[figure]:.{digits}f}"
+
+
+def above_macs(network: str, precision: str) -> str:
+    """The range over levels of a slim step's share of time above its share of multiply-accumulates."""
+    rows = timing(f"step_{network}")["rows"]
+    shares = [row["time above MACs"] for row in rows if row["precision"] == precision and row["ratio"]]
+    return f"{min(shares):.2f} to {max(shares):.2f}"
+
+
+def recorded(name: str, **row: str) -> dict[str, str]:
+    """The row of a committed CSV file that has these values."""
+    with (RESULTS / name).open(encoding="utf-8", newline="") as file:
+        [found] = [found for found in csv.DictReader(file) if row.items() <= found.items()]
+    return found
+
+
+def fleet_row(label: str, devices: bool = True) -> str:
+    own = of(FLEET, label, "devices") if devices else "-"
+    return f"| {spread(FLEET, label)} | {own} | {of(FLEET, label, 'dslr')} | {clock(label)} |"
+
+
+def slim_row(label: str) -> str:
+    return f"| {spread(SLIM, label)} | {level(SLIM, label, 5)} | {of(SLIM, label, 'devices')} |"
+
+
+def pacs_row(label: str) -> str:
+    return f"| {spread(PACS, label)} | {gap(label)} | {of(PACS, label, 'devices')} | {level(PACS, label, 5)} |"
+
+
+def published(label: str) -> str:
+    return f"{entry(DRAWN, label, rule='best')['published']['mean']:.1f}"
+
+
+MEMORY = "benchmarks/training_memory.csv"
+DIGITS = recorded("levels_on_digits/levels.csv", row="DapperFL, BatchNorm, rate 0.01 (digits_offline.yaml), as sent")
+WEAK = f"DapperFL reaches {float(DIGITS['level 1 (ratio 0)']):.0f} % globally"
+MASKS = "official_compat, channels first"
+DENSE_BF16 = {"ratio": 0.0, "precision": "bf16"}
+
+
+def said() -> dict[str, list[str]]:
+    """Page -> what it says."""
+    settings = {row["label"] for row in summary(WIDE)["honest"]["rows"]} - {"FedAvg", "DapperFL"}
+    wide = [label for label in settings if mean(WIDE, label) > mean(WIDE, "FedAvg")]
+    more_bytes, dense = "DapperFL-slim, as many bytes", "FedAvg"
+    on_those = "FedAvg on those that can"
+    behind = sum(mean(DRAWN, label) > mean(DRAWN, "DapperFL")
+                 for label in ("FedAvg", "MOON", "FedSR", "FPL", "FedDrop", "FedProx", "FedMP", "NeFL"))  # fmt: skip
+    large = {row: of("paper/table3", row) for row in ("DapperFL", "w/o DAR", "w/o MFP", "w/o MFP + DAR")}
+    fewer = [mean(FEWER, label) for label in ("bf16 training", "bf16 uploads", "int8 uploads")]
+    ratios = ", ".join(of(RATIOS, f"DapperFL, rho {rho}") for rho in (0.2, 0.4, 0.6))
+    return {
+        "docs/reproduction.md": [
+            f"The paper has DapperFL at {published('DapperFL')} % and FedAvg at {published('FedAvg')} %.",
+            f"three seeds | {spread(DRAWN, dense)} | {spread(DRAWN, 'DapperFL')} | {spread(DRAWN, PLUS)} |",
+            f"deals them, one seed | {of(LARGE, dense)} | {of(LARGE, 'DapperFL')} | {of(LARGE, PLUS)} |",
+            f"by the seed, one seed | {of(LARGE_DRAWN, dense)} | {of(LARGE_DRAWN, 'DapperFL')} | not run |",
+            f"DapperFL is {apart(FLEET, 'DapperFL', on_those)} points ahead of FedAvg without those devices.",
+            f"{WORDS[len(wide)]} of {WORDS[len(settings)]} such settings do, by up to"
+            f" {max(mean(WIDE, label) for label in wide) - mean(WIDE, dense):.1f} points.",
+            f"FedAvg has {of('paper/slim', dense)} % and our variant `dapperfl_slim`"
+            f" {of('paper/slim', 'DapperFL-slim')} %, with one seed.",
+            f"For as many bytes it has {spread(BYTES, more_bytes)} % and dense FedAvg {spread(BYTES, dense)} %."
+            f" For as many rounds it has {spread(BYTES, 'DapperFL-slim')} %.",
+            f"it is {apart(LARGE, PLUS, 'DapperFL')} points ahead of DapperFL.",
+            f"Its rules have {spread(RULES, 'official_compat')} % in the small profile, and DapperFL"
+            f" {spread(RULES, 'DapperFL')} % beside them.",
+            f"behind {WORDS[behind]} of eight on the mean",
+            f"({of(PARTS, 'w/o DAR')} and {of(PARTS, 'w/o MFP + DAR')} against {of(PARTS, 'DapperFL')} %)",
+            f"rows between {min(large.values())} and {max(large.values())} %, DapperFL {large['DapperFL']}",
+            f"({of(RATIOS, 'DapperFL, rho 0.8')} against {of(RATIOS, 'FedMP, rho 0.8')} %)",
+            f"by chance: {ratios} and {of(RATIOS, 'DapperFL, rho 0.8')} %",
+            f"(between {min(fewer):.1f} and {max(fewer):.1f} % against {of(FEWER, 'fp32')})",
+        ],
+        "docs/fleet.md": [
+            f"Full models for all are worth {named(FLEET, 'gap', 'FedAvg without limits')['gain']['mean']:.1f} points"
+            f" more, with an interval of {range_of(named(FLEET, 'gap', 'FedAvg without limits')['gain'])}.",
+            f"so without `dslr` {fleet_row(on_those, devices=False)}",
+            f"network for all {fleet_row(SMALLEST)}",
+            f"the ceiling {fleet_row('FedAvg without limits')}",
+            f"`dapperfl` {fleet_row('DapperFL')}",
+            f"`dapperfl_slim` {fleet_row('DapperFL-slim')}",
+            f"{of(FLEET, 'DapperFL', 'dslr')} % on `dslr`, where FedAvg without them has {of(FLEET, on_those, 'dslr')}."
+            f" It ends {apart(FLEET, 'DapperFL', on_those)} points ahead of that FedAvg"
+            f" ({range_of(entry(FLEET, 'DapperFL')['difference'])})",
+            f"the model that a level-5 device runs has {level(FLEET, 'DapperFL', 5)} %. `dapperfl_slim` has"
+            f" {level(FLEET, 'DapperFL-slim', 5)} % at that level.",
+            f"buffers of 10 ends at {of(FLEET, 'DapperFL-slim, buffers of 10')} %",
+            f"predicted at {recorded('benchmarks/calibration.csv', level='4')['predicted_of_measured']} to"
+            f" {recorded('benchmarks/calibration.csv', level='1')['predicted_of_measured']} of its seconds",
+        ],
+        "docs/devices.md": [
+            f"{WEAK} on the embedded digits, but the model that its weakest devices run scores"
+            f" {float(DIGITS['5 (0.8)']):.0f} %.",
+            *(f"| {of_memory(samples, '')} | {of_memory(samples, 'internal')} | {of_memory(samples, 'grouped')} |"
+              for samples in ("64", "8")),
+            f"full models everywhere | {spread(SLIM, dense)} | - | - |",
+            f"`dapperfl_slim` {slim_row('DapperFL-slim')}",
+            f"without DAR {slim_row('DapperFL')}",
+            f"network for all {slim_row(SMALLEST)}",
+            f"`heterofl` {slim_row('HeteroFL')}",
+            f"Its lead over `dapperfl` is {apart(SLIM, 'DapperFL-slim', 'DapperFL')} points",
+            f"by {apart(SLIM, 'DapperFL-slim', dense)} points on the mean"
+            f" ({range_of(entry(SLIM, 'DapperFL-slim')['difference'])})",
+            f"`dapperfl_slim` has {spread(BYTES, more_bytes)} and FedAvg {spread(BYTES, dense)}. The interval is"
+            f" {range_of(entry(BYTES, more_bytes)['difference'])}.",
+            f"and the global model {apart(BYTES, more_bytes, more_bytes + ', nothing taught')}.",
+            f"At twice the width they have {of('small/slim_wide', dense)} and {of('small/slim_wide', 'DapperFL-slim')}."
+            f" At the paper's size, with one seed, they have {of('paper/slim', dense)} and"
+            f" {of('paper/slim', 'DapperFL-slim')}.",
+            f"full models are {named(PACS, 'gap', dense)['gain']['mean']:.1f} points better than the smallest level's"
+            f" network for all ({range_of(named(PACS, 'gap', dense)['gain'])}).",
+            f"`depthfl` {pacs_row('DepthFL')}",
+            f"full models everywhere | {spread(PACS, dense)} | 1 | - | - |",
+            f"without DAR {pacs_row('DapperFL')}",
+            f"`dapperfl_slim` {pacs_row('DapperFL-slim')}",
+            f"network for all | {spread(PACS, SMALLEST)} | 0 | {of(PACS, SMALLEST, 'devices')} |"
+            f" {level(PACS, SMALLEST, 5)} |",
+            f"`heterofl` {pacs_row('HeteroFL')}",
+            f"strong alone | {spread(PACS, 'the strong alone')} | {gap('the strong alone')} | - | - |",
+        ],
+        "docs/performance.md": [
+            f"a dense step takes {timed('step_resnet18', 'time of fp32', **DENSE_BF16)} of its time (ResNet18) or"
+            f" {timing('step_resnet10')['rows'][5]['time of fp32']:.2f} (ResNet10)",
+            f"took {bf16_on_xeon():.2f} of its time in fp32",
+            f"Channels first takes {timing('step_resnet18')['fp32, channels first, dense, of fp32 channels last']:.2f}"
+            " times as long.",
+            f"{timed('round', 'times as fast', round='DapperFL')}: {timed('round', 'seconds', 0, round='DapperFL')} s"
+            f" against {timed('round', 'seconds', 0, round=MASKS)} s",
+            f"{timed('round', 'times as fast', round='DapperFL, bf16')}:"
+            f" {timed('round', 'seconds', 0, round='DapperFL, bf16')} s; with `round_to: 16`"
+            f" {timed('round', 'times as fast', round='DapperFL, bf16, round_to 16')}",
+            *(f"| {by_workers(name)}; {by_workers(f'{name}, bf16')} |" for name in ("DapperFL", "DapperFL-slim")),
+            f"| {above_macs('resnet18', 'fp32')}; {above_macs('resnet18', 'bf16')} |",
+            f"| {above_macs('resnet10', 'fp32')}; {above_macs('resnet10', 'bf16')} |",
+            f"| {timed('clients', 's per client, of 10', clients=1000)};"
+            f" {timed('clients', 'peak MB, of 10', clients=1000)} |",
+            f"{folded('ten that wait')['of_fedml']} and {folded('one by one')['of_fedml']}"
+            f" ({float(folded('ten that wait')['seconds']):.2f} and {float(folded('one by one')['seconds']):.2f} s)",
+            f"| {timed('startup', 'seconds', 1, what='first training step')} s (one of five runs:"
+            f" {timed('startup', 'slowest', 0, what='first training step')} s) |",
+            f"| {timed('mpi', 'of one process', runner='MPI, 2 + server')} |",
+            f"({timed('gpu', 'ms', 1, ratio=0.8)} against {timed('gpu', 'ms', 1, ratio=0.0)} ms)",
+            f"Four processes take {timing('gpu')['times that in 4 processes']:.1f} times as many steps a second as one,"
+            f" eight {timing('gpu')['times that in 8 processes']:.1f} times.",
+        ],
+        "README.md": [
+            f"{WEAK} (`digits_offline.yaml`), but the model that its weakest devices run scores"
+            f" {float(DIGITS['5 (0.8)']):.0f} %.",
+            f"20 rounds | {apart(DRAWN, 'DapperFL', dense)} |",
+            f"100 rounds | {apart(LARGE_DRAWN, 'DapperFL', dense)}; with the public code's draw of domains"
+            f" {apart(LARGE, 'DapperFL', dense)} |",
+        ],
+    }  # fmt: skip
+
+
+def of_memory(samples: str, scope: str) -> str:
+    return recorded(MEMORY, samples_at_a_time=samples, scope=scope)["measured_mb"]
+
+
+def by_workers(name: str) -> str:
+    return timed("round_by_workers", "times as fast", round=f"{name}, workers")
+
+
+def folded(how: str) -> dict[str, str]:
+    return recorded("benchmarks/aggregate_by_waiting.csv", aggregation=f"ours, slim, {how}")
+
+
+def bf16_on_xeon() -> float:
+    """Seconds of a step of the full network in bf16, of those in fp32."""
+    speed = {row["work"]: row["GMAC/s"] for row in timing("limits_xeon")["rows"]}
+    found: float = speed["fp32 step, ratio 0.0"] / speed["bf16 step, ratio 0.0"]
+    return found
+
+
+OTHERS = {
+    "docs/reproduction.md": {
+        "0.9": "a setting", "0.01": "a setting", "0.8": "a ratio", "0.4": "a ratio", "0.6": "a ratio",
+        "1.5": "published", "5.1": "published", "67.6": "published", "62.3": "published", "61.0": "published",
+    },
+    "docs/fleet.md": {
+        "2.0": "a profile's speed", "14.8": "a profile's speed", "17.7": "a profile's speed",
+        "2.9": "a profile's speed", "0.88": "a profile's speed", "0.31": "a profile's speed",
+        "0.5": "a profile's memory", "3.4": "of FLASH",
+    },
+    "docs/devices.md": {
+        "1.7139": "a constant",
+        "2.7": "of MACs: 9.5 against 3.5 million, in results/small/README.md",
+    },
+    "docs/performance.md": {
+        "1.6": "an aim", "2.4": "an aim", "3.4": "an aim", "2.7": "an aim", "3.8": "an aim", "0.15": "an aim",
+        "0.25": "an aim", "1.2": "an aim", "1.5": "an aim", "2.5": "an aim", "0.6": "the mean of five levels",
+        "1.47": "reckoned there",
+    },
+}  # fmt: skip
+"""Page -> decimal figures that come from elsewhere -> from where."""
+
+
+def plain(page: str) -> str:
+    """A page's text in one line, without blocks of code, links' targets and bold type."""
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return " ".join(re.sub(r"\]\([^)]*\)", "]", text).replace("**", "").split())
+
+
+@pytest.mark.parametrize("page", said())
+def test_what_a_page_says_is_what_came_out(page: str) -> None:
+    text = plain(page)
+    missing = [sentence for sentence in said()[page] if " ".join(sentence.split()) not in text]
+    assert missing == [], f"{page} does not say:\n" + "\n".join(missing)
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_every_decimal_figure_has_its_source(page: str) -> None:
+    text = plain(page)
+    for sentence in said()[page]:
+        text = text.replace(sentence, "")
+    figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", re.sub(r"`[^`]*`", "", text))
+    assert sorted(set(figures) - set(OTHERS[page])) == []
+    assert sorted(set(OTHERS[page]) - set(figures)) == [], "no longer there"
