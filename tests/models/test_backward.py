@@ -30,6 +30,13 @@ class Net(nn.Module):
         return self.fc(self.b(self.between(self, F.relu(self.a(images)))).mean((2, 3)))
 
 
+class Silent(Net):
+    """A network whose ``train`` returns nothing."""
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+
+
 def doubled_in_place(_net: Net, x: Tensor) -> Tensor:
     x[:, :2] *= 2
     return x
@@ -60,6 +67,7 @@ class Rounded(torch.autograd.Function):
 
 REFUSED: Mapping[str, tuple[nn.Module, str]] = {
     "in place": (Net(doubled_in_place), "what `relu` in the network itself keeps for its gradient is overwritten"),
+    "in place, of a train that returns nothing": (Silent(doubled_in_place), "what `relu` in the network itself keeps"),
     "in place behind a layer": (Net(behind_a_layer), "what `convolution` in `b` keeps for its gradient is overwritten"),
     "inplace=True": (
         nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.Sigmoid(), nn.ReLU(inplace=True), nn.Linear(6, 4)),
