@@ -7,6 +7,24 @@ import os
 import stat
 from pathlib import Path
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link that leads nowhere",
+}
+
+
+def in_place_of_file(path: Path) -> str:
+    """Return in words what ``path`` is if it is no plain file; empty if it is one, or nothing is there."""
+    try:
+        mode = path.stat().st_mode if path.exists() else path.lstat().st_mode
+    except OSError:
+        return ""
+    return _KINDS.get(stat.S_IFMT(mode), "")
+
 
 def read_regular(path: Path, most: int) -> bytes:
     """Read the first ``most`` bytes of the file at ``path``.

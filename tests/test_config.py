@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -220,3 +222,35 @@ def test_protections_that_slim_models_do_not_fit_are_refused_with_the_reason(
 def test_fedml_s_grpc_wants_everyone_s_address(experiment: Path) -> None:
     with pytest.raises(ConfigError, match=r"backend GRPC needs comm_args.grpc_ipconfig_path"):
         load_settings([experiment], ["backend=GRPC", "allow_pickle=true"])
+
+
+def test_all_misplaced_settings_are_told_at_once(experiment: Path) -> None:
+    wrong = ["wdth=3", "epochs", "comm_round=many", "learnig_rate=1", "method.x=1"]
+    with pytest.raises(ConfigError) as caught:
+        load_settings([experiment], wrong)
+    line = str(caught.value)
+    assert line.startswith(f"{experiment}: 5 mistakes: (1) --set wdth: unknown key; did you mean `width`?; (2)")
+    assert all(part in line for part in ("--set epochs: expected key=value", "'many'", "`learning_rate`", "method"))
+    with pytest.raises(ConfigError, match=r"2 mistakes: \(1\) wdth: unknown key.*\(2\) learnig_rate: unknown key"):
+        load_settings([experiment], {"wdth": 3, "learnig_rate": 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (os.mkdir, "a folder"),
+        (lambda path: os.symlink("/dev/null", path), "a device"),
+        (lambda path: os.symlink("/nowhere", path), "a link that leads nowhere"),
+    ],
+)
+def test_what_is_no_plain_file_is_called_what_it_is(
+    experiment: Path, tmp_path: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    make(tmp_path / "odd.py")
+    with pytest.raises(ConfigError, match=rf"no config file at .*odd.py: that is {kind}; write the settings to a plai"):
+        load_settings([tmp_path / "odd.py"])
+    with pytest.raises(
+        ConfigError, match=rf"model_args.model: no file .*odd.py \(there is {kind} of that name\); looke"
+    ):
+        load_settings([experiment], [f"model={tmp_path}/odd.py:Net"])

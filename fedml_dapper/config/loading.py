@@ -22,6 +22,7 @@ from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
 from fedml_dapper.config.yaml_text import MAX_DEPTH, MAX_LETTERS, parse_yaml
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.regular_file import in_place_of_file
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,31 @@ def load_with_notes(
     found = [experiment_file(file) for file in ([files] if isinstance(files, Path | str) else files)]
     for file in found:
         merged = merge(merged, read_yaml(file))
-    if isinstance(overrides, Mapping):
-        for key, value in overrides.items():
-            _put(merged, key, value, shown=key)
-    else:
-        for override in overrides:
-            parse_override(merged, override)
+    misplaced = _apply_overrides(merged, overrides)
     translation = translated(merged)
     search = _Search([file.parent for file in found])
     judged = Judged(Settings, _with_found_sources(translation.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
-    mistakes = [*translation.mistakes, *judged.mistakes, *search.mistakes]
+    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes]
+    if len(mistakes) == len(misplaced) == 1:
+        raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
         raise ConfigError(counted(mistakes, ", ".join(str(file) for file in found)))
     return Loaded(settings, tuple(translation.notes), merged)
+
+
+def _apply_overrides(merged: dict[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
+    """Put ``overrides`` into ``merged``, and return a line for each that has no place there."""
+    mistakes = []
+    for override in overrides:
+        try:
+            if isinstance(overrides, Mapping):
+                _put(merged, override, overrides[override], shown=override)
+            else:
+                parse_override(merged, override)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    return mistakes
 
 
 def read_silo_levels(settings: Settings) -> list[int] | None:
@@ -99,6 +111,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: There is no such file, or it cannot be read.
     """
+    if found := in_place_of_file(file):
+        raise ConfigError(
+            f"no config file at {file.absolute()}: that is {found}; write the settings to a plain file, and give that"
+        )
     if not file.is_file():
         raise ConfigError(
             f"no config file at {file.absolute()}; the shipped ones are in {SHIPPED}, e.g. quickstart.yaml"
@@ -168,7 +184,7 @@ class _Search:
         found = self.find_if_there(path, kind)
         if found is None:
             places = ", ".join(str(candidate.parent.absolute()) for candidate in self._candidates(path))
-            self.mistakes.append(f"{key}: no {kind} {path}; looked in {places}{hint}")
+            self.mistakes.append(f"{key}: no {kind} {path}{self._instead(path, kind)}; looked in {places}{hint}")
         return found or path
 
     def find_if_there(self, path: Path, kind: Literal["file", "folder"] = "file") -> Path | None:
@@ -176,6 +192,11 @@ class _Search:
             if candidate.is_file() if kind == "file" else candidate.is_dir():
                 return candidate.resolve()
         return None
+
+    def _instead(self, path: Path, kind: Literal["file", "folder"]) -> str:
+        """Return what is there in place of a file, in brackets; empty where nothing is."""
+        found = filter(None, map(in_place_of_file, self._candidates(path) if kind == "file" else ()))
+        return next((f" (there is {each} of that name)" for each in found), "")
 
     def _candidates(self, path: Path) -> list[Path]:
         return list(dict.fromkeys((path, *(folder / path for folder in self._folders))))

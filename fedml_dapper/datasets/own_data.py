@@ -8,6 +8,7 @@ integers are classes.
 from __future__ import annotations
 
 import inspect
+import logging
 import operator
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import replace
@@ -28,7 +29,10 @@ from fedml_dapper.inputs import described
 
 Load = Callable[..., object]
 
+LOGGER = logging.getLogger(__name__)
 _KEY = "data_args.dataset"
+_COMPARED = 32
+"""Largest number of items whose labels are compared with those that a data set states; fetching all may take long."""
 
 
 def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
@@ -142,13 +146,31 @@ def _items(name: str, source: object) -> Items:
     if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
         return items
     labels = _stated_labels(items.sources[0], length)
-    if labels is None or len(labels) != length or labels[0] != target[0]:
+    if labels is None or len(labels) != length or _contradicted(items, labels):
         labels = _labels_of(items.sources[0], length)
     lowest = int(labels.min())
     if lowest < 0:
         index = int(labels.argmin())
         raise DataError(f"{name}: has the class {lowest} (item {index}); classes count from 0")
     return replace(items, labels=labels)
+
+
+def _contradicted(items: Items, stated: Tensor) -> bool:
+    """Return whether any of some items, spread over all, has another label than is ``stated``; the log says which."""
+    if items.seen_whole:
+        return False
+    for index in range(0, len(items), -(-len(items) // _COMPARED)):
+        try:
+            found = items.take(torch.tensor([index])).first.targets
+        except DataError:  # that item says so itself when it is needed
+            continue
+        if found.shape != (1,) or int(found) != int(stated[index]):
+            LOGGER.warning(
+                "%s: item %d has the target %s, and what the data set states of it is %d; the items' own are taken",
+                items.sources[0].name, index, found.squeeze().tolist(), stated[index],
+            )  # fmt: skip
+            return True
+    return False
 
 
 def _labels_of(source: Source, length: int) -> Tensor:

@@ -15,7 +15,7 @@ from fedml_dapper import __version__
 from fedml_dapper.config import short_name
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.durable import scratch_folder
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.deployed import Deployed
 from fedml_dapper.export.formats import FORMATS, Product, Runtime
@@ -93,7 +93,10 @@ class Exporter:
         chosen = FORMATS[name]
         path = folder / chosen.file_name
         chosen.write(product, path)
-        runtime = chosen.read(path)
+        try:
+            runtime = chosen.read(path)
+        except DataError as error:
+            raise ConfigError(f"{error}; it was written so: choose another --format") from error
         difference = largest_difference(runtime, subject.model, sets, chosen.file_name)
         return self._figures(name, path, runtime, subject, sets, difference)
 
@@ -243,7 +246,8 @@ def _filled(out: Path) -> Iterator[Path]:
         with scratch_folder(place) as scratch:
             filled = scratch / out.name
             filled.mkdir()
-            yield filled
+            with _without_its_place(filled):
+                yield filled
             out.parent.mkdir(parents=True, exist_ok=True)
             if out.exists():
                 out.rmdir()
@@ -252,3 +256,14 @@ def _filled(out: Path) -> Iterator[Path]:
         raise DataError(
             f"cannot write {out.absolute()}: {error.strerror or error}; mend that, or choose another folder"
         ) from error
+
+
+@contextmanager
+def _without_its_place(scratch: Path) -> Iterator[None]:
+    """Leave the folder ``scratch``, which is gone when errors are read, out of the paths in our errors."""
+    try:
+        yield
+    except DapperError as error:
+        if str(scratch) not in str(error):
+            raise
+        raise type(error)(str(error).replace(f"{scratch}/", "")) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import nan
 
@@ -24,7 +25,8 @@ from fedml_dapper.methods import (
     Upload,
     as_received,
 )
-from fedml_dapper.pruning import clipped, disturbed, slim_tensors
+from fedml_dapper.models import bare, blamed
+from fedml_dapper.pruning import IDLE, clipped, disturbed, slim_tensors
 from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
 
 ClientStepListener = Callable[[int, int, int], None]
@@ -101,8 +103,17 @@ class ClientSide:
     def _local_update(self, context: ClientContext, downlink: Downlink) -> Upload:
         """Train with torch's global generator seeded, which dropout or a user's loader may draw from."""
         seed = self._experiment.settings.common_args.random_seed
-        with freed_memory_kept(), seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round):
+        layers = seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round)
+        with freed_memory_kept(), layers, self._blamed(downlink):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
+
+    def _blamed(self, downlink: Downlink) -> AbstractContextManager[None]:
+        """Turn what a user's network raises in training into one line."""
+        problem = self._experiment.method.problem
+        network = problem.backbone
+        where = f"client {downlink.client_id}, round {downlink.round}: the network {network.label} cannot be trained"
+        hints = (note for note in problem.layout.notes if IDLE in note)
+        return blamed(where, *hints, backward=bare(network) is not network)
 
     def _made_private(self, upload: Upload, downlink: Downlink) -> Upload:
         """Clip the upload's change and add noise, and leave out training's measurements, for an untrusted server.

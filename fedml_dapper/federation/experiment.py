@@ -214,7 +214,7 @@ def build_experiment(
         raise ConfigError(
             f"dapper_args.method: no client of a level that `{method.name}` trains; change dapper_args.levels"
         )
-    workers = plan_workers(settings, division)
+    workers = plan_workers(settings, division, bare(backbone))
     privacy = problem.privacy
     secure = problem.secure_sums
     return Experiment(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import count, pieces
+from fedml_dapper.models import blamed
 from fedml_dapper.profiling import part
 from fedml_dapper.tasks import Task
 
@@ -41,7 +42,8 @@ def evaluate(model: nn.Module, task: Task, test: TestData, device: torch.device)
     loss = 0.0
     for batch in test.batches(device):
         at_once = CPU_BATCH if device.type == "cpu" else count(batch.inputs)
-        outputs = torch.cat([model(inputs) for inputs in pieces(batch.inputs, at_once)])
+        with blamed("the network cannot be tested"):
+            outputs = torch.cat([model(inputs) for inputs in pieces(batch.inputs, at_once)])
         for name, value in task.sums(outputs, batch.targets).items():
             summand = value.cpu().double()
             sums[name] = sums[name] + summand if name in sums else summand

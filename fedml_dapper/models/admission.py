@@ -15,6 +15,7 @@ from fedml_dapper.models.running import first_line
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _TORCHS_OWN = frozenset(vars(nn.Module()))
 """Attributes by which a module stores what it has registered."""
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def check_network(module: nn.Module, label: str) -> None:
@@ -54,7 +55,26 @@ def copied(module: ModuleT, label: str) -> ModuleT:
     try:
         return copy.deepcopy(module)
     except Exception as error:  # whatever the user's objects raise
-        raise ConfigError(f"{label} cannot be copied: {first_line(error)}") from error
+        raise ConfigError(f"{label} cannot be copied: {_uncopied(module) or first_line(error)}") from error
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Return what of ``module`` cannot be copied, and what to do about it; empty if that cannot be told."""
+    for name, layer in module.named_modules():
+        for attribute, value in vars(layer).items():
+            place = f"`{name}.{attribute}`" if name else f"`{attribute}`"
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                return (
+                    f"{place} is computed of other tensors and kept; compute it in forward, or as"
+                    " torch.nn.utils.parametrizations do (weight_norm there replaces torch.nn.utils.weight_norm)"
+                )
+            if attribute in _REGISTERED:
+                continue
+            try:
+                copy.deepcopy(value)
+            except Exception as error:  # noqa: BLE001  # whatever the user's objects raise
+                return f"{place} ({type(value).__name__}: {first_line(error)}); make it in forward, or as a global"
+    return ""
 
 
 def way_out(outputs: object) -> str:

@@ -20,8 +20,10 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
 from fedml_dapper.models.admission import check_network, copied, way_out
 from fedml_dapper.models.backbone import Backbone
+from fedml_dapper.models.backward import check_backward, ready_for_backward
+from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called, misfit
-from fedml_dapper.models.running import first_line, running
+from fedml_dapper.models.running import first_line, in_mode, running
 
 Tail: TypeAlias = Callable[[Tensor], Tensor]
 """Function that a network applies to its predictor's output."""
@@ -156,15 +158,16 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
             one tensor with a row per input, or has no linear layer of that name.
     """
     label = label or f"the network {type(module).__name__}"
+    ready_for_backward()
     if any(isinstance(layer, LazyModuleMixin) for layer in module.modules()):
-        _run(_in_mode(module, False), example, label)  # draws the tensors of lazy layers, so outside fork_rng
+        _run(in_mode(module, False), example, label)  # draws the tensors of lazy layers, so outside fork_rng
     check_network(module, label)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), uncompiled(module):
         torch.manual_seed(0)
         inputs = with_numbers(repeated(example, _PROBED), lambda part: part + torch.randn_like(part))
         probe = _probe(module, label)
-        trained, _ = _run(_in_mode(_probe(module, label), True), inputs, label)
-        outputs, calls = _run(_in_mode(probe, False), inputs, label)
+        trained, _ = _run(in_mode(_probe(module, label), True), inputs, label)
+        outputs, calls = _run(in_mode(probe, False), inputs, label)
         _check_tensors(module, probe, label)
         if trained.shape != outputs.shape:
             raise ConfigError(f"{label} gives {_shape(trained)} in training and {_shape(outputs)} in evaluation")
@@ -172,6 +175,7 @@ def adopt(module: nn.Module, example: Inputs, predictor: str | None = None, *, l
             _run(probe, rows(inputs, slice(1)), label)  # the last batch of an epoch may hold one sample
         name = _last_linear(probe, outputs, calls) if predictor is None else _named(probe, predictor, calls, label)
         tail = _tail_of(AdoptedBackbone(probe, calls, name), inputs) if name else None
+        check_backward(module, inputs, label)
     return AdoptedBackbone(module, calls, name, tail)
 
 
@@ -184,28 +188,25 @@ def _probe(module: nn.Module, label: str) -> nn.Module:
     return probe
 
 
-def _in_mode(module: nn.Module, training: bool) -> nn.Module:
-    """Set the mode of ``module`` and return it; overrides of ``train`` often return nothing."""
-    module.train(training)
-    return module
-
-
 def _check_tensors(module: nn.Module, probe: nn.Module, label: str) -> None:
     """Check that ``module`` can be trained, and that running ``probe``, a copy of it, has made no tensors.
 
     Tensors made in the forward pass would be there on some clients, and not on others or the server.
 
     Raises:
-        ConfigError: No parameter can be trained, or tensors were made.
+        ConfigError: Tensors were made, there are no parameters, or none of them is trained.
     """
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError(f"{label} has no parameter that is trained; give one requires_grad=True")
     made = sorted(probe.state_dict().keys() - module.state_dict().keys())
     if made:
         raise ConfigError(
             f"{label}: `{made[0]}` is made in its forward pass, so that a network that has not run lacks it; make it in"
             " __init__, or register a buffer with persistent=False"
         )
+    parameters = list(module.parameters())
+    if not parameters:
+        raise ConfigError(f"{label} has no parameters, so that there is nothing to train")
+    if not any(parameter.requires_grad for parameter in parameters):
+        raise ConfigError(f"{label} has no parameter that is trained; give one requires_grad=True")
 
 
 def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[str]]:
@@ -262,8 +263,8 @@ def _last_linear(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> st
 def _leaves(outputs: Tensor) -> set[int]:
     """Ids of the parameters that ``outputs`` depend on.
 
-    The graph is walked, and no backward pass is run: once torch's engine has run in a process that knows of another
-    device than the CPU, no fork of the process can train.
+    The graph is walked, and no backward pass is run: once torch's engine has run where there is a GPU, no fork of the
+    process can train.
     """
     found = set[int]()
     seen = set[Node]()

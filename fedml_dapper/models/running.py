@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from torch import nn
 from fedml_dapper.inputs import Inputs, tensors_of
 
 _SEED = 17
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
@@ -36,11 +38,19 @@ def undisturbed(example: Inputs) -> Iterator[None]:
 
 
 @contextmanager
-def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
-    """Keep the names of the running layers on ``stack``, the innermost last; if one fails, its name stays there."""
+def running(model: nn.Module, stack: list[str]) -> Iterator[set[str]]:
+    """Keep the names of the running layers on ``stack``, the innermost last; if one fails, its name stays there.
+
+    The block is given the names of all layers that have run.
+    """
+    ran = set[str]()
 
     def enter(name: str) -> Callable[..., None]:
-        return lambda *_: stack.append(name)
+        def hook(*_: object) -> None:
+            stack.append(name)
+            ran.add(name)
+
+        return hook
 
     def leave(*_: object) -> None:
         stack.pop()
@@ -49,13 +59,24 @@ def running(model: nn.Module, stack: list[str]) -> Iterator[None]:
     for name, layer in model.named_modules():
         hooks += [layer.register_forward_pre_hook(enter(name)), layer.register_forward_hook(leave)]
     try:
-        yield
+        yield ran
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def first_line(error: Exception) -> str:
-    """Return the kind of an exception and the first line of its text."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def in_mode(module: nn.Module, training: bool) -> nn.Module:
+    """Set the mode of ``module`` and return it; overrides of ``train`` often return nothing."""
+    module.train(training)
+    return module
+
+
+def first_line(error: BaseException) -> str:
+    """Return the kind of an exception and the first line of its text, without a terminal's colours."""
+    lines = _COLOURS.sub("", str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}{nesting(lines[0])}" if lines else type(error).__name__
+
+
+def nesting(words: str) -> str:
+    """Return how to avoid nested tensors, which few operations know, if ``words`` are about them; otherwise nothing."""
+    return " (make nn.TransformerEncoder with enable_nested_tensor=False)" if "nested" in words.lower() else ""

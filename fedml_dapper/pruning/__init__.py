@@ -31,11 +31,12 @@ from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.scope import Scoped
 from fedml_dapper.pruning.screening import ScreenedMean, Verdict
 from fedml_dapper.pruning.slim import carry_optimizer_state, slim_layout, slim_model, slim_tensors, write_back
-from fedml_dapper.pruning.tracing import trace_layout
+from fedml_dapper.pruning.tracing import IDLE, trace_layout
 from fedml_dapper.pruning.verification import verify_layout
 
 __all__ = [
     "DENSE",
+    "IDLE",
     "LEVEL_RULES",
     "Axis",
     "ChannelGroup",

@@ -59,8 +59,8 @@ def solve_widths(
         return {}
     if not layout.groups:
         raise OutOfReachError(
-            f"{setting}: ratio {ratio:g} cannot be met: no channel of this network can be cut in this scope"
-            f"{_whole(layout)}"
+            f"{setting}: ratio {ratio:g} cannot be met: no channel of this network can be cut in this scope;"
+            f" train it whole by ratios [0], or by a method that does not slim{_whole(layout)}"
         )
     if ratio_of == "channels":
         return _uniform_widths(layout, ratio, round_to)
@@ -84,7 +84,7 @@ def solve_widths(
         raise OutOfReachError(
             f"{setting}: ratio {ratio:g} asks for {100 * (1 - ratio):.1f} % of the {ratio_of}; the smallest share of"
             f" this scope is {100 * smallest:.1f} %, a ratio of {floor(1000 * (1 - smallest)) / 1000:g}."
-            " Choose a smaller ratio, another pruning.scope (`fedml-dapper settings scope`), ratio_of or width"
+            " Choose a smaller ratio, another pruning.scope (`fedml-dapper settings scope`) or ratio_of"
             f"{_whole(layout)}"
         )
     return max((widths for widths in candidates if count(widths) <= target), key=count)

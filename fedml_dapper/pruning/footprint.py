@@ -63,7 +63,7 @@ def count_parameters(layout: ChannelLayout, widths: Widths, skipped: Collection[
 def count_macs(layout: ChannelLayout, widths: Widths, skipped: Collection[str] = ()) -> int:
     """Count the multiply-accumulates of one example's forward pass, without the tensors named in ``skipped``."""
     present = (spec for name, spec in (*layout.tensors.items(), *layout.products.items()) if name not in skipped)
-    return sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in present)
+    return int(sum(prod(spec.shape_at(widths)) * spec.macs_per_element for spec in present))
 
 
 def count_bytes(

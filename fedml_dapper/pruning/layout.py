@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
@@ -87,9 +88,10 @@ class TensorSpec:
     dtype: torch.dtype
     trainable: bool
     """Whether it is a parameter. Of a parameter with several names only the first counts."""
-    macs_per_element: int
+    macs_per_element: int | Fraction
     """Multiply-accumulates per entry and example: output positions for the weights of convolutions and linear layers,
-    twice the positions for those of norms, 0 for the rest."""
+    twice the positions for those of norms, 0 for the rest. A fraction where parts of a tensor see other numbers of
+    positions, as queries and keys of cross-attention do."""
     axes: tuple[Axis, ...] = ()
 
     def shape_at(self, widths: Widths) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, expanded, moved, tensors_of, with_numbers
 from fedml_dapper.models.adopt import bare
+from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
@@ -36,6 +37,8 @@ TOLERANCE_IN_TRAINING = 1e-3
 _SEED = 17
 _BATCH = 2
 """Batch size in training: norms by the batch's statistics need more than one input."""
+_MANY = 8
+"""Batch size where layers have not run on one input: some networks choose layers by the batch."""
 _EPSILON = 0.1
 """Epsilon of norms by the batch's statistics. Two inputs may differ by so little that a small one would enlarge
 rounding errors."""
@@ -58,7 +61,8 @@ def verify_layout(
         if widths in tried:
             continue
         tried.append(widths)
-        fault = trial.fault(layout, widths, training=False)  # groups were tried in training when they were found
+        with uncompiled(bare(model)):
+            fault = trial.fault(layout, widths, training=False)  # groups were tried in training when they were found
         if fault is not None:
             raise ConfigError(
                 f"model: pruned by ratio {ratio:g} {fault}; leave that layer's channels whole, or write the network"
@@ -104,15 +108,18 @@ class Trial:
     before them. They run on the CPU, in full float32: on a GPU torch multiplies in TF32, of three digits.
     """
 
-    def __init__(self, model: nn.Module, example: Inputs) -> None:
+    def __init__(self, model: nn.Module, example: Inputs, many: bool = False) -> None:
         generator = torch.Generator().manual_seed(_SEED)
+        self.ran = set[str]()
+        """Layers that have run so far."""
+        size = _MANY if many else _BATCH
         # not the backbone around it: a user's layer may have the name of one of its methods, and calls would find it
         module = bare(model)
         self._is_own = module is not model
         """Whether it is a user's module, which may store something for its next run."""
         self._dense = _randomised(module, generator).cpu()
         self._input = moved(example, "cpu")
-        self._batch = expanded(self._input, _BATCH) if tensors_of(example)[0].shape[:1] == (1,) else self._input
+        self._batch = expanded(self._input, size) if tensors_of(example)[0].shape[:1] == (1,) else self._input
         self._input = _random(self._input, generator)
         self._batch = _random(self._batch, generator)
 
@@ -139,6 +146,7 @@ class Trial:
             fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
             if fault is None and slim.draws:
                 fault = self._compared(slim, dense, norms, layout, plan, _DROPPING)
+        self.ran |= slim.ran | dense.ran
         return fault
 
     def _compared(
@@ -178,6 +186,8 @@ class _Run:
     layer_outputs: dict[str, Tensor] = field(default_factory=dict)
     draws: int = 0
     """Number of random draws in the last run."""
+    ran: set[str] = field(default_factory=set)
+    """Layers that have run."""
 
     def outputs(self, example: Inputs, mode: _Mode) -> list[Tensor]:
         stack: list[str] = []
@@ -185,12 +195,14 @@ class _Run:
         buffers = {name: self.tensors.get(name, buffer) for name, buffer in self.model.named_buffers()}
         copies = {name: buffer.clone() for name, buffer in buffers.items()}  # as training changes them
         given, named = arguments(self.model, example)
-        with undisturbed(example), running(self.model, stack), Draws(mode.quantile) as draws:
+        with undisturbed(example), running(self.model, stack) as ran, Draws(mode.quantile) as draws:
             try:
                 output = run_with(self.model, {**self.tensors, **copies}, given, named)
             except Exception:
                 self.failed = stack[-1] if stack else ""
                 raise
+            finally:
+                self.ran |= ran
         self.draws = draws.count
         return [each for each in tree_leaves(output) if isinstance(each, Tensor)]
 

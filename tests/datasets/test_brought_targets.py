@@ -10,6 +10,8 @@ import torch
 from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets import divide
 from fedml_dapper.datasets.class_numbers import MOST_CLASSES, count_classes
+from fedml_dapper.datasets.items import Items
+from fedml_dapper.datasets.own_data import own_suite
 from fedml_dapper.errors import DapperError, DataError
 from fedml_dapper.federation import build_experiment
 from fedml_dapper.federation.experiment_data import passed_data
@@ -337,3 +339,33 @@ def test_a_loader_is_no_data_set(tmp_path: Path) -> None:
     line = brought(tmp_path, load_of(*lines)).complaint()
     assert line.endswith("domain a, train: a DataLoader, and clients make batches of their own; give its data set,"
                          " `loader.dataset`")  # fmt: skip
+
+
+class Stating:
+    """Its items, from some on, have other labels than it states."""
+
+    def __init__(self, right: int) -> None:
+        self.targets = [index % 2 for index in range(40)]
+        self.right = right
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(3, 8, 8), (index + (index >= self.right)) % 2
+
+
+@pytest.mark.parametrize(
+    ("right", "said"), [(10, "item 10 has the target 1, and what the data set states of it is 0"), (40, "")]
+)
+def test_stated_targets_that_the_items_contradict_give_way(
+    caplog: pytest.LogCaptureFixture, right: int, said: str
+) -> None:
+    data = Stating(right)
+    suite = own_suite(lambda: {"a": (data, data)}, "stating", DataArgs(dataset="stating"))
+    train = suite.domains[0].train
+    assert isinstance(train, Items)
+    assert train.labels is not None
+    assert train.labels.tolist() == [data[index][1] for index in range(40)]
+    assert bool(caplog.text) == bool(said)
+    assert said in caplog.text

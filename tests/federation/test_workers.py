@@ -308,8 +308,9 @@ def test_as_many_workers_as_cores_have_room_for(
     if omp is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
     ten = ("client_num_in_total=10", "client_num_per_round=10")
-    division = build_experiment(tiny_settings("width=4", "image_size=8", "method=fedavg", *ten)).division
-    found = plan.plan_workers(tiny_settings("workers=auto", *ten, *overrides), division)
+    experiment = build_experiment(tiny_settings("width=4", "image_size=8", "method=fedavg", *ten))
+    settings = tiny_settings("workers=auto", *ten, *overrides)
+    found = plan.plan_workers(settings, experiment.division, experiment.method.problem.backbone)
     assert (found.count, found.threads) == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -81,6 +83,34 @@ def old_weight_norm() -> nn.Module:
     return network
 
 
+def locked() -> nn.Module:
+    network = Net()
+    network.fc.lock = threading.Lock()  # type: ignore[assignment]
+    return network
+
+
+def hooked() -> nn.Module:
+    network = Net()
+    network.conv.register_forward_hook(Counting())
+    return network
+
+
+def parametrised_by_hand() -> nn.Module:
+    network = Net()
+    network.conv.scale = network.conv.weight.abs()
+    return network
+
+
+class Counting:
+    """A hook that writes down what it sees."""
+
+    def __init__(self) -> None:
+        self.file = open(os.devnull, "w")  # noqa: SIM115  # kept
+
+    def __call__(self, *_: object) -> None:
+        self.file.write("x")
+
+
 def half() -> nn.Module:
     network = Net()
     network.fc.half()
@@ -111,7 +141,11 @@ REFUSED: Mapping[str, tuple[Callable[[], nn.Module], str]] = {
     "means over the batch": (lambda: Net(lambda x: x.mean(0)), r"gives \(4,\) for an input alone"),
     "rows of all inputs": (lambda: Net(torch.flatten), r"gives \(16,\) for 4 inputs, .*keep the batch's axis"),
     "a weight of another dtype": (half, r"cannot be trained on inputs .* in `fc`"),
-    "what cannot be copied": (old_weight_norm, "cannot be copied: RuntimeError: Only Tensors created explicitly"),
+    "old weight norm": (old_weight_norm, r"cannot be copied: `conv.weight` is computed of other.*parametrizations do"),
+    "what is computed in __init__": (parametrised_by_hand, r"cannot be copied: `conv.scale` is computed of other"),
+    "a lock": (locked, r"cannot be copied: `fc.lock` .*pickle '_thread.lock' object\); make it in forward"),
+    "a hook that cannot be copied": (hooked, "cannot be copied: `conv._forward_hooks`"),
+    "no parameters": (lambda: nn.Sequential(nn.Flatten(), nn.AvgPool1d(4)), "has no parameters, so that there is"),
 }  # fmt: skip
 
 

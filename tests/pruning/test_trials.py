@@ -150,7 +150,7 @@ def test_what_is_only_there_while_training_is_tried(name: str) -> None:
     assert any(note.startswith("`a` not cut: without some of its channels it") for note in layout.notes) or any(
         "while training" in note for note in layout.notes
     )
-    assert all("while training" in note for note in layout.notes)
+    assert all("while training" in note or note.startswith("`extra` did not run") for note in layout.notes)
 
 
 def python_s_chance(net: Net, x: Tensor) -> Tensor:

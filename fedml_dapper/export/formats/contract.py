@@ -19,8 +19,16 @@ from fedml_dapper.export.deployed import Deployed, InPositions
 from fedml_dapper.federation.model_file import ModelOrigin
 from fedml_dapper.inputs import Inputs, mapped, repeated, tensors_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.backward import initialise_autograd
 from fedml_dapper.models.running import first_line
 
+TAKES_ONE_SIZE = (
+    "takes the number of inputs for one that never changes, so that no format can hold it for others: in its forward,"
+    " write x.shape[0] for len(x) and int(x.shape[0]), and views with -1 or x.shape[0] in front"
+)
+"""What errors say of a network whose graph holds for one batch size alone."""
+_FIXED = "to be a constant"
+"""Part of torch's error for such a network."""
 Runtime = Callable[[Inputs], Tensor]
 """A function that runs a model from a file: inputs (N, ...) on the CPU to outputs (N, ...)."""
 
@@ -66,25 +74,19 @@ class Product:
         Raises:
             ConfigError: ``torch.export`` cannot follow the network.
         """
-        _initialise_autograd()
+        initialise_autograd()
         try:
             given = tensors_of(self.example)
             program = torch.export.export(self.callable, given, dynamic_shapes=self.sizes(Dim("N", min=1)))
         except Exception as error:  # whatever the user's network makes it raise
+            if _FIXED in str(error):
+                raise ConfigError(f"--format: {self.label} {TAKES_ONE_SIZE}") from error
             raise ConfigError(
                 f"--format: torch.export, which onnx and torch-export go by, cannot follow {self.label}:"
                 f" {first_line(error)}; try --format torchscript"
             ) from error
         _remove_source_lines(program)
         return program
-
-
-def _initialise_autograd() -> None:
-    """Run a backward pass, in which torch's engine counts the devices that exist.
-
-    After ``torch.export`` there is one more, for which the engine would start threads, and no fork could train.
-    """
-    torch.ones((), requires_grad=True).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
 
 
 def _remove_source_lines(program: ExportedProgram) -> None:

@@ -62,8 +62,8 @@ class Onnx(Format):
                 )
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
-                f"--format onnx: {product.label} does something that ONNX has no operator for: {first_line(error)}; try"
-                " another format"
+                f"--format onnx: {product.label} does something that ONNX has no operator for:"
+                f" {first_line(_origin(error))}; try another format"
             ) from error
         _strip(path)
 
@@ -84,6 +84,13 @@ class Onnx(Format):
             return torch.from_numpy(session.run(None, dict(zip(names, given, strict=True)))[0])
 
         return run
+
+
+def _origin(error: BaseException) -> BaseException:
+    """Return the first cause of ``error``, since the exporter wraps errors in those of its own steps."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _strip(path: Path) -> None:

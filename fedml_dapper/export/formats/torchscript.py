@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.export.formats.contract import Format, Product, Runtime, runtime_of
+from fedml_dapper.export.formats.contract import TAKES_ONE_SIZE, Format, Product, Runtime, runtime_of
 from fedml_dapper.inputs import tensors_of
 from fedml_dapper.models.running import first_line
 
@@ -26,13 +28,17 @@ class TorchScript(Format):
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # torch warns that there is a successor
-                traced = torch.jit.trace(product.callable, tensors_of(product.example))  # type: ignore[no-untyped-call]  # torch ships it untyped
+                given = tensors_of(product.example)
+                traced = torch.jit.trace(product.callable, given)  # type: ignore[no-untyped-call]  # torch ships it untyped
+                one_size = not _takes_one(traced, given)
                 torch.jit.freeze(traced).save(str(path))
             _strip(path)
         except Exception as error:  # whatever the user's network makes it raise
             raise ConfigError(
                 f"--format torchscript: {product.label} cannot be traced: {first_line(error)}; try another format"
             ) from error
+        if one_size:
+            raise ConfigError(f"--format torchscript: {product.label} {TAKES_ONE_SIZE}")
 
     def read(self, path: Path) -> Runtime:
         try:
@@ -42,6 +48,14 @@ class TorchScript(Format):
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{path} is no TorchScript file: {first_line(error)}") from error
         return runtime_of(module)
+
+
+def _takes_one(traced: Callable[..., Tensor], given: Sequence[Tensor]) -> bool:
+    """Whether what was recorded with a batch also runs on one input."""
+    try:
+        return len(traced(*(part[:1] for part in given))) == 1
+    except RuntimeError:  # as where a view was recorded with the batch's size
+        return False
 
 
 def _strip(path: Path) -> None:

@@ -8,9 +8,11 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from fedml_dapper.config import Settings
 from fedml_dapper.datasets import Division, tied_to_this_process
+from fedml_dapper.models import is_compiled
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class WorkerPlan:
         return cls(1, threads or torch.get_num_threads(), note)
 
 
-def plan_workers(settings: Settings, division: Division) -> WorkerPlan:
-    """Plan workers as ``device_args`` ask for, for the data of all clients.
+def plan_workers(settings: Settings, division: Division, network: nn.Module) -> WorkerPlan:
+    """Plan workers as ``device_args`` ask for, for the data of all clients and for ``network``.
 
     The number of threads changes the last bits of a result, the number of workers does not. So ``auto`` means many
     workers of one thread each, whose results are the same on any number of cores.
@@ -44,7 +46,10 @@ def plan_workers(settings: Settings, division: Division) -> WorkerPlan:
     count = min(available_cores() // threads if args.workers == "auto" else args.workers, per_round)
     if args.using_gpu or count <= 1:
         return WorkerPlan.of_one(args.threads)
-    reason = _alone_because() or tied_to_this_process(division)
+    compiled = (
+        "the network is compiled, and torch.compile's compiler is lost in a fork" if is_compiled(network) else None
+    )
+    reason = _alone_because() or tied_to_this_process(division) or compiled
     return WorkerPlan(count, threads) if reason is None else WorkerPlan.of_one(args.threads, reason)
 
 

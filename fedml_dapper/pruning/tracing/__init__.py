@@ -8,6 +8,6 @@ move the numbers as they move values, whatever is concatenated, flattened or per
 operation are held: they are never cut. ``graph`` makes groups of the rest, and ``trace`` tries each of them out.
 """
 
-from fedml_dapper.pruning.tracing.trace import trace_layout
+from fedml_dapper.pruning.tracing.trace import IDLE, trace_layout
 
-__all__ = ["trace_layout"]
+__all__ = ["IDLE", "trace_layout"]

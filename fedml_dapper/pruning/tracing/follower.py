@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import cast
 
 import torch
@@ -30,7 +32,7 @@ class Product:
 
     layer: str
     ids: Tensor
-    macs_per_element: int
+    macs_per_element: int | Fraction
 
 
 @dataclass
@@ -44,11 +46,18 @@ class Trace:
     """(Weight, axis) of filters, which produce channels."""
     computed: list[str] = field(default_factory=list)
     """Layers whose weights are computed from the model's parameters."""
-    macs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    macs: dict[str, int | Fraction] = field(default_factory=lambda: defaultdict(int))
     """Weight -> multiply-accumulates per entry and example."""
     products: list[Product] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     """Channels that the network puts out, by output."""
+    ran: set[str] = field(default_factory=set)
+    """Layers that were called."""
+
+    @property
+    def used(self) -> set[str]:
+        """Layers that were called, or whose tensors were used."""
+        return self.ran | {name.rpartition(".")[0] for name in (*self.macs, *(name for name, _ in self.bound))}
 
 
 class Follower:
@@ -65,6 +74,9 @@ class Follower:
         self.marks = cast("MutableMapping[Tensor, Mark]", WeakTensorKeyDictionary())
         self.batch = batch
         self.paused = False
+        self.by_example = True
+        """Whether the running operation is done for each example; one on weights alone is done once per batch."""
+        self._of_weights = WeakTensorKeyDictionary()
         self.stack: list[str] = []
         self._names: dict[int, str] = {}
         for name, tensor in model.state_dict(keep_vars=True).items():
@@ -73,6 +85,26 @@ class Follower:
     @property
     def layer(self) -> str:
         return self.stack[-1] if self.stack else ""
+
+    def came_of(self, given: Sequence[Tensor], results: Iterable[Tensor]) -> None:
+        """Note that ``results`` were computed from ``given``."""
+        if self._are_weights(given):
+            for each in results:
+                self._of_weights[each] = None
+
+    @contextmanager
+    def looking_at(self, given: Sequence[Tensor]) -> Iterator[None]:
+        """Note the tensors given to the operation that is followed in the block, in which our own operations run."""
+        before = self.by_example
+        self.by_example = not self._are_weights(given)
+        try:
+            yield
+        finally:
+            self.by_example = before
+
+    def _are_weights(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether these are parameters and buffers, or were computed from such alone."""
+        return bool(tensors) and all(self.name(each) is not None or each in self._of_weights for each in tensors)
 
     def name(self, tensor: Tensor | None) -> str | None:
         """Return the model's name for a parameter or buffer; None for other tensors."""
@@ -133,17 +165,18 @@ class Follower:
             self.trace.bound[name, dim] = self.channels.fresh(weight.shape[dim])
         return self.trace.bound[name, dim]
 
-    def count(self, weight: Tensor, uses: int) -> None:
-        """Note that each entry of a weight is multiplied ``uses`` times in the pass."""
+    def count(self, weight: Tensor, uses: int | Fraction) -> None:
+        """Note that each entry of a weight is multiplied ``uses`` times in the pass, on average."""
         name = self.name(weight)
         if name is None:
             self.product(no_channels(weight.numel()), uses * weight.numel())
-        else:
-            self.trace.macs[name] += uses // self.batch
+        elif self.by_example:
+            self.trace.macs[name] += _share(uses, self.batch)
 
-    def product(self, ids: Tensor, macs: int) -> None:
+    def product(self, ids: Tensor, macs: int | Fraction) -> None:
         """Note a product of activations with the channels ``ids`` and so many multiply-accumulates in all."""
-        self.trace.products.append(Product(self.layer, ids, macs // (len(ids) * self.batch)))
+        if self.by_example:
+            self.trace.products.append(Product(self.layer, ids, _share(macs, len(ids) * self.batch)))
 
     def mark_of(self, x: Tensor) -> Mark | None:
         """Return the channels of an activation, or of a parameter that is used as one."""
@@ -192,6 +225,12 @@ class Follower:
         else:
             self.keep(tensor, "a parameter has a form of its own")
         return True
+
+
+def _share(macs: int | Fraction, among: int) -> int | Fraction:
+    """Return the share as an integer if it is whole, as integers are faster."""
+    share = Fraction(macs, among)
+    return share.numerator if share.denominator == 1 else share
 
 
 def no_channels(size: int) -> Tensor:

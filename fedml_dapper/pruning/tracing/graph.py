@@ -13,6 +13,7 @@ from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, TensorSpec
 from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace
 
 _NAMES_PER_NOTE = 3
+_TOGETHER = "all channels would have to go together, as groups of convolutions or norms join them"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +127,15 @@ class Graph:
         Layers whose weights are ``cut`` in another way are left out.
         """
         wanted = ~self._out & self._inner if internal else ~self._out
-        filters = {
-            name: roots for name, dim in self._trace.producers if len(roots := torch.unique(self.bound[name, dim])) > 1
-        }
+        every = {
+            name: torch.unique(self.bound[name, dim]) for name, dim in self._trace.producers
+            if len(self.bound[name, dim]) > 1
+        }  # fmt: skip
+        filters = {name: roots for name, roots in every.items() if len(roots) > 1}
+        together = [
+            _layer(name) for name in sorted(every.keys() - filters.keys(), key=self._order.__getitem__)
+            if every[name][0] >= 0 and bool((wanted & self._free)[every[name][0]])
+        ]  # fmt: skip
         layers = defaultdict[str, list[str]](list)
         places = defaultdict[str, list[str]](list)
         for name in sorted(filters.keys() - set(cut), key=self._order.__getitem__):
@@ -142,13 +149,14 @@ class Graph:
         for layer in self._trace.computed:
             layers[COMPUTED].append(layer)
             places[COMPUTED].append(layer)
-        return [
-            f"{_listed(dict.fromkeys(layers[why]))} not cut: {why} in {_listed(dict.fromkeys(places[why]))}"
+        notes = [
+            f"{listed(dict.fromkeys(layers[why]))} not cut: {why} in {listed(dict.fromkeys(places[why]))}"
             for why in layers
         ]
+        return [*notes, f"{listed(together)} not cut: {_TOGETHER}"] if together else notes
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """The first few names, and how many more there are."""
     quoted = [f"`{name}`" if name else "the network itself" for name in names]
     more = len(quoted) - _NAMES_PER_NOTE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -60,10 +61,11 @@ class Layers(TorchFunctionMode):
             out = func(*args, **kwargs)
         finally:
             self._follower.paused = False
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         try:
-            rule(out, *args, **kwargs)
+            with self._follower.looking_at(given):
+                rule(out, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  # a layer in a form that its rule does not foresee
-            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             self._follower.give_up(given, f"`{func.__name__}` cannot be followed ({first_line(error)})")
         return out
 
@@ -233,12 +235,15 @@ class Layers(TorchFunctionMode):
         last = query.dim() - 1
         positions = [x.numel() // x.shape[last] for x in (query, key, value)]
         batch = query.shape[1] if query.dim() == 3 else 1
-        scores = 2 * positions[0] * positions[1] // batch  # Q K^T and A V, for each channel of each head
+        keys = positions[1] // batch + (bias_k is not None) + add_zero_attn
+        scores = 2 * positions[0] * keys  # Q K^T and A V, for each channel of each head
         ids = [follower.along(x, last, "attention works along another axis") for x in (query, key, value)]
         follower.count(out_proj_weight, positions[0])
-        unusual = in_proj_weight is None or use_separate_proj_weight or bias_k is not None or add_zero_attn
-        if unusual or not ids[0].shape == ids[1].shape == ids[2].shape:
-            follower.hold(ids, "attention has keys or values of their own size")
+        unusual = _unusual(bias_k, add_zero_attn)
+        if in_proj_weight is None or use_separate_proj_weight or not ids[0].shape == ids[1].shape == ids[2].shape:
+            unusual = "attention has keys or values of their own size"
+        if unusual:
+            follower.hold(ids, unusual)
             separate = [more.get(f"{each}_proj_weight") for each in "qkv"]
             weights = separate if in_proj_weight is None or use_separate_proj_weight else in_proj_weight.chunk(3)
             for weight, count in zip(weights, positions, strict=True):
@@ -250,7 +255,7 @@ class Layers(TorchFunctionMode):
             follower.join(ids[0], ids[1], "queries and keys of attention differ")
             follower.join(ids[0], ids[2], "queries and values of attention differ")
             follower.bind(in_proj_weight, 1, ids[0])
-            follower.count(in_proj_weight, sum(positions) // 3)
+            follower.count(in_proj_weight, Fraction(sum(positions), 3))  # a third of it each
             head_dim = query.shape[last] // num_heads
             heads = follower.channels.fresh(num_heads)
             name = follower.name(in_proj_weight)
@@ -288,3 +293,10 @@ class Layers(TorchFunctionMode):
             follower.mark(out, of_values.dim, of_values.ids)
         else:
             follower.hold([mark.ids for mark in marks if mark is not None], "attention is no layer of torch")
+
+
+def _unusual(bias_k: Tensor | None, add_zero_attn: bool) -> str:
+    """Return what attention does besides, in words; empty where it does nothing."""
+    if bias_k is not None:
+        return "attention has keys and values of its own besides (add_bias_kv)"
+    return "attention has a key of zeros besides (add_zero_attn)" if add_zero_attn else ""

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedml_dapper.models.running import first_line
+from fedml_dapper.models.running import first_line, nesting
 from fedml_dapper.pruning.tracing.channels import RANGE, SPREAD
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
 
@@ -53,6 +53,8 @@ _OTHER_PRODUCTS = {
     **dict.fromkeys((aten.addmm, aten.addmm_, aten.addmv, aten.addbmm, aten.baddbmm), 1),
 }
 """Products of matrices and vectors, most of them added to something, and the index of their left factor."""
+_REPEATED = {aten.expand, aten.repeat}
+"""Operations that give weights to each example, as for learnt queries."""
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -71,10 +73,14 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        results = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
+        if func.overloadpacket not in _REPEATED:
+            self._follower.came_of(tensors, results)
         if not self._follower.paused:
-            tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
             try:
-                self._follow(func, args, kwargs or {}, tensors, out)
+                with self._follower.looking_at(tensors):
+                    self._follow(func, args, kwargs or {}, tensors, out)
             except Exception as error:  # noqa: BLE001  # an operation in a form that its rule does not foresee
                 name = func.overloadpacket.__name__
                 self._follower.give_up(tensors, f"`{name}` cannot be followed ({first_line(error)})")
@@ -105,7 +111,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(tensors) == 1 and touched is not None:
                 self._along(tensors[0], touched, out, packet.__name__)
             else:
-                follower.give_up(tensors, f"`{packet.__name__}` is not known")
+                follower.give_up(tensors, f"`{packet.__name__}` is not known{nesting(packet.__name__)}")
 
     def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
         follower = self._follower

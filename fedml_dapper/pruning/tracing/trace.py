@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, described, moved, tensors_of
+from fedml_dapper.models.adopt import bare
+from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.profiling import part
@@ -20,10 +22,16 @@ from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, 
 from fedml_dapper.pruning.tracing.channels import SPREAD
 from fedml_dapper.pruning.tracing.dependencies import plain_layout
 from fedml_dapper.pruning.tracing.follower import Follower, Trace
-from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph
+from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph, listed
 from fedml_dapper.pruning.tracing.layers import Layers
 from fedml_dapper.pruning.tracing.operations import Operations
 from fedml_dapper.pruning.verification import Fault, Trial
+
+IDLE = (
+    "did not run when the network was tried, so it stays whole; should it run in training on channels that are cut,"
+    " training fails"
+)
+"""What notes say of layers that only some batches take."""
 
 
 @part("pruning")
@@ -56,6 +64,13 @@ def trace_layout(
     Raises:
         ConfigError: The network cannot run on ``example``.
     """
+    with uncompiled(bare(model)):
+        return _traced(model, example, scope, predictor)
+
+
+def _traced(
+    model: nn.Module, example: Inputs, scope: Scope | None, predictor: nn.Module | None = None
+) -> ChannelLayout:
     predictor = getattr(model, "predictor", None) if predictor is None else predictor
     output_layer = next((name for name, layer in model.named_modules() if layer is predictor), None)
     example = moved(example, next((tensor.device for tensor in model.parameters()), tensors_of(example)[0].device))
@@ -78,12 +93,13 @@ def trace_layout(
     if scope is None or scope == "official_mask":
         return whole
     internal = scope == "internal"
-    trial = Trial(model, example)
+    idle = _idle(model, trace.used)
+    trial = Trial(model, example, many=bool(idle))
     with undisturbed(example), torch.enable_grad():  # by which torch-pruning finds its way
         last = [] if output_layer is None else [probe.get_submodule(name) for name in sorted(graph.output_layers)]
         plain = plain_layout(whole, probe, example, last, internal)
     if plain is not None and trial.fault(plain, _a_third_less(plain, plain.groups)) is None:
-        return plain
+        return _with_idle(plain, _idle(model, trace.used | trial.ran))
     found = [(graph, each) for each in graph.groups(internal)]
     if any(hold.why == SPREAD for hold in trace.channels.held):
         with undisturbed(example):
@@ -94,20 +110,39 @@ def trace_layout(
         found.sort(key=lambda placed: list(tensors).index(placed[1].group.producers[0]))
     layout = _cut(whole, found, graph, _aliases(model))
     heads = [producer for _, each in found if each.filled for producer in each.group.producers]
-    return _tried(layout, trial, graph.notes(internal, heads))
+    tried = _tried(layout, trial, graph.notes(internal, heads))
+    return _with_idle(tried, _idle(model, trace.used | trial.ran))
 
 
 @torch.no_grad()
 def follow(model: nn.Module, example: Inputs, *, by_heads: bool = False) -> Trace:
     """Run ``model`` on ``example`` and follow its channels, with ``by_heads`` through views of heads too."""
     follower = Follower(model, _batch_size(example), by_heads=by_heads)
-    with running(model, follower.stack), Layers(follower), Operations(follower):
+    with running(model, follower.stack) as ran, Layers(follower), Operations(follower):
         output = called(model, example)
+    follower.trace.ran = ran
     follower.channels.settle()
     for tensor in tree_leaves(output):
         if isinstance(tensor, Tensor) and tensor in follower.marks:
             follower.trace.outputs.append(follower.marks[tensor].ids)
     return follower.trace
+
+
+def _idle(model: nn.Module, used: Collection[str]) -> list[str]:
+    """Return the names of layers with weights that are neither in use nor inside a layer in use.
+
+    Some layers only hand their weights to the one that holds them.
+    """
+    weighted = [name for name, layer in model.named_modules() if list(layer.parameters(recurse=False))]
+    at_work = [name for name in weighted if name in used]
+    return [name for name in weighted if not any(name == each or name.startswith(f"{each}.") for each in at_work)]
+
+
+def _with_idle(layout: ChannelLayout, idle: Sequence[str]) -> ChannelLayout:
+    """Return ``layout`` with a note on ``idle`` layers, if channels are cut that these might read."""
+    if not idle or not layout.groups:
+        return layout
+    return replace(layout, notes=(*layout.notes, f"{listed(idle)} {IDLE}"))
 
 
 def _batch_size(example: Inputs) -> int:
