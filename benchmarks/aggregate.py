@@ -13,8 +13,8 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import Fleet, fleet
 from fedml_dapper.models import BACKBONES
+from fedml_dapper.process.rss import peak_extra_bytes
 from fedml_dapper.pruning import DENSE, RecoveringMean
-from fedml_dapper.resident import peak_extra_bytes
 
 
 @click.command()

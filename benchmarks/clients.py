@@ -16,7 +16,7 @@ from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import say_progress
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import build_experiment, simulate
-from fedml_dapper.resident import peak_bytes
+from fedml_dapper.process.rss import peak_bytes
 
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
 

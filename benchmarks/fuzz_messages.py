@@ -37,7 +37,7 @@ from fedml_dapper.federation import (
     build_experiment,
     framed,
 )
-from fedml_dapper.federation.magnitude import Magnitude
+from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.methods import Upload
 
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"
@@ -95,7 +95,7 @@ class Target:
             if not isinstance(received, Upload) or received.client_id >= len(self.server.state.profiles):
                 return "refused"
             self.check.check_form(self.server.state, received)
-            self.check.check_change(self.server.state, received, Magnitude())
+            self.check.check_change(self.server.state, received, UpdateNorms())
         except ProtocolError:
             return "refused"
         self._assert_well_formed(received)

@@ -37,10 +37,10 @@ from benchmarks.resumable import run_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.datasets import ClientSamples, ImageSet, Preprocessing, TestSamples, images_of
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
-from fedml_dapper.federation.accountant import epsilon
+from fedml_dapper.federation.privacy.accountant import epsilon
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.pruning import slim_tensors
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 QUICKSTART = Path(__file__).parents[1] / "config" / "quickstart.yaml"
 PICTURES = 2

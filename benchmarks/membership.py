@@ -33,7 +33,7 @@ from benchmarks.resumable import run_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.datasets import ClientSamples, ImageSet, TestSamples, images_of
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, RunObserver, Server, build_experiment
-from fedml_dapper.federation.accountant import epsilon
+from fedml_dapper.federation.privacy.accountant import epsilon
 from fedml_dapper.federation.rounds import run_rounds
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.models import Backbone

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from fedml_dapper.federation import LEDGER_NAME, MODEL_NAME, RoundRecord, read_ledger
 from fedml_dapper.methods import METHODS
-from fedml_dapper.provenance import machine
+from fedml_dapper.process.provenance import machine
 
 CONFIGS = Path(__file__).parents[1] / "config"
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fedml_dapper.provenance import machine
+from fedml_dapper.process.provenance import machine
 
 Figure = str | float | int | bool
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.paired import say_progress
-from fedml_dapper.durable import written_whole
-from fedml_dapper.provenance import commit
+from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.process.provenance import commit
 
 CellT = TypeVar("CellT", bound=Hashable)
 Figures = dict[str, Any]

@@ -25,7 +25,7 @@ from fedml_dapper.datasets import ClientSamples, ImageSet, Preprocessing, Sample
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
 from fedml_dapper.federation.workers.training import Training, local_training
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.profiling import Profiler
+from fedml_dapper.process.profiling import Profiler
 
 REFERENCE = "official_compat, channels first"
 

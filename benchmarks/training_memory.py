@@ -17,7 +17,7 @@ from benchmarks.paired import say_progress
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import ClientSide, Server, build_experiment
 from fedml_dapper.fleet import demands
-from fedml_dapper.resident import peak_extra_bytes
+from fedml_dapper.process.rss import peak_extra_bytes
 
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8)
 DIGITS = Path(__file__).parents[1] / "config" / "digits_offline.yaml"

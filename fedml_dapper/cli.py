@@ -8,7 +8,7 @@ import click
 
 from fedml_dapper import __version__
 from fedml_dapper.commands.complaint import complaining
-from fedml_dapper.interruption import ending_in_order
+from fedml_dapper.process.interruption import ending_in_order
 
 SUMMARIES = {
     "adapt": "The model for a device that joins a finished federation.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedml_dapper.interruption import ending_in_order
+from fedml_dapper.process.interruption import ending_in_order
 
 
 def main() -> None:

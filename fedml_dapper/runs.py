@@ -23,8 +23,8 @@ from fedml_dapper.federation import (
     open_run_dir,
     read_ledger,
 )
-from fedml_dapper.federation.finished import FinishedRun, open_finished
-from fedml_dapper.federation.model_file import load_model
+from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
+from fedml_dapper.federation.run_folder.model_file import load_model
 from fedml_dapper.one_process import run_in_one_process
 
 __all__ = ["Run", "load_model", "run"]

@@ -9,22 +9,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
-    {
-        "__version__",
-        "errors",
-        "seeding",
-        "discrete_gaussian",
-        "profiling",
-        "provenance",
-        "interruption",
-        "freed_memory",
-        "front_door",
-        "metric",
-    },
-    {"durable", "extras", "inputs", "packed", "regular_file", "locks", "resident", "noise", "secure_sum"},
+    {"__version__", "errors"},
+    {"files", "inputs", "process", "randomness"},
+    {"secure_sum"},
     {"config"},
     {"registry"},
-    {"credentials", "models", "datasets"},
+    {"models", "datasets"},
     {"pruning", "tasks"},
     {"methods"},
     {"fleet"},

@@ -41,7 +41,7 @@ def test_a_mutant_says_what_it_breaks_fits_the_code_and_names_tests_that_there_a
 
 
 @pytest.mark.parametrize(
-    "text", ["", "What is broken.\n", "What is broken.\nTests:\n", "\nTests: tests/test_noise.py\n"]
+    "text", ["", "What is broken.\n", "What is broken.\nTests:\n", "\nTests: tests/randomness/test_chacha20.py\n"]
 )
 def test_a_patch_that_says_too_little_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.patch").write_text(text, encoding="utf-8")

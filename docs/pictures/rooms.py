@@ -17,6 +17,10 @@ FLOORS: tuple[tuple[Colour, tuple[tuple[str, str], ...]], ...] = (
     ("orange", (("models/", "backbones"), ("datasets/", "domains, dealt out to clients"))),
     ("soft", (("config/", "typed settings; registry.py: what these may name"),)),
     ("soft", (("secure_sum/", "sums of which the server sees no summand"),)),
+    (
+        "soft",
+        (("files/", "whole or not there"), ("process/", "its end, its memory"), ("randomness/", "streams, noise")),
+    ),
 )
 """From the top down: rooms of a floor, each with what it is for."""
 _LEFT, _TOP, _FLOOR, _WALL = 60, 108, 46, 780
@@ -27,7 +31,7 @@ def picture() -> Picture:
         "The rooms of the house",
         "The folders of the package as floors of a house. From the top down: "
         + "; ".join(" and ".join(name for name, _ in rooms) for _, rooms in FLOORS)
-        + "; and single modules on the ground floor. A room imports from floors below it alone.",
+        + " over errors.py, on the ground floor. A room imports from floors below it alone.",
         height=_TOP + (len(FLOORS) + 1) * _FLOOR + 30,
     )
     drawn.line((_LEFT - 24, _TOP - 4), (WIDTH / 2, 14), (WIDTH - _LEFT + 24, _TOP - 4), (_LEFT - 24, _TOP - 4), thick=2)
@@ -38,8 +42,7 @@ def picture() -> Picture:
         for place, (name, purpose) in enumerate(rooms):
             _room(drawn, _LEFT + place * width, _TOP + height * _FLOOR, width, colour, name, purpose)
     ground = _TOP + len(FLOORS) * _FLOOR
-    names = "errors, seeding, profiling, provenance, durable, locks, credentials, interruption"
-    _room(drawn, _LEFT, ground, _WALL, "soft", "modules", names)
+    _room(drawn, _LEFT, ground, _WALL, "soft", "errors.py", "what people are told when something is wrong")
     drawn.line((16, ground + _FLOOR), (WIDTH - 16, ground + _FLOOR), thick=2)
     drawn.arrow((866, _TOP + 12), (866, ground + _FLOOR - 6), thick=2)
     drawn.text(16, ground + _FLOOR + 20, "Imports only go down. A room uses what is below it alone.", size=13)

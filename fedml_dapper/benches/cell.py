@@ -12,12 +12,12 @@ import threading
 import time
 from pathlib import Path
 
-from fedml_dapper import packed
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, diagnose
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import CHECKPOINTS_NAME, SETTINGS_NAME, build_experiment, simulate
-from fedml_dapper.locks import locked
+from fedml_dapper.files import xz
+from fedml_dapper.files.locks import locked
 
 LOCK_NAME = "lock"
 ALONE = ("workers=1",)
@@ -43,7 +43,7 @@ def run_cell(folder: Path) -> None:
 
 def is_finished(folder: Path) -> bool:
     """Whether the cell in ``folder`` is finished."""
-    return packed.find(folder / DIAGNOSIS_NAME) is not None
+    return xz.find(folder / DIAGNOSIS_NAME) is not None
 
 
 def _end_with(parent: int) -> None:

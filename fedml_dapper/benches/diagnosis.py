@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedml_dapper import packed
 from fedml_dapper.config import EvaluationArgs
 from fedml_dapper.datasets import TestData
-from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation.confusion import Counts, confusion
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.federation.records import Record
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.run_folder.records import Record
+from fedml_dapper.federation.scoring.testing import evaluate
+from fedml_dapper.files import xz
+from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.methods import ClientContext, Memory
 from fedml_dapper.models import Backbone
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 DIAGNOSIS_NAME = "diagnosis.json"
 _POINTS_PER_DOMAIN = 100
@@ -73,7 +73,7 @@ class Diagnosis(Record):
         Raises:
             DataError: The file is none.
         """
-        found = packed.content(path)
+        found = xz.content(path)
         try:
             return cls.model_validate_json(found)
         except ValueError as error:

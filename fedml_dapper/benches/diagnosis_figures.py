@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.projections.polar import PolarAxes
 
+from fedml_dapper.benches.bench_figures import ACCURACY, subtitle
 from fedml_dapper.benches.diagnosis import Diagnosis, Embedding
-from fedml_dapper.benches.figures import ACCURACY, subtitle
 from fedml_dapper.benches.looks import line_name, looks
 from fedml_dapper.benches.results import BenchResults, VariantResults
 from fedml_dapper.benches.tables import Tables

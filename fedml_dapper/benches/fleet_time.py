@@ -8,7 +8,7 @@ from fedml_dapper.benches.measures import in_round
 from fedml_dapper.benches.results import FinishedCell, VariantResults
 from fedml_dapper.benches.statistics import Estimate, estimate
 from fedml_dapper.evaluation.clock_summary import ClockSummary
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_folder.records import Record
 
 
 class TimeRow(Record):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedml_dapper.benches.grid import Gap
 from fedml_dapper.benches.statistics import Estimate, paired_difference, ratio_of_means
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_folder.records import Record
 
 
 class GapRow(Record):

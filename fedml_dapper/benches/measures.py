@@ -9,7 +9,7 @@ from fedml_dapper.benches.grid import Statistic
 from fedml_dapper.benches.results import BenchResults, FinishedCell
 from fedml_dapper.evaluation import Accuracy, RunSummary
 from fedml_dapper.federation import RoundRecord
-from fedml_dapper.federation.records import DeviceScores
+from fedml_dapper.federation.run_folder.records import DeviceScores
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from fedml_dapper.benches.bench_report import write_bench_report
 from fedml_dapper.benches.choices import ProfileName
 from fedml_dapper.benches.grid import Bench, Manifest, bench_names, cells, load_bench
-from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
-from fedml_dapper.federation.ledger import count_rounds
+from fedml_dapper.federation.run_folder.ledger import count_rounds
 
 INDEX_NAME = "index.html"
 

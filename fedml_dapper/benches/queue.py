@@ -13,10 +13,10 @@ from pathlib import Path
 from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, folder_name
 from fedml_dapper.config import load_settings
-from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
-from fedml_dapper.federation.ledger import count_rounds
+from fedml_dapper.federation.run_folder.ledger import count_rounds
+from fedml_dapper.files.atomic import written_whole
 from fedml_dapper.methods import effective_params
 
 LOG_NAME = "log.txt"

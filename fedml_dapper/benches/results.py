@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedml_dapper import packed
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Manifest, Variant
 from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
+from fedml_dapper.files import xz
 
 MANIFEST_NAME = "bench.json"
 CELLS_NAME = "cells"
@@ -183,7 +183,7 @@ def load_results(folder: Path) -> BenchResults:
 
 def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
     """A finished run, or the reason why it is not finished."""
-    if packed.find(folder / LEDGER_NAME) is None:
+    if xz.find(folder / LEDGER_NAME) is None:
         return "not started"
     try:
         run, rounds = read_ledger(folder / LEDGER_NAME)
@@ -194,7 +194,7 @@ def _read(folder: Path) -> tuple[RunRecord, list[RoundRecord]] | str:
 
 
 def _diagnosis(folder: Path) -> Diagnosis | str:
-    if packed.find(folder / DIAGNOSIS_NAME) is None:
+    if xz.find(folder / DIAGNOSIS_NAME) is None:
         return "no diagnosis"
     try:
         return Diagnosis.load(folder / DIAGNOSIS_NAME)

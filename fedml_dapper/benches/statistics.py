@@ -8,7 +8,7 @@ from statistics import covariance, fmean, stdev, variance
 
 from scipy.special import stdtrit
 
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_folder.records import Record
 
 CONFIDENCE = 0.95
 

@@ -14,7 +14,7 @@ from fedml_dapper.benches.measures import Column, Reading, best, columns, headli
 from fedml_dapper.benches.results import BenchResults, FinishedCell, OpenCell, VariantResults
 from fedml_dapper.benches.statistics import Estimate, estimate, paired_difference
 from fedml_dapper.federation import LevelFootprint
-from fedml_dapper.federation.records import DeviceFigures, Record
+from fedml_dapper.federation.run_folder.records import DeviceFigures, Record
 
 
 class Entry(Record):

@@ -21,7 +21,7 @@ def adapt(run: Path, folder: Path, level: int | None, formats: Sequence[str], in
     """Adapt a model of the finished RUN to the pictures in FOLDER, which need no labels, and export it."""
     from fedml_dapper.export import Exporter, pictures_for
     from fedml_dapper.export import adapt as adapt_model
-    from fedml_dapper.federation.finished import open_finished
+    from fedml_dapper.federation.run_folder.finished import open_finished
 
     finished = open_finished(run)
     exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8)

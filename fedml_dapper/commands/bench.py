@@ -18,7 +18,7 @@ from fedml_dapper.benches.choices import Device, ProfileName
 from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Precision, parse_override, parse_yaml
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.extras import need
+from fedml_dapper.process.extras import need
 
 if TYPE_CHECKING:
     from fedml_dapper.benches.queue import Progress
@@ -56,14 +56,14 @@ def bench(
     A bench is a grid of methods and seeds on one experiment. Its cells run side by side, each on one thread. Killed or
     stopped at any moment, the same command goes on where it was; cells that two benches share are run once.
     """
+    from fedml_dapper.benches.bench_report import write_bench_report
+    from fedml_dapper.benches.bench_terminal import terminal_table
     from fedml_dapper.benches.grid import Manifest, cells, load_bench
     from fedml_dapper.benches.overview import standings
     from fedml_dapper.benches.queue import Outcome, run_queue
-    from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
-    from fedml_dapper.benches.terminal import terminal_table
-    from fedml_dapper.durable import written_whole
     from fedml_dapper.federation import slow_precision
+    from fedml_dapper.files.atomic import written_whole
 
     console = Console(stderr=True)
     if listing or name is None:

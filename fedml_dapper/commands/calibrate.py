@@ -13,8 +13,8 @@ import yaml
 
 from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.operations.credentials import read_credentials
 
 
 @click.command()

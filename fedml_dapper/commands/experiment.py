@@ -14,7 +14,6 @@ from rich.syntax import Syntax
 
 from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.config import Loaded, SecureGrpcConfig, Settings, load_with_notes
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
     device_table,
@@ -40,11 +39,12 @@ from fedml_dapper.federation import (
     read_ledger,
     read_unfinished,
 )
-from fedml_dapper.federation.promises import Promises
-from fedml_dapper.interruption import INTERRUPTED, hurry, take_time, undisguised
+from fedml_dapper.federation.privacy.promises import Promises
 from fedml_dapper.one_process import run_in_one_process
 from fedml_dapper.operations import read_membership
-from fedml_dapper.profiling import Profiler
+from fedml_dapper.operations.credentials import read_credentials
+from fedml_dapper.process.interruption import INTERRUPTED, hurry, take_time, undisguised
+from fedml_dapper.process.profiling import Profiler
 
 
 def run_experiment(

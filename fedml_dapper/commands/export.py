@@ -59,7 +59,7 @@ def export(
 ) -> None:
     """Write the model of the finished RUN that a device runs, check it, and say what it costs and what it can do."""
     from fedml_dapper.export import Exporter, calibrated, choose, pictures_for
-    from fedml_dapper.federation.finished import open_finished
+    from fedml_dapper.federation.run_folder.finished import open_finished
 
     finished = open_finished(run)
     exporter = Exporter(finished, tuple(dict.fromkeys(formats)), int8)

@@ -21,7 +21,7 @@ from fedml_dapper.commands.options import (
     shipped_where_missing,
 )
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.interruption import ending_in_order
+from fedml_dapper.process.interruption import ending_in_order
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -43,7 +43,7 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
     """Say which level each client's device can run, what limits it, and who is left out under each method."""
     from fedml_dapper.evaluation.fleet_tables import PlannedMethod, methods_table, plan_table, speeds_table
     from fedml_dapper.evaluation.terminal import say
-    from fedml_dapper.federation.privacy import settled_privacy, settled_secure_sums, who_is_safe
+    from fedml_dapper.federation.privacy.account_of_run import settled_privacy, settled_secure_sums, who_is_safe
     from fedml_dapper.fleet import FleetPlan
 
     settings = load_settings(configs, overrides)

@@ -25,8 +25,8 @@ def report(folder: Path) -> None:
 
 def _write_others(folder: Path) -> Path:
     """Write the report of a bench's folder, or those of all runs and benches further below."""
+    from fedml_dapper.benches.bench_report import write_bench_report
     from fedml_dapper.benches.overview import holds_results, write_reports
-    from fedml_dapper.benches.report import write_bench_report
     from fedml_dapper.benches.results import MANIFEST_NAME
     from fedml_dapper.evaluation import write_run_report
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.extras import need
-from fedml_dapper.interruption import INTERRUPTED, undisguised
+from fedml_dapper.process.extras import need
+from fedml_dapper.process.interruption import INTERRUPTED, undisguised
 from fedml_dapper.search.choices import SamplerName
 
 
@@ -62,10 +62,10 @@ def search(
     """
     need("fedml-dapper search", "optuna", install="fedml-dapper[search]")
     from fedml_dapper.federation import build_experiment
-    from fedml_dapper.search.figures import count
     from fedml_dapper.search.journal import read_search
+    from fedml_dapper.search.search_figures import count
+    from fedml_dapper.search.search_terminal import SearchProgress, show_best
     from fedml_dapper.search.space import search_space
-    from fedml_dapper.search.terminal import SearchProgress, show_best
     from fedml_dapper.search.trials import plan_search, run_search
 
     console = Console()

@@ -12,7 +12,7 @@ import click
 from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.config.section import check
-from fedml_dapper.credentials import read_admin_credentials
+from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Answer, Order, give_order
 
 PORT = 8890

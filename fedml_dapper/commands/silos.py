@@ -17,8 +17,8 @@ from fedml_dapper.operations import (
     Member,
     add_members,
     read_certificate,
+    read_last_seen,
     read_membership,
-    read_sightings,
     revoke_members,
 )
 from fedml_dapper.operations.membership import MAX_REASON
@@ -64,7 +64,7 @@ def revoke(members: Path, who: str, reason: str) -> None:
 def list_members(members: Path, as_json: bool) -> None:
     """Show all certificates of MEMBERS, and when each was seen first and last."""
     listed = read_membership(members).members
-    seen = read_sightings(members)
+    seen = read_last_seen(members)
     if as_json:
         rows = [
             member.model_dump(mode="json")

@@ -22,7 +22,7 @@ from fedml_dapper.config.shipped import SHIPPED, experiment_file
 from fedml_dapper.config.silo_args import SiloFile
 from fedml_dapper.config.yaml_text import MAX_DEPTH, MAX_LETTERS, parse_yaml
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.regular_file import in_place_of_file
+from fedml_dapper.files.regular_file import in_place_of_file
 
 
 @dataclass(frozen=True)

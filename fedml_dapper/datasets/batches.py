@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedml_dapper.errors import DataError
-from fedml_dapper.packed import most_unpacked
+from fedml_dapper.files.xz import most_unpacked
 
 Array = NDArray[Any]
 _SUFFIX = ".npy"

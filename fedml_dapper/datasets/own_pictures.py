@@ -34,7 +34,7 @@ from fedml_dapper.datasets.sources import (
     read_picture,
 )
 from fedml_dapper.errors import DataError
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 SIDE = 32
 """Height and width to which pictures are resized unless ``data_args.image_size`` says otherwise."""

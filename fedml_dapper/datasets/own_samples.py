@@ -15,7 +15,7 @@ from fedml_dapper.datasets.dirichlet_draws import MIN_SAMPLES, draw_until_enough
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.partition import FEWEST, Indices, size_of_share, too_few
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
 from fedml_dapper.datasets.sources import class_names, find_splits, read_pictures
-from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.files.atomic import written_whole
 
 
 def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:

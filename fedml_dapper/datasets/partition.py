@@ -16,7 +16,7 @@ from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
 from fedml_dapper.errors import ConfigError, DapperError, DataError
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
 ClientOrder = Literal["shuffled", "official"]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedml_dapper.front_door import loaded_when_asked
+from fedml_dapper.process.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from fedml_dapper.evaluation.experiment_overview import experiment_tables
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedml_dapper.evaluation.run_tables import device_table, footprint_table, personal_table, result_table
     from fedml_dapper.evaluation.summary import Accuracy, RunSummary, summarise
 else:
-    __getattr__ = loaded_when_asked(__name__, __file__)
+    __getattr__ = lazy_names(__name__, __file__)
 
 __all__ = [
     "Accuracy",

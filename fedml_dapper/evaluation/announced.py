@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedml_dapper.federation import RoundRecord, RunRecord
-from fedml_dapper.federation.records import ClientSummary
+from fedml_dapper.federation.run_folder.records import ClientSummary
 
 
 def as_announced(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunRecord:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fedml_dapper.evaluation.summary import RunSummary
 from fedml_dapper.federation import RunRecord
-from fedml_dapper.federation.records import ClientSummary
+from fedml_dapper.federation.run_folder.records import ClientSummary
 
 MOST_ROWS = 100
 """Most clients that get a row each; with more, those of one domain and level share a row."""

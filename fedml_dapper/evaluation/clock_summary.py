@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fedml_dapper.federation import RoundRecord, RunRecord
-from fedml_dapper.federation.records import Record, RoundOnClock
+from fedml_dapper.federation.run_folder.records import Record, RoundOnClock
 
 _TARGETS = (50.0, 60.0, 70.0)
 

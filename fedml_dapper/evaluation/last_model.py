@@ -14,10 +14,10 @@ from fedml_dapper.evaluation.confusion import Counts, confusion
 from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.evaluation.predictions import draw_predictions
 from fedml_dapper.federation import MODEL_NAME, Experiment, RunRecord
-from fedml_dapper.federation.finished import open_finished
+from fedml_dapper.federation.run_folder.finished import open_finished
 from fedml_dapper.fleet import demands
 from fedml_dapper.models import Backbone
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 MOST_SAMPLES = 1000
 """Most samples of a domain's test set that are looked at, as the report is written on the CPU."""

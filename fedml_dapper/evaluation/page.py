@@ -12,9 +12,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
-from fedml_dapper.durable import written_whole
 from fedml_dapper.evaluation.theme import colour_variables, themed
 from fedml_dapper.evaluation.units import decimal, duration, quantity, share, signed
+from fedml_dapper.files.atomic import written_whole
 
 
 def environment(package: str) -> Environment:

@@ -28,7 +28,7 @@ from fedml_dapper.evaluation.page import environment, jpeg_uri, write_page
 from fedml_dapper.evaluation.spending import Kind, is_of_silos
 from fedml_dapper.evaluation.summary import summarise
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME, RoundRecord, RunRecord, read_ledger
-from fedml_dapper.federation.records import PrivacySpent
+from fedml_dapper.federation.run_folder.records import PrivacySpent
 
 _DATASET = "data_args.dataset"
 _MISTAKES = 10

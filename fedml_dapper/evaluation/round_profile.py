@@ -11,9 +11,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from fedml_dapper.durable import written_whole
 from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord
-from fedml_dapper.profiling import PARTS, Part, Profiler
+from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.process.profiling import PARTS, Part, Profiler
 
 OTHER = "other"
 PROFILE_NAME = "profile.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedml_dapper.evaluation.units import quantity, share
 from fedml_dapper.export.sidecar import Sidecar
-from fedml_dapper.federation.records import ClientSummary
+from fedml_dapper.federation.run_folder.records import ClientSummary
 from fedml_dapper.tasks import Metric
 
 CARD_NAME = "MODEL_CARD.md"

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedml_dapper import __version__
 from fedml_dapper.config import short_name
 from fedml_dapper.datasets import ClientData
-from fedml_dapper.durable import scratch_folder
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.export.card import CARD_NAME, Card, FileFigures
 from fedml_dapper.export.deployed import Deployed
@@ -23,10 +22,11 @@ from fedml_dapper.export.measurement import TestSets, accuracy, largest_differen
 from fedml_dapper.export.quantisation import INT8, INT8_NAME, calibration_batches, quantise
 from fedml_dapper.export.sidecar import SIDECAR_NAME, Port, Sidecar
 from fedml_dapper.export.subjects import Subject
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
+from fedml_dapper.files.atomic import scratch_folder
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models import Backbone
-from fedml_dapper.provenance import commit, machine
+from fedml_dapper.process.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
 
 

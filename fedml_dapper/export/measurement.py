@@ -15,12 +15,12 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.formats import Runtime
 from fedml_dapper.export.inputs import as_files_take, spread
 from fedml_dapper.export.subjects import CPU
-from fedml_dapper.federation.finished import FinishedRun
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.run_folder.finished import FinishedRun
+from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.inputs import Inputs, count, joined, mapped, repeated, rows
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.running import first_line
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 from fedml_dapper.tasks import Task
 
 TOLERANCE = 1e-4

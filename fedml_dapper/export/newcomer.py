@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.subjects import CPU, Subject, check_known, of_level, pictures_for, with_statistics
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.methods.parts.information import Adaptation, gains_and_biases, maximise_information
 

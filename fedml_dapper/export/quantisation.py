@@ -9,7 +9,7 @@ from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import DataError
 from fedml_dapper.export.formats.onnx import quiet
 from fedml_dapper.export.inputs import as_files_take, spread
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.inputs import Inputs, pieces, tensors_of
 
 INT8 = "onnx-int8"

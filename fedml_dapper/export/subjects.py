@@ -9,7 +9,7 @@ import torch
 
 from fedml_dapper.datasets import ClientData, ClientSamples, unlabelled_pictures
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.methods import ClientContext, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone

@@ -2,20 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from fedml_dapper.front_door import loaded_when_asked
+from fedml_dapper.process.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from fedml_dapper.federation.announcement import (
-        Announcement,
-        Measurement,
-        read_announcement,
-        read_measurement,
-        read_measurements,
-    )
     from fedml_dapper.federation.client import ClientSide
-    from fedml_dapper.federation.collector import Collector
-    from fedml_dapper.federation.edge_wire import EdgeCodec
-    from fedml_dapper.federation.edges import Edge
     from fedml_dapper.federation.experiment import (
         Experiment,
         build_experiment,
@@ -25,38 +15,48 @@ if TYPE_CHECKING:
         slow_precision,
     )
     from fedml_dapper.federation.experiment_data import ExperimentData, load_data, passed_data
-    from fedml_dapper.federation.file_names import (
+    from fedml_dapper.federation.observer import RunObserver
+    from fedml_dapper.federation.privacy.masked_upload import MaskedUpload
+    from fedml_dapper.federation.privacy.sum_exchange import SumExchange
+    from fedml_dapper.federation.round.client_queue import ClientQueue, cost_of_rounds
+    from fedml_dapper.federation.round.collector import Collector
+    from fedml_dapper.federation.round.edges import Edge
+    from fedml_dapper.federation.round.validation import UploadCheck
+    from fedml_dapper.federation.rounds import run_rounds, simulate
+    from fedml_dapper.federation.run_folder.file_names import (
         CHECKPOINTS_NAME,
         LEDGER_NAME,
         MODEL_NAME,
         REPORT_NAME,
         SETTINGS_NAME,
     )
-    from fedml_dapper.federation.identity import Agreement
-    from fedml_dapper.federation.journal import RunJournal
-    from fedml_dapper.federation.ledger import LedgerWriter, read_ledger, read_unfinished
-    from fedml_dapper.federation.masked_upload import MaskedUpload
-    from fedml_dapper.federation.metrics import metrics_of
-    from fedml_dapper.federation.observer import RunObserver
-    from fedml_dapper.federation.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
-    from fedml_dapper.federation.rewind import Rewind
-    from fedml_dapper.federation.rounds import run_rounds, simulate
-    from fedml_dapper.federation.run_dir import is_finished, open_run_dir
+    from fedml_dapper.federation.run_folder.journal import RunJournal
+    from fedml_dapper.federation.run_folder.ledger import LedgerWriter, read_ledger, read_unfinished
+    from fedml_dapper.federation.run_folder.records import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
+    from fedml_dapper.federation.run_folder.rewind import Rewind
+    from fedml_dapper.federation.run_folder.run_dir import is_finished, open_run_dir
+    from fedml_dapper.federation.scoring.metrics import metrics_of
     from fedml_dapper.federation.server import Server
-    from fedml_dapper.federation.settings_shared import (
+    from fedml_dapper.federation.wire.agreement import Agreement
+    from fedml_dapper.federation.wire.announcement import (
+        Announcement,
+        Measurement,
+        read_announcement,
+        read_measurement,
+        read_measurements,
+    )
+    from fedml_dapper.federation.wire.codec import Codec, framed
+    from fedml_dapper.federation.wire.edge_codec import EdgeCodec
+    from fedml_dapper.federation.wire.settings_shared import (
         SharedSettings,
         changed_params,
         settings_difference,
         shared_settings,
     )
-    from fedml_dapper.federation.sum_exchange import SumExchange
-    from fedml_dapper.federation.sum_wire import Declined, Ready, SumCodec, SumMessage
-    from fedml_dapper.federation.turns import Turns, cost_of_rounds
-    from fedml_dapper.federation.validation import UploadCheck
-    from fedml_dapper.federation.versions import EARLIEST, FIRST_WITH_SUMS, WIRE_SCHEMA, common_schema
-    from fedml_dapper.federation.wire import Codec, framed
+    from fedml_dapper.federation.wire.sum_codec import Declined, Ready, SumCodec, SumMessage
+    from fedml_dapper.federation.wire.versions import EARLIEST, FIRST_WITH_SUMS, WIRE_SCHEMA, common_schema
 else:
-    __getattr__ = loaded_when_asked(__name__, __file__)
+    __getattr__ = lazy_names(__name__, __file__)
 
 __all__ = [
     "CHECKPOINTS_NAME",
@@ -69,6 +69,7 @@ __all__ = [
     "WIRE_SCHEMA",
     "Agreement",
     "Announcement",
+    "ClientQueue",
     "ClientRecord",
     "ClientSide",
     "Codec",
@@ -94,7 +95,6 @@ __all__ = [
     "SumCodec",
     "SumExchange",
     "SumMessage",
-    "Turns",
     "UploadCheck",
     "build_experiment",
     "build_untrained",

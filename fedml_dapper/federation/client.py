@@ -9,12 +9,11 @@ from math import nan
 
 from fedml_dapper.datasets import Batch, ClientData, TestData
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.announcement import Announcement, Measurement
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.testing import Figures, evaluate
-from fedml_dapper.federation.trained import TrainedFigures
+from fedml_dapper.federation.scoring.testing import Figures, evaluate
+from fedml_dapper.federation.scoring.trained_figures import TrainedFigures
+from fedml_dapper.federation.wire.announcement import Announcement, Measurement
 from fedml_dapper.fleet import find_device
-from fedml_dapper.freed_memory import freed_memory_kept
 from fedml_dapper.methods import (
     Augment,
     ClientContext,
@@ -26,8 +25,9 @@ from fedml_dapper.methods import (
     as_received,
 )
 from fedml_dapper.models import bare, blamed
+from fedml_dapper.process.freed_memory import freed_memory_kept
 from fedml_dapper.pruning import IDLE, clipped, disturbed, slim_tensors
-from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
+from fedml_dapper.randomness.seeding import Stream, seeded_layers, torch_generator
 
 ClientStepListener = Callable[[int, int, int], None]
 """Called after each optimizer step with (client id, steps done, steps in all)."""

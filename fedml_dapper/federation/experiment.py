@@ -22,17 +22,17 @@ from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation.experiment_data import ExperimentData, load_data, with_passed_data
 from fedml_dapper.federation.method_fits import check_method
 from fedml_dapper.federation.names import check_names
-from fedml_dapper.federation.privacy import (
+from fedml_dapper.federation.privacy.account_of_run import (
     check_accountant,
     privacy_note,
     secure_sums_note,
     settled_privacy,
     settled_secure_sums,
 )
-from fedml_dapper.federation.records import ClientSummary, LevelFootprint, RunRecord
-from fedml_dapper.federation.roster import Roster
-from fedml_dapper.federation.unseen import UnseenDomain
-from fedml_dapper.federation.workers.plan import WorkerPlan, plan_workers
+from fedml_dapper.federation.round.roster import Roster
+from fedml_dapper.federation.run_folder.records import ClientSummary, LevelFootprint, RunRecord
+from fedml_dapper.federation.scoring.unseen import UnseenDomain
+from fedml_dapper.federation.workers.parallelism import WorkerPlan, plan_workers
 from fedml_dapper.fleet import FleetPlan, VirtualClock, find_device, plan_fleet, with_fitted_levels
 from fedml_dapper.inputs import Inputs, moved
 from fedml_dapper.methods import ClientProfile, Method, Problem, build_method

@@ -23,7 +23,7 @@ from fedml_dapper.datasets import (
     silo_division,
 )
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation.unseen import UnseenDomain, leave_out
+from fedml_dapper.federation.scoring.unseen import UnseenDomain, leave_out
 from fedml_dapper.inputs import Inputs
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedml_dapper.config import Settings
 from fedml_dapper.config.compatibility import Capabilities, check_capabilities
-from fedml_dapper.federation.privacy import check_steps
+from fedml_dapper.federation.privacy.account_of_run import check_steps
 from fedml_dapper.methods import Method, running_statistics
 
 

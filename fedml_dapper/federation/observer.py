@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedml_dapper.federation.records import RoundRecord, RunRecord
+from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
 
 
 class RunObserver:

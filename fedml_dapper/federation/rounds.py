@@ -10,10 +10,10 @@ import torch
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.journal import RunJournal
 from fedml_dapper.federation.observer import RunObserver
-from fedml_dapper.federation.records import RoundRecord, RunRecord
-from fedml_dapper.federation.run_dir import open_run_dir
+from fedml_dapper.federation.run_folder.journal import RunJournal
+from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
+from fedml_dapper.federation.run_folder.run_dir import open_run_dir
 from fedml_dapper.federation.server import Server
 from fedml_dapper.federation.workers.training import local_training
 from fedml_dapper.methods import Downlink, Upload

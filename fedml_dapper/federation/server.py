@@ -7,24 +7,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedml_dapper.federation.announcement import Announcement, Measurement
-from fedml_dapper.federation.attendance import Attendance
-from fedml_dapper.federation.buffered import Buffered
-from fedml_dapper.federation.checkpoint import Checkpoint
-from fedml_dapper.federation.collector import Collector
-from fedml_dapper.federation.edges import EdgeSum, Order
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.magnitude import Magnitude, is_finite, usual_magnitude
-from fedml_dapper.federation.new_model import judged, make_model
-from fedml_dapper.federation.own_tests import OwnTests
-from fedml_dapper.federation.private_rounds import PrivateRounds
-from fedml_dapper.federation.records import RoundRecord, RoundSeconds
-from fedml_dapper.federation.round_feature import RoundFeature
-from fedml_dapper.federation.scoring import Measured, Scoring
-from fedml_dapper.federation.secret_sums import SecretSums
-from fedml_dapper.federation.served_edges import ServedEdges
-from fedml_dapper.federation.sum_wire import Ready, SumMessage
-from fedml_dapper.federation.virtual_time import VirtualTime
+from fedml_dapper.federation.round.attendance import Attendance
+from fedml_dapper.federation.round.buffered import Buffered
+from fedml_dapper.federation.round.collector import Collector
+from fedml_dapper.federation.round.edges import EdgeSum, Order
+from fedml_dapper.federation.round.feature import RoundFeature
+from fedml_dapper.federation.round.new_model import judged, make_model
+from fedml_dapper.federation.round.private_rounds import PrivateRounds
+from fedml_dapper.federation.round.secret_sums import SecretSums
+from fedml_dapper.federation.round.served_edges import ServedEdges
+from fedml_dapper.federation.round.update_norm import UpdateNorms, is_finite, usual_norms
+from fedml_dapper.federation.round.virtual_time import VirtualTime
+from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
+from fedml_dapper.federation.run_folder.records import RoundRecord, RoundSeconds
+from fedml_dapper.federation.scoring.after_round import Measured, Scoring
+from fedml_dapper.federation.scoring.own_tests import OwnTests
+from fedml_dapper.federation.wire.announcement import Announcement, Measurement
+from fedml_dapper.federation.wire.sum_codec import Ready, SumMessage
 from fedml_dapper.methods import ServerState, Upload
 
 LOGGER = logging.getLogger(__name__)
@@ -170,9 +170,9 @@ class Server(Collector):
         self.attendance.relieve(records)
         return record
 
-    def _usual_now(self) -> Magnitude:
+    def _usual_now(self) -> UpdateNorms:
         """Return the usual size of uploads, from those of the round before."""
-        return usual_magnitude([] if self.last_record is None else self.last_record.clients)
+        return usual_norms([] if self.last_record is None else self.last_record.clients)
 
     def _is_tested(self, round_: int) -> bool:
         every = self._experiment.settings.validation_args.frequency_of_the_test

@@ -27,8 +27,8 @@ from fedml_dapper.fleet.profiles import DeviceProfile, Figure, Source, Speed, St
 from fedml_dapper.inputs import mapped, tensors_of
 from fedml_dapper.methods import ClientProfile, Method, Pass
 from fedml_dapper.methods.contract.local_training import new_optimizer
-from fedml_dapper.provenance import machine
-from fedml_dapper.resident import peak_extra_bytes, resident_bytes
+from fedml_dapper.process.provenance import machine
+from fedml_dapper.process.rss import peak_extra_bytes, resident_bytes
 
 SOURCE = "calibration"
 _SMALL = 2

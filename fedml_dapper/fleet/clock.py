@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 from fedml_dapper.config import ClockArgs
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.fleet.planning import ClientFit
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 Outcome = Literal["in time", "late", "surplus", "under way", "gone"]
 

@@ -18,7 +18,7 @@ from fedml_dapper.fleet.profiles import DeviceProfile, Network, Speed, Stretch, 
 from fedml_dapper.inputs import described
 from fedml_dapper.methods import ClientProfile, Method
 from fedml_dapper.pruning import Device
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from fedml_dapper.models.backbone import Backbone, example_image
 from fedml_dapper.models.catalogue import BACKBONES, MODELS, Architecture, Factory
 from fedml_dapper.models.library import library_factory
 from fedml_dapper.models.weights import load_weights
-from fedml_dapper.seeding import Stream, seeded_layers
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 _SMALL_IMAGE = example_image(32)
 

@@ -23,8 +23,8 @@ from typing import BinaryIO
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from fedml_dapper.errors import ConfigError, DapperError, DataError, printable
-from fedml_dapper.locks import try_lock
-from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.files.locks import try_lock
+from fedml_dapper.operations.rate_limiter import RateLimiter
 
 LOGGER = logging.getLogger(__name__)
 FIRST = "0" * 64
@@ -79,7 +79,7 @@ class AuditLog:
     def __init__(self, file: Path | None) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, RateLimiter] = {}
         self._left_out: Counter[str] = Counter()
         self._stream: FileIO | None = None
         if file is not None:
@@ -96,7 +96,7 @@ class AuditLog:
         with self._lock:
             if self._stream is None:
                 return
-            if who != SERVER and not self._allowances.setdefault(who, Allowance(AT_ONCE, PER_SECOND)).take():
+            if who != SERVER and not self._allowances.setdefault(who, RateLimiter(AT_ONCE, PER_SECOND)).take():
                 self._left_out[who] += 1
                 return
             shown = {key: printable(value) if isinstance(value, str) else value for key, value in detail.items()}

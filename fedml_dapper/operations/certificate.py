@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.regular_file import read_regular
+from fedml_dapper.files.regular_file import read_regular
 
 MAX_BYTES = 1 << 20
 """Most bytes that are read of a file with a certificate."""

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedml_dapper.credentials import ADMIN, stamp
-from fedml_dapper.durable import written_whole
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.locks import locked
+from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.files.locks import locked
+from fedml_dapper.files.regular_file import read_regular
 from fedml_dapper.operations.certificate import Certificate
-from fedml_dapper.operations.sightings import LOCK_NAME
-from fedml_dapper.regular_file import read_regular
+from fedml_dapper.operations.credentials import ADMIN, stamp
+from fedml_dapper.operations.last_seen import LOCK_NAME
 
 LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 8 << 20

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, get_args
 import grpc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedml_dapper.credentials import Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.operations.credentials import Credentials
 from fedml_dapper.operations.status import ServerStatus
 
 STEER = "/fedml_dapper.Federation/Steer"

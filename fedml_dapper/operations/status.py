@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from fedml_dapper.resident import resident_bytes
+from fedml_dapper.process.rss import resident_bytes
 
 State = Literal["waiting", "round", "measuring", "paused", "ending"]
 """State of a server: ``waiting`` for silos before the first round; ``round``, one is open; ``measuring``, silos test

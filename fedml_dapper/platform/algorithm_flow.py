@@ -14,8 +14,8 @@ from fedml_dapper.federation import RunObserver, open_run_dir
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.program import experiment_of, hand_back, note_data, note_model
+from fedml_dapper.platform.program_output import results_shown, rounds_shown
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
-from fedml_dapper.platform.shown import results_shown, rounds_shown
 from fedml_dapper.platform.tracking import sinks_for
 
 

@@ -21,7 +21,7 @@ from fedml_dapper.config.keys import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.offline import without_platform
 from fedml_dapper.platform.program_end import end_by_a_line
-from fedml_dapper.platform.shown import show
+from fedml_dapper.platform.program_output import show
 from fedml_dapper.platform.tracking.wandb import without_fedmls_wandb
 
 _FILES = "dapper_files"

@@ -21,13 +21,13 @@ from fedml_dapper.federation import (
     Experiment,
     Rewind,
 )
-from fedml_dapper.federation.magnitude import is_finite
+from fedml_dapper.federation.round.update_norm import is_finite
 from fedml_dapper.methods import Downlink, Memory, Upload
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import introduce
-from fedml_dapper.platform.patience import send_until_heard
+from fedml_dapper.platform.retry import send_until_heard
 from fedml_dapper.platform.silo_in_sums import SiloInSums
 from fedml_dapper.platform.summing import SUM
 from fedml_dapper.platform.tracking import client_status_told

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from fedml_dapper.federation import Turns
+from fedml_dapper.federation import ClientQueue
 
 
 class Dispatch(Protocol):
@@ -81,12 +81,12 @@ class Ranks:
         self._processes = processes
         self._cost = cost
         self._done = done
-        self._turns = Turns((), cost, processes)
+        self._turns = ClientQueue((), cost, processes)
         self._taken_by: dict[int, int] = {}
         self._waiting: deque[int] = deque()
 
     def begin(self, clients: Sequence[int]) -> None:
-        self._turns = Turns(clients, self._cost, self._processes)
+        self._turns = ClientQueue(clients, self._cost, self._processes)
         self._taken_by = {}
         self._waiting = deque()
 

@@ -22,8 +22,7 @@ from fedml_dapper.federation import (
     RunJournal,
     SumCodec,
 )
-from fedml_dapper.federation.workers.plan import available_cores
-from fedml_dapper.interruption import GOING_ON, INTERRUPTED, undisguised
+from fedml_dapper.federation.workers.parallelism import available_cores
 from fedml_dapper.platform.algorithm_flow import AlgorithmFlow
 from fedml_dapper.platform.client_manager import DapperClientManager
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
@@ -31,6 +30,7 @@ from fedml_dapper.platform.edge_manager import DapperEdgeManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.silo_in_sums import SiloInSums
+from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED, undisguised
 
 LOGGER = logging.getLogger(__name__)
 FORWARDING_SECONDS = 1.0

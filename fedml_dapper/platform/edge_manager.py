@@ -32,8 +32,8 @@ from fedml_dapper.operations.status import Progress
 from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.platform.event_loop import STOP_SECONDS
 from fedml_dapper.platform.introduction import introduce
-from fedml_dapper.platform.patience import send_until_heard
 from fedml_dapper.platform.phase import STATE_OF, Phase
+from fedml_dapper.platform.retry import send_until_heard
 from fedml_dapper.platform.round_manager import RoundManager
 from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
 

@@ -18,7 +18,7 @@ from fedml.core.distributed.communication.base_com_manager import BaseCommunicat
 from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.rate_limiter import RateLimiter
 
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
@@ -41,7 +41,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
         self._stopped = False
-        self._drops_logged = Allowance(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
+        self._drops_logged = RateLimiter(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
 
     def _init_manager(self) -> None:
         """FedML's hook, called by its constructor: connect the transport."""

@@ -13,7 +13,6 @@ from fedml.core.distributed.communication.base_com_manager import BaseCommunicat
 from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.client.message_define import MyMessage
 
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import (
     FIRST_WITH_SUMS,
@@ -31,9 +30,10 @@ from fedml_dapper.federation import (
     read_measurements,
 )
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
-from fedml_dapper.platform.certified import CertifiedWitness
+from fedml_dapper.platform.certificate_signatures import CertifiedWitness
 from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.dispatch import Ranks
 from fedml_dapper.platform.phase import STATE_OF, Phase

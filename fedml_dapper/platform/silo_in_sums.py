@@ -17,9 +17,9 @@ from fedml_dapper.federation import (
     SumCodec,
     SumMessage,
 )
-from fedml_dapper.federation.promises import Promises
+from fedml_dapper.federation.privacy.promises import Promises
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.certified import IdentityFiles
+from fedml_dapper.platform.certificate_signatures import IdentityFiles
 from fedml_dapper.secure_sum import Revealed
 
 LOGGER = logging.getLogger(__name__)

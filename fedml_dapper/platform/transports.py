@@ -29,9 +29,9 @@ from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_man
 )
 
 from fedml_dapper.config import FEDML_GRPC_HOLE, SecureGrpcConfig, check
-from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.operations.monitor import Monitor
 from fedml_dapper.operations.orders import Desk
 from fedml_dapper.operations.status import StatusBoard

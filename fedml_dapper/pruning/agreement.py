@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedml_dapper.pruning.held import HeldUpload, mask, spread
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import Tensors
+from fedml_dapper.pruning.waiting_uploads import HeldUpload, mask, spread
 
 _BLOCK_ENTRIES = 2**20
 """Coordinates widened to float64 at a time, for all clients: bounds the memory of a comparison."""

@@ -8,7 +8,7 @@ from math import floor
 from typing import Literal
 
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 

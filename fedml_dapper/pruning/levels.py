@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.pruning.footprint import Footprint
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 from fedml_dapper.registry import Registry
-from fedml_dapper.seeding import Stream, numpy_generator
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedml_dapper.noise import Noise
+from fedml_dapper.randomness.chacha20 import Noise
 
 
 @dataclass(frozen=True, eq=False)

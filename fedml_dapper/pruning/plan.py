@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Widths
 
 Tensors = Mapping[str, Tensor]

@@ -30,11 +30,11 @@ from math import isfinite, sqrt
 import torch
 from torch import Tensor
 
-from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.clipping import BoundedMean
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.running_sum import Recovery
+from fedml_dapper.randomness.chacha20 import Noise
 
 
 class PrivateMean(BoundedMean):

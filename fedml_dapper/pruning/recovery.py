@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, shapes_of_sums
 from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
 from fedml_dapper.pruning.slim import KeptIndices
+from fedml_dapper.randomness.chacha20 import Noise
 
 _WORTH_THREADS = 2**20
 """Entries of a model on the CPU from which on starting threads is worth it."""

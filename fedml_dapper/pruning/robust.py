@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.pruning.held import HeldUpload, mask, spread
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import check_fits
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import KeptIndices
+from fedml_dapper.pruning.waiting_uploads import HeldUpload, mask, spread
 
 _BLOCK_ENTRIES = 2**22
 """Values sorted at a time; sorting takes about four times their memory."""

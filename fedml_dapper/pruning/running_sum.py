@@ -24,9 +24,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedml_dapper.noise import Noise
 from fedml_dapper.pruning.layout import TensorSpec
 from fedml_dapper.pruning.side_by_side import Piece
+from fedml_dapper.randomness.chacha20 import Noise
 
 Recovery = Literal["global", "zero", "holders"]
 

@@ -31,12 +31,12 @@ from torch import Tensor
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.pruning.agreement import Overlaps, overlaps
 from fedml_dapper.pruning.clipping import towards
-from fedml_dapper.pruning.held import HeldUpload
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import KeptIndices, slim_tensors
+from fedml_dapper.pruning.waiting_uploads import HeldUpload
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.filled import FilledLinear
 from fedml_dapper.pruning.layer_sizes import match_attributes
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, TensorSpec

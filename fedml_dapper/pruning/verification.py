@@ -24,7 +24,7 @@ from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
 from fedml_dapper.models.substitution import run_with
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.draws import Draws
 from fedml_dapper.pruning.layout import ChannelLayout, Widths
 from fedml_dapper.pruning.plan import PruningPlan

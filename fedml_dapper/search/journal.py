@@ -12,10 +12,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from pydantic import ValidationError
 
-from fedml_dapper.durable import explained
 from fedml_dapper.errors import ConfigError, DataError
-from fedml_dapper.federation.records import Record
-from fedml_dapper.locks import HeldError, give_back, locked, take
+from fedml_dapper.federation.run_folder.records import Record
+from fedml_dapper.files.atomic import explained
+from fedml_dapper.files.locks import HeldError, give_back, locked, take
 from fedml_dapper.search.record import SearchPlan, SearchRecord, Trial, TrialState
 
 JOURNAL_NAME = "journal.log"

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from fedml_dapper.config import Settings, check, merge
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.methods import METHODS
 from fedml_dapper.search.choices import SamplerName
 from fedml_dapper.search.space import Params, Range, SearchSpace

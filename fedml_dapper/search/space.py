@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 
 from fedml_dapper.config import check, did_you_mean
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.federation.records import Record
+from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.methods import Method
 
 Number = int | float

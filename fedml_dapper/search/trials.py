@@ -33,11 +33,11 @@ from fedml_dapper.federation import (
     shared_settings,
     simulate,
 )
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 from fedml_dapper.search.choices import SamplerName
 from fedml_dapper.search.journal import SearchJournal, as_optuna, take_over
 from fedml_dapper.search.record import SearchPlan, SearchRecord, SeedResult, Trial
 from fedml_dapper.search.space import Params, SearchSpace
-from fedml_dapper.seeding import Stream, numpy_generator
 from fedml_dapper.tasks import TOP_1
 
 START_POINTS = 8

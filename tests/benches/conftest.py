@@ -12,7 +12,7 @@ from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis, Embedding,
 from fedml_dapper.benches.grid import Bench, Manifest, PlannedCell, Profile, Variant
 from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
 from fedml_dapper.federation import ClientRecord, LedgerWriter, LevelFootprint, RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.records import (
+from fedml_dapper.federation.run_folder.records import (
     ClientOnClock,
     ClientSummary,
     DeviceFigures,

@@ -1,7 +1,7 @@
 import pytest
 from matplotlib import pyplot
 
-from fedml_dapper.benches import diagnosis_figures, figures
+from fedml_dapper.benches import bench_figures, diagnosis_figures
 from fedml_dapper.benches.grid import Published, Variant
 from fedml_dapper.benches.looks import looks
 from fedml_dapper.benches.results import load_results
@@ -22,7 +22,7 @@ def lines(axes) -> dict[str, list[list[float]]]:
 
 
 def test_curves_are_means_with_a_band_from_lowest_to_highest(results):
-    axes = figures.learning_curves(results).axes[0]
+    axes = bench_figures.learning_curves(results).axes[0]
 
     assert lines(axes)["Ours"] == [[1, 15], [2, 45], [3, 45]]
     assert lines(axes)["FedAvg"] == [[1, 10], [2, 20], [3, 30]]
@@ -33,18 +33,23 @@ def test_curves_are_means_with_a_band_from_lowest_to_highest(results):
 
 
 def test_best_so_far_never_falls(results):
-    assert lines(figures.learning_curves(results, best_so_far=True).axes[0])["Ours"] == [[1, 15], [2, 45], [3, 50]]
+    curves = bench_figures.learning_curves(results, best_so_far=True)
+    assert lines(curves.axes[0])["Ours"] == [
+        [1, 15],
+        [2, 45],
+        [3, 50],
+    ]
 
 
 def test_domains_have_axes_of_their_own(results):
-    mnist, usps = figures.domain_curves(results).axes
+    mnist, usps = bench_figures.domain_curves(results).axes
 
     assert (mnist.get_title(), usps.get_title()) == ("mnist", "usps")
     assert lines(usps)["FedAvg"] == [[1, 8], [2, 18], [3, 28]]
 
 
 def test_cost_markers_at_the_same_cost_stand_side_by_side_with_bars_where_there_are_intervals(results):
-    bytes_up, _ = figures.accuracy_against_cost(results, build_tables(results)).axes
+    bytes_up, _ = bench_figures.accuracy_against_cost(results, build_tables(results)).axes
 
     ours, fedavg = bytes_up.containers
     assert ours[0].get_xdata()[0] == pytest.approx(10, abs=0.3)
@@ -105,7 +110,7 @@ def sweep(store):
 
 
 def test_sweep_has_a_line_per_series_and_published_values_hollow(sweep):
-    axes = figures.sweep_panels(sweep, build_tables(sweep)).axes[0]
+    axes = bench_figures.sweep_panels(sweep, build_tables(sweep)).axes[0]
 
     drawn = axes.get_lines()
     [hollow] = [line for line in drawn if line.get_markerfacecolor() == "none" and len(line.get_xdata())]
@@ -116,7 +121,7 @@ def test_sweep_has_a_line_per_series_and_published_values_hollow(sweep):
 
 
 def test_all_of_a_sweeps_legend_is_in_the_picture(sweep):
-    figure = figures.sweep_panels(sweep, build_tables(sweep))
+    figure = bench_figures.sweep_panels(sweep, build_tables(sweep))
     figure.draw_without_rendering()
 
     legend = figure.legends[0].get_window_extent()
@@ -126,7 +131,7 @@ def test_all_of_a_sweeps_legend_is_in_the_picture(sweep):
 
 
 def test_sweep_curves_have_axes_per_series_and_a_line_per_value(sweep):
-    ours, fedmp = figures.learning_curves(sweep).axes
+    ours, fedmp = bench_figures.learning_curves(sweep).axes
 
     assert (ours.get_title(), fedmp.get_title()) == ("Ours", "FedMP")
     assert list(lines(fedmp)) == ["0.2", "0.8"]
@@ -142,17 +147,17 @@ def test_panels_without_an_axis_are_places_on_one(store):
         store.cell(variant.label, 1, [50, 60, 70], unseen=[40, 30, 20])
     results = load_results(folder)
 
-    [axes] = figures.sweep_panels(results, build_tables(results)).axes
+    [axes] = bench_figures.sweep_panels(results, build_tables(results)).axes
 
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["dslr\nunseen", "webcam\nunseen"]
-    assert len(figures.learning_curves(results).axes) == 2
+    assert len(bench_figures.learning_curves(results).axes) == 2
 
 
 def every_figure(results):
     tables = build_tables(results)
-    yield figures.learning_curves(results)
-    yield figures.domain_curves(results)
-    yield figures.accuracy_against_cost(results, tables)
+    yield bench_figures.learning_curves(results)
+    yield bench_figures.domain_curves(results)
+    yield bench_figures.accuracy_against_cost(results, tables)
     yield diagnosis_figures.level_radar(results, tables)
     yield diagnosis_figures.confusion_matrices(results, results["Ours"])
     yield diagnosis_figures.embeddings(results, [results["Ours"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedml_dapper.benches.report import FIGURES_NAME, write_bench_report
+from fedml_dapper.benches.bench_report import FIGURES_NAME, write_bench_report
 from fedml_dapper.benches.results import load_results
 from fedml_dapper.benches.tables import build_tables
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
+from fedml_dapper.benches.bench_report import write_bench_report
 from fedml_dapper.benches.claims import claims
 from fedml_dapper.benches.gap import gap_rows
 from fedml_dapper.benches.grid import Gap
-from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import load_results
 from fedml_dapper.benches.tables import build_tables
 

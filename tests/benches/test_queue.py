@@ -21,7 +21,7 @@ from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME
-from fedml_dapper.federation.ledger import count_rounds
+from fedml_dapper.federation.run_folder.ledger import count_rounds
 
 from ..holding import held_before
 from ..waiting import wait_until

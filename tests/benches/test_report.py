@@ -5,10 +5,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from fedml_dapper.benches.bench_report import write_bench_report
+from fedml_dapper.benches.bench_terminal import terminal_table
 from fedml_dapper.benches.grid import Published, Variant
-from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import load_results
-from fedml_dapper.benches.terminal import terminal_table
 from fedml_dapper.cli import main
 
 from ..evaluation.pages import check_promises

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from fedml_dapper.benches.bench_report import write_bench_report
 from fedml_dapper.benches.grid import Published, Variant
-from fedml_dapper.benches.report import write_bench_report
 from fedml_dapper.benches.results import load_results
 from fedml_dapper.benches.tables import Tables, build_tables, cost_base, write_csv
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import attacks, inversion, membership
 from benchmarks.resumable import read
 from docs.pictures.attacks import accuracy
-from fedml_dapper.federation.accountant import epsilon
+from fedml_dapper.federation.privacy.accountant import epsilon
 from fedml_dapper.methods.contract.privacy import Privacy
 
 ROOT = Path(__file__).parents[2]

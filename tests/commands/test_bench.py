@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fedml_dapper.benches.report import REPORT_NAME
+from fedml_dapper.benches.bench_report import REPORT_NAME
 from fedml_dapper.cli import main
 
 FIVE = {"client_num_in_total": 5, "client_num_per_round": 5}

@@ -18,8 +18,8 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import SHIPPED, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger, simulate
-from fedml_dapper.federation.records import RoundSeconds
-from fedml_dapper.federation.virtual_time import VirtualTime
+from fedml_dapper.federation.round.virtual_time import VirtualTime
+from fedml_dapper.federation.run_folder.records import RoundSeconds
 from fedml_dapper.methods import ServerState
 
 SettingsFactory = Callable[..., Settings]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedml_dapper.federation import ClientRecord, LevelFootprint, RoundRecord, RunRecord, Scores
-from fedml_dapper.federation.records import ClientSummary, RoundSeconds
+from fedml_dapper.federation.run_folder.records import ClientSummary, RoundSeconds
 
 FOOTPRINTS = (
     LevelFootprint(level=1, ratio=0.0, params=4_000_000, macs=250_000_000, bytes_up=16_000_000, bytes_down=16_000_000),

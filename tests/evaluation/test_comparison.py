@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from fedml_dapper.cli import main
 from fedml_dapper.evaluation.comparison import compare
 from fedml_dapper.federation import LEDGER_NAME, LedgerWriter, RoundRecord, RunRecord
-from fedml_dapper.federation.records import ClientOnClock, RoundOnClock
+from fedml_dapper.federation.run_folder.records import ClientOnClock, RoundOnClock
 from fedml_dapper.tasks import Metric
 
 from .pages import check_promises

@@ -14,7 +14,7 @@ from fedml_dapper.evaluation.confusion import Mistake, confusion, confusion_matr
 from fedml_dapper.evaluation.last_model import look_at_last_model
 from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.scoring.testing import evaluate
 
 CLASSES = ("cat", "dog", "a_class_with_a_long_name")
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedml_dapper.evaluation import device_table, summarise, write_report
 from fedml_dapper.federation import RoundRecord, RunRecord
-from fedml_dapper.federation.records import DeviceFigures, DeviceScores, LevelFigures
+from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, LevelFigures
 
 
 def figures(strong: float, weak: float | None) -> DeviceFigures:

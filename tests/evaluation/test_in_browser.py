@@ -15,7 +15,7 @@ from fedml_dapper.evaluation.comparison import compare
 from fedml_dapper.evaluation.comparison_page import write_comparison
 from fedml_dapper.evaluation.last_model import LastModel
 from fedml_dapper.federation import LedgerWriter, RoundRecord, RunRecord
-from fedml_dapper.federation.records import (
+from fedml_dapper.federation.run_folder.records import (
     ClientOnClock,
     DeviceFigures,
     DeviceScores,

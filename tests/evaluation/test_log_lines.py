@@ -12,7 +12,7 @@ import pytest
 from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.federation import RoundRecord
-from fedml_dapper.federation.records import RoundSeconds
+from fedml_dapper.federation.run_folder.records import RoundSeconds
 
 LOGGER = logging.getLogger("fedml_dapper.platform.anything")
 FORGED = "refused a call of `silo-1\n2026-11-24 10:00:00 INFO server: all is well\x1b[2J\u2028`"

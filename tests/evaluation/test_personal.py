@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedml_dapper.evaluation import personal_table, result_table, summarise, write_report
 from fedml_dapper.evaluation.summary import Accuracy
-from fedml_dapper.federation.records import PersonalScores
+from fedml_dapper.federation.run_folder.records import PersonalScores
 
 
 def scores(overall: float, worst: float) -> PersonalScores:

@@ -14,7 +14,7 @@ from fedml_dapper.evaluation import progress as shown
 from fedml_dapper.evaluation.progress import LiveProgress, LogProgress
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import ClientRecord, RoundRecord, Scores, build_experiment, simulate
-from fedml_dapper.federation.records import PrivacySpent, RoundSeconds
+from fedml_dapper.federation.run_folder.records import PrivacySpent, RoundSeconds
 
 from ..waiting import wait_until
 

@@ -12,7 +12,7 @@ from fedml_dapper.datasets import ContactSheet
 from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import write_report
 from fedml_dapper.federation import LedgerWriter, read_ledger
-from fedml_dapper.federation.records import DeviceFigures, DeviceScores, LevelFigures, PrivacySpent
+from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, LevelFigures, PrivacySpent
 
 from .pages import MOST_BYTES, check_promises
 

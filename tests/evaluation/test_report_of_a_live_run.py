@@ -11,7 +11,7 @@ import pytest
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import write_page
 from fedml_dapper.federation import LEDGER_NAME, read_ledger
-from fedml_dapper.federation.ledger import count_rounds
+from fedml_dapper.federation.run_folder.ledger import count_rounds
 
 from ..conftest import DIGITS
 from ..waiting import wait_until

@@ -12,7 +12,7 @@ from PIL import Image
 from fedml_dapper.config import load_settings
 from fedml_dapper.export.inputs import as_files_take, spread
 from fedml_dapper.federation import build_experiment, simulate
-from fedml_dapper.federation.finished import FinishedRun, open_finished
+from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
 
 ROOT = Path(__file__).parents[2]
 FEW = (

@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedml_dapper.cli import main
-from fedml_dapper.durable import SCRATCH_PREFIX
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export import CARD_NAME, FORMATS, SIDECAR_NAME, Exporter, choose, read_sidecar
 from fedml_dapper.federation import MODEL_NAME
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
+from fedml_dapper.files.atomic import SCRATCH_PREFIX
 from fedml_dapper.methods import recalibrate
 from tests.examples.pictures import make_pictures
 

@@ -27,8 +27,8 @@ from torch import Tensor
 import fedml_dapper
 from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.export import FORMATS, Card, Exporter, choose, predict, read_sidecar
-from fedml_dapper.federation.finished import FinishedRun
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.run_folder.finished import FinishedRun
+from fedml_dapper.federation.scoring.testing import evaluate
 
 from ..grids import sampled
 from .conftest import ROOT, pixels_of, write_pictures

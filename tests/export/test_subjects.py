@@ -9,7 +9,7 @@ import torch
 
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export import Exporter, adapt, calibrated, choose
-from fedml_dapper.federation.finished import FinishedRun, open_finished
+from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
 from fedml_dapper.methods import ClientContext
 
 from ..grids import first_and_drawn

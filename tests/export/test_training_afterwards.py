@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
 
 from .conftest import ROOT
 

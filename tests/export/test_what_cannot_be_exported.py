@@ -8,7 +8,7 @@ import pytest
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export import Exporter, choose
-from fedml_dapper.federation.finished import FinishedRun
+from fedml_dapper.federation.run_folder.finished import FinishedRun
 
 from .conftest import ROOT, finish
 

@@ -21,7 +21,7 @@ from fedml_dapper.federation import (
     build_experiment,
     simulate,
 )
-from fedml_dapper.federation.checkpoint import Checkpoint
+from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.methods import Memory
 from fedml_dapper.pruning import Tensors
 

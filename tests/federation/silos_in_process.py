@@ -17,8 +17,8 @@ from fedml_dapper.federation import (
     SumExchange,
     SumMessage,
 )
-from fedml_dapper.federation.secret_sums import SecretSums
-from fedml_dapper.federation.sum_wire import Consent, Deal, Masked, Revealed
+from fedml_dapper.federation.round.secret_sums import SecretSums
+from fedml_dapper.federation.wire.sum_codec import Consent, Deal, Masked, Revealed
 from fedml_dapper.pruning import FixedPointMean, PruningPlan, Tensors
 from tests.secure_sum.identities import Person, people
 

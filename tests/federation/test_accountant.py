@@ -10,7 +10,7 @@ from opacus.accountants import RDPAccountant
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedml_dapper.federation.accountant import epsilon, spent, with_noise_for
+from fedml_dapper.federation.privacy.accountant import epsilon, spent, with_noise_for
 from fedml_dapper.methods import Privacy
 
 CENTRAL = Privacy("server", 1.0, 1.1, 1e-5, is_secret=False)

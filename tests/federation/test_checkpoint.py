@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import RoundRecord, Scores, SharedSettings, build_experiment
-from fedml_dapper.federation.checkpoint import (
+from fedml_dapper.federation.run_folder.checkpoint import (
     Checkpoint,
     accuracy_of,
     load_checkpoint,
     save_checkpoint,
 )
-from fedml_dapper.federation.records import RoundSeconds
-from fedml_dapper.federation.scoring import Best
+from fedml_dapper.federation.run_folder.records import RoundSeconds
+from fedml_dapper.federation.scoring.after_round import Best
 from fedml_dapper.methods import Memory
 
 from .interruptions import assert_same_memory, assert_same_tensors

@@ -10,8 +10,8 @@ import pytest
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import Experiment, SharedSettings, build_experiment
-from fedml_dapper.federation.checkpoint import save_checkpoint
-from fedml_dapper.federation.checkpoint_folder import CheckpointFolder
+from fedml_dapper.federation.run_folder.checkpoint import save_checkpoint
+from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolder
 
 from .interruptions import FEW
 from .test_checkpoint import checkpoint, record

@@ -13,8 +13,8 @@ import torch
 from fedml_dapper.config import DefenceArgs, Settings
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, RoundRecord, Server, SharedSettings, build_experiment
-from fedml_dapper.federation.checkpoint import load_checkpoint, save_checkpoint
-from fedml_dapper.federation.quarantine import Quarantine
+from fedml_dapper.federation.round.quarantine import Quarantine
+from fedml_dapper.federation.run_folder.checkpoint import load_checkpoint, save_checkpoint
 from fedml_dapper.methods import METHODS, Aggregation, Downlink, FedAvg, RecoverAndAverage, ServerState, Upload
 from fedml_dapper.pruning import Tensors, relative_change, slim_tensors
 

@@ -11,11 +11,12 @@ from torch import nn
 
 from fedml_dapper.config import Settings
 from fedml_dapper.datasets import TestData
-from fedml_dapper.federation import build_experiment, scoring, simulate
-from fedml_dapper.federation import devices as devices_module
-from fedml_dapper.federation.metrics import metrics_of
-from fedml_dapper.federation.records import DeviceScores
-from fedml_dapper.federation.testing import Figures, evaluate
+from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.federation.run_folder.records import DeviceScores
+from fedml_dapper.federation.scoring.after_round import after_round
+from fedml_dapper.federation.scoring.after_round import devices as devices_module
+from fedml_dapper.federation.scoring.metrics import metrics_of
+from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.methods import recalibrate
 from fedml_dapper.tasks import Task
 
@@ -101,7 +102,7 @@ def test_each_model_is_tested_once_on_each_domain(
         tested.append((sum(tensor.numel() for tensor in model.parameters()), test.domain))
         return evaluate(model, task, test, device)
 
-    for module in (devices_module, scoring):
+    for module in (devices_module, after_round):
         monkeypatch.setattr(module, "evaluate", counting)
     experiment = build_experiment(tiny_settings(*FEW, "method=dapperfl_slim", "norm=standardised", "comm_round=1"))
     simulate(experiment)

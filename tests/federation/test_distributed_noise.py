@@ -14,8 +14,8 @@ from torch import Tensor
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, RoundRecord, build_experiment, read_ledger, simulate
-from fedml_dapper.federation.accountant import epsilon, excess_of_sum
-from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed
+from fedml_dapper.federation.privacy.accountant import epsilon, excess_of_sum
+from fedml_dapper.federation.wire.sum_codec import Deal, Masked, Revealed
 from fedml_dapper.methods import Privacy
 from fedml_dapper.pruning import Tensors, encoded_changes, slim_tensors
 

@@ -22,11 +22,11 @@ from fedml_dapper.federation import (
     build_experiment,
     simulate,
 )
-from fedml_dapper.federation.edge_wire import EdgeCodec
-from fedml_dapper.federation.edges import Edge, Order
-from fedml_dapper.federation.own_tests import OwnTests
-from fedml_dapper.federation.records import RoundRecord
-from fedml_dapper.federation.testing import Figures
+from fedml_dapper.federation.round.edges import Edge, Order
+from fedml_dapper.federation.run_folder.records import RoundRecord
+from fedml_dapper.federation.scoring.own_tests import OwnTests
+from fedml_dapper.federation.scoring.testing import Figures
+from fedml_dapper.federation.wire.edge_codec import EdgeCodec
 from fedml_dapper.pruning import PartialSum
 
 from ..grids import sampled

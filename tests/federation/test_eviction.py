@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedml_dapper.config import DefenceArgs
 from fedml_dapper.config.limits import MAX_ROUNDS
-from fedml_dapper.federation.quarantine import Quarantine, Standing
+from fedml_dapper.federation.round.quarantine import Quarantine, Standing
 
 
 def test_an_eviction_lasts_until_it_is_lifted_and_survives_a_checkpoint() -> None:

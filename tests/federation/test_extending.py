@@ -20,8 +20,8 @@ from fedml_dapper.federation import (
     read_ledger,
     simulate,
 )
-from fedml_dapper.federation.ledger import read_unfinished
-from fedml_dapper.federation.records import RunRecord, Stretch
+from fedml_dapper.federation.run_folder.ledger import read_unfinished
+from fedml_dapper.federation.run_folder.records import RunRecord, Stretch
 from fedml_dapper.methods import METHODS, Method
 
 from ..grids import METHODS_OF_EVERY_KIND, sampled

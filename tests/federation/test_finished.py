@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, build_experiment, simulate
-from fedml_dapper.federation.finished import open_finished
+from fedml_dapper.federation.run_folder.finished import open_finished
 from fedml_dapper.methods import Method, ServerState
 from tests.examples.pictures import make_pictures
 

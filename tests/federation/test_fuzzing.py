@@ -48,7 +48,7 @@ def test_without_the_checksum_damage_would_be_taken_for_weights(
     changed = bytearray(target.messages[0])
     changed[-1000] ^= 1
     assert target.outcome(bytes(changed)) == "refused"
-    monkeypatch.setattr("fedml_dapper.federation.wire._digest", lambda *parts: bytes(changed[4:36]))
+    monkeypatch.setattr("fedml_dapper.federation.wire.codec._digest", lambda *parts: bytes(changed[4:36]))
     assert target.outcome(bytes(changed)) == "different"
 
 

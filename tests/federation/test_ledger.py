@@ -10,8 +10,8 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import LedgerWriter, RoundRecord, build_experiment, read_ledger, simulate
-from fedml_dapper.federation.ledger import count_rounds, read_unfinished
-from fedml_dapper.federation.records import RoundSeconds
+from fedml_dapper.federation.run_folder.ledger import count_rounds, read_unfinished
+from fedml_dapper.federation.run_folder.records import RoundSeconds
 
 
 def test_a_line_that_does_not_fit_is_said_and_the_others_stay(

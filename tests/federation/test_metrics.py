@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fedml_dapper.federation import ClientRecord, RoundRecord, Scores, metrics_of
-from fedml_dapper.federation.records import RoundSeconds
+from fedml_dapper.federation.run_folder.records import RoundSeconds
 
 
 def client(number: int, level: int, num_samples: int, loss: float) -> ClientRecord:

@@ -16,9 +16,9 @@ import fedml_dapper
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, Experiment, build_experiment
-from fedml_dapper.federation.model_file import load_model, origin_of, read_model, round_of_model, save_model
+from fedml_dapper.federation.run_folder.model_file import load_model, origin_of, read_model, round_of_model, save_model
 from fedml_dapper.methods import METHODS, ServerState
-from fedml_dapper.provenance import commit
+from fedml_dapper.process.provenance import commit
 
 from ..grids import sampled
 

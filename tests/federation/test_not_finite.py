@@ -12,7 +12,7 @@ from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets import divide
 from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
-from fedml_dapper.federation.magnitude import is_finite
+from fedml_dapper.federation.round.update_norm import is_finite
 
 from ..brought import brought, load_of
 

@@ -17,7 +17,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import RoundRecord, RunObserver, build_experiment, simulate
 from fedml_dapper.methods import METHODS
 from fedml_dapper.models.adopt import AdoptedBackbone
-from fedml_dapper.seeding import Stream, seeded_layers
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 from tests.pruning.networks import build
 
 from ..grids import sampled

@@ -11,8 +11,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
-from fedml_dapper.federation.scoring import summarise
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.scoring.after_round import summarise
+from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import slim_model, slim_tensors
 

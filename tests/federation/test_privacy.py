@@ -13,8 +13,8 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Edge, Experiment, Server, build_experiment, read_ledger, simulate
-from fedml_dapper.federation.accountant import epsilon
-from fedml_dapper.federation.edges import Order
+from fedml_dapper.federation.privacy.accountant import epsilon
+from fedml_dapper.federation.round.edges import Order
 from fedml_dapper.methods import METHODS, TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.errors import ConfigError, ProtocolError
-from fedml_dapper.federation.promises import Promises
+from fedml_dapper.federation.privacy.promises import Promises
 
 ROUND, OTHER_ROUND = bytes(32), bytes(31) + b"1"
 

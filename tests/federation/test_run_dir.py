@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from fedml_dapper.config import Settings
-from fedml_dapper.durable import SCRATCH_PREFIX
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import (
     LEDGER_NAME,
@@ -23,8 +22,9 @@ from fedml_dapper.federation import (
     open_run_dir,
     simulate,
 )
-from fedml_dapper.federation.roster import Roster
-from fedml_dapper.locks import RUN_LOCK_NAME
+from fedml_dapper.federation.round.roster import Roster
+from fedml_dapper.files.atomic import SCRATCH_PREFIX
+from fedml_dapper.files.locks import RUN_LOCK_NAME
 from fedml_dapper.pruning import Device
 
 from .interruptions import FEW, run_until
@@ -119,7 +119,7 @@ def test_a_run_is_finished_with_its_last_global_model(
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fedml_dapper.locks import lock_folder
+from fedml_dapper.files.locks import lock_folder
 lock_folder(Path(sys.argv[1]))
 print("mine", flush=True)
 time.sleep(3600)  # until it is killed

@@ -30,9 +30,9 @@ from fedml_dapper.federation import (
     read_ledger,
     simulate,
 )
-from fedml_dapper.federation.checkpoint import Checkpoint
-from fedml_dapper.federation.model_file import round_of_model
-from fedml_dapper.federation.run_files import RunFiles
+from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
+from fedml_dapper.federation.run_folder.model_file import round_of_model
+from fedml_dapper.federation.run_folder.run_files import RunFiles
 from fedml_dapper.methods import METHODS
 
 from ..grids import first_and_drawn, sampled

@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
-from fedml_dapper.federation.privacy import who_is_safe
+from fedml_dapper.federation.privacy.account_of_run import who_is_safe
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.secure_sum import Rules

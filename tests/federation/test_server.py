@@ -9,7 +9,7 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Server, build_experiment, simulate
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.methods import Aggregation, FedAvg, ServerState
 
 SettingsFactory = Callable[..., Settings]

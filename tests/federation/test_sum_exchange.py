@@ -12,7 +12,7 @@ import pytest
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Ready, RunJournal, SumMessage, build_experiment, simulate
-from fedml_dapper.federation.sum_wire import Deal, Masked, Revealed, Survivors
+from fedml_dapper.federation.wire.sum_codec import Deal, Masked, Revealed, Survivors
 from fedml_dapper.pruning import encoded_changes, slim_tensors
 
 from ..grids import first_and_drawn, sampled

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Server, build_experiment
-from fedml_dapper.federation.checkpoint import Checkpoint
+from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.methods import METHODS, Downlink, Memory, Upload
 
 from ..grids import sampled

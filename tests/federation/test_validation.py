@@ -14,7 +14,7 @@ import torch
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import ClientSide, Experiment, Server, UploadCheck, build_experiment
-from fedml_dapper.federation.magnitude import Magnitude
+from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.methods import METHODS, Upload
 from fedml_dapper.pruning import DENSE, PruningPlan, slim_tensors
 
@@ -201,16 +201,16 @@ def test_change_is_measured_from_what_the_client_was_sent(tiny_settings: Setting
     server, uploads = first_round(experiment)
     check = UploadCheck(experiment)
     for upload in uploads:
-        check.check_change(server.state, upload, Magnitude())
+        check.check_change(server.state, upload, UpdateNorms())
         for factor, passes in ((2.9, True), (3.1, False)):  # 3 W is W moved by twice its length
             layout, weights = experiment.method.problem.layout, server.state.weights
             cut = slim_tensors(weights, layout, upload.plan, upload.unsliced)
             far = replace(upload, weights={n: (t * factor).to(t.dtype) for n, t in cut.items()})
             if passes:
-                check.check_change(server.state, far, Magnitude())
+                check.check_change(server.state, far, UpdateNorms())
             else:
                 with pytest.raises(ProtocolError, match=r"2\.1 of its norm.*max_change allows 2"):
-                    check.check_change(server.state, far, Magnitude())
+                    check.check_change(server.state, far, UpdateNorms())
         broken: dict[str, Any] = {"predictor.bias": torch.full((10,), float("nan"))}
         with pytest.raises(ProtocolError, match="nan of its norm"):
-            check.check_change(server.state, replace(upload, weights={**upload.weights, **broken}), Magnitude())
+            check.check_change(server.state, replace(upload, weights={**upload.weights, **broken}), UpdateNorms())

@@ -31,9 +31,9 @@ from fedml_dapper.federation import (
     open_run_dir,
     read_announcement,
 )
-from fedml_dapper.federation.checkpoint import load_checkpoint
-from fedml_dapper.federation.versions import check_understood
-from fedml_dapper.federation.wire import MAGIC
+from fedml_dapper.federation.run_folder.checkpoint import load_checkpoint
+from fedml_dapper.federation.wire.codec import MAGIC
+from fedml_dapper.federation.wire.versions import check_understood
 from fedml_dapper.methods import Downlink, Upload
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -22,7 +22,7 @@ from fedml_dapper.federation import (
     build_experiment,
     framed,
 )
-from fedml_dapper.federation.wire import _LENGTH_BYTES, _START, MAGIC
+from fedml_dapper.federation.wire.codec import _LENGTH_BYTES, _START, MAGIC
 from fedml_dapper.methods import Downlink, Memory, Upload, payload_bytes
 from fedml_dapper.pruning import PruningPlan
 

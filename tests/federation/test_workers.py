@@ -20,12 +20,12 @@ import torch
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import Experiment, RoundRecord, RunObserver, Server, build_experiment, simulate
-from fedml_dapper.federation.workers import plan
+from fedml_dapper.federation.workers import parallelism
 from fedml_dapper.federation.workers.messages import Done, SharedModel
-from fedml_dapper.federation.workers.plan import WorkerPlan
-from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+from fedml_dapper.federation.workers.parallelism import WorkerPlan
 from fedml_dapper.methods import METHODS, Downlink, Memory, TrainingMetrics, Upload
-from fedml_dapper.profiling import Profiler
+from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED
+from fedml_dapper.process.profiling import Profiler
 from tests.brought import brought, load_of
 from tests.federation.interruptions import (
     FEW,
@@ -158,7 +158,7 @@ def test_what_is_expensive_begins_first_but_not_far_ahead(
         begun.append(client_id)
         return ORIGINAL(server, client_id)
 
-    monkeypatch.setattr("fedml_dapper.federation.turns.AHEAD", ahead)
+    monkeypatch.setattr("fedml_dapper.federation.round.client_queue.AHEAD", ahead)
     monkeypatch.setattr(Server, "downlink", downlink)
     settings = tiny_settings(*ONE_ROUND, "client_num_per_round=4", "method=heterofl", "assignment=[5, 4, 2, 1]")
     simulate(with_workers(build_experiment(settings), 2))
@@ -302,7 +302,7 @@ def test_as_many_workers_as_cores_have_room_for(
     tiny_settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...], cores: int,
     omp: str | None, expected: tuple[int, int | None],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(plan, "available_cores", lambda: cores)
+    monkeypatch.setattr(parallelism, "available_cores", lambda: cores)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if omp is not None:
@@ -310,7 +310,7 @@ def test_as_many_workers_as_cores_have_room_for(
     ten = ("client_num_in_total=10", "client_num_per_round=10")
     experiment = build_experiment(tiny_settings("width=4", "image_size=8", "method=fedavg", *ten))
     settings = tiny_settings("workers=auto", *ten, *overrides)
-    found = plan.plan_workers(settings, experiment.division, experiment.method.problem.backbone)
+    found = parallelism.plan_workers(settings, experiment.division, experiment.method.problem.backbone)
     assert (found.count, found.threads) == expected
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from fedml_dapper.config import Settings, load_settings
 from fedml_dapper.federation import build_experiment, simulate
-from fedml_dapper.provenance import commit
+from fedml_dapper.process.provenance import commit
 
 from .interruptions import FEW, Ended
 

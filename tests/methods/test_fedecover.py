@@ -14,7 +14,7 @@ from fedml_dapper.federation import Server, build_experiment
 from fedml_dapper.methods import TrainingMetrics, Upload
 from fedml_dapper.methods.catalogue.fedecover import FedEcover, count, least
 from fedml_dapper.pruning import PruningPlan
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 SettingsFactory = Callable[..., Settings]
 FEW = (

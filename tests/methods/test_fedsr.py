@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server
-from fedml_dapper.federation.identity import Agreement
-from fedml_dapper.federation.wire import Codec
+from fedml_dapper.federation.wire.agreement import Agreement
+from fedml_dapper.federation.wire.codec import Codec
 from fedml_dapper.methods import ClientContext, Memory, payload_bytes
 from fedml_dapper.methods.catalogue.fedsr import ClassReferences, FedSR, FedSRParams, StochasticBackbone, kl, length
 from fedml_dapper.methods.contract.local_training import Loss

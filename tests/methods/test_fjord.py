@@ -17,7 +17,7 @@ from fedml_dapper.methods import ClientContext
 from fedml_dapper.methods.catalogue.fjord import FjORD
 from fedml_dapper.methods.parts.divergence import divergence
 from fedml_dapper.models import Backbone
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 SettingsFactory = Callable[..., Settings]
 SHAPES = Path(__file__).parents[2] / "examples" / "segmentation" / "shapes.yaml"

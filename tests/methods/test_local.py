@@ -13,7 +13,7 @@ from torch import Tensor
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
-from fedml_dapper.federation.testing import evaluate
+from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.methods import ClientContext, LocalTraining, payload_bytes
 from fedml_dapper.methods.catalogue.local import Local, LocalParams
 

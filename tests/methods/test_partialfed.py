@@ -21,7 +21,7 @@ from fedml_dapper.methods.catalogue.fedbn import FedBN, FedBNParams
 from fedml_dapper.methods.catalogue.partialfed import PartialFed, PartialFedParams, gumbel_softmax, kind_of
 from fedml_dapper.models import build_backbone, example_image
 from fedml_dapper.pruning import Tensors
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 EVERYTHING = ("convolution", "batchnorm", "hidden_linear", "classifier")
 

@@ -15,7 +15,7 @@ from fedml_dapper.benches.grid import folder_name
 from fedml_dapper.config import AtHome, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
-from fedml_dapper.federation.devices import measure_devices
+from fedml_dapper.federation.scoring.devices import measure_devices
 from fedml_dapper.methods import METHODS, ClientContext, Downlink, Upload, payload_bytes
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import norm_tensors

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment
-from fedml_dapper.federation.roster import Roster
+from fedml_dapper.federation.round.roster import Roster
 from fedml_dapper.methods import METHODS, Downlink, TrainingMetrics, Upload, payload_bytes
 from fedml_dapper.methods.parts.masked_classes import MaskedClasses
 from fedml_dapper.pruning import Device, PruningPlan, slim_tensors

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.locks import locked
-from fedml_dapper.operations import Certificate, Member, Membership, Sightings, read_certificate, read_membership
+from fedml_dapper.files.locks import locked
+from fedml_dapper.operations import Certificate, LastSeen, Member, Membership, read_certificate, read_membership
+from fedml_dapper.operations.last_seen import LOCK_NAME, last_seen_file, read_last_seen
 from fedml_dapper.operations.membership import MAX_BYTES, add_members, revoke_members
-from fedml_dapper.operations.sightings import LOCK_NAME, read_sightings, sightings_file
 
 SCRIPT = Path(__file__).parents[2] / "run" / "make_certs.sh"
 
@@ -50,7 +50,7 @@ def test_added_listed_revoked(members: Path, certificates: Path) -> None:
     assert "was revoked on" in (read_membership(members).refusal(shown) or "")
     assert read_membership(members).refusal(read_certificate(certificates / "silo-2.pem")) is None
 
-    sightings = Sightings(members)
+    sightings = LastSeen(members)
     sightings.note(shown.fingerprint)
     sightings.save(at_once=True)
     [one, two, admin] = json.loads(call("list", members, "--json").stdout)
@@ -137,8 +137,8 @@ def test_a_pipe_is_not_waited_for(members: Path) -> None:
     os.mkfifo(members)
     with pytest.raises(ConfigError, match="it is no plain file"):
         read_membership(members)
-    os.mkfifo(sightings_file(members))
-    assert read_sightings(members) == {}
+    os.mkfifo(last_seen_file(members))
+    assert read_last_seen(members) == {}
 
 
 def test_the_list_on_the_terminal_holds_no_orders_to_it(members: Path, certificates: Path) -> None:
@@ -167,7 +167,7 @@ def test_commands_at_the_same_time_lose_nothing(members: Path, certificates: Pat
 
 def test_a_server_waits_for_nobody_who_holds_the_folder(members: Path, certificates: Path) -> None:
     call("add", members, certificates / "silo-1.pem")
-    sightings = Sightings(members)
+    sightings = LastSeen(members)
     sightings.note("0" * 64)
     with locked(members.with_name(LOCK_NAME)):
         sightings.save(at_once=True)

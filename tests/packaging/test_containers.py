@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper.config import load_settings
-from fedml_dapper.interruption import PATIENCE_S
+from fedml_dapper.process.interruption import PATIENCE_S
 
 from ..platform.processes import ROOT
 from .images import EXPERIMENT, FOLDER, compose, image, instructions

@@ -10,7 +10,7 @@ import yaml
 
 from fedml_dapper.config import load_settings
 from fedml_dapper.federation import read_ledger
-from fedml_dapper.interruption import INTERRUPTED
+from fedml_dapper.process.interruption import INTERRUPTED
 
 from ..platform.processes import free_port
 from ..platform.secure_grpc.conftest import make_certificates

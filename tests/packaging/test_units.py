@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.interruption import INTERRUPTED, PATIENCE_S
+from fedml_dapper.process.interruption import INTERRUPTED, PATIENCE_S
 
 from ..platform.processes import ROOT
 from .images import image

@@ -25,8 +25,8 @@ from fedml_dapper.federation import (
     read_ledger,
     simulate,
 )
-from fedml_dapper.federation.checkpoint import load_checkpoint
-from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+from fedml_dapper.federation.run_folder.checkpoint import load_checkpoint
+from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED
 
 from ..holding import held_before
 from ..waiting import wait_until
@@ -56,7 +56,7 @@ from pathlib import Path
 
 import fedml_dapper.platform.launch  # slow, so only once: every life is a fork of this process
 from fedml_dapper.cli import main
-from fedml_dapper.interruption import ending_in_order
+from fedml_dapper.process.interruption import ending_in_order
 
 config, run_dir, chance = Path(sys.argv[1]), Path(sys.argv[2]), random.Random(int(sys.argv[3]))
 lives, fsync, told = [int(word) for word in sys.argv[4:]], os.fsync, [signal.SIGINT, signal.SIGTERM]

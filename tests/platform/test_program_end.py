@@ -16,7 +16,7 @@ from fedml_dapper.federation import build_experiment, simulate
 pytest.importorskip("fedml", reason="fedml is not installed")
 
 from fedml_dapper.platform.program_end import MISTAKE, end_by_a_line  # it needs fedml
-from fedml_dapper.platform.shown import results_shown
+from fedml_dapper.platform.program_output import results_shown
 
 
 @pytest.fixture(autouse=True)

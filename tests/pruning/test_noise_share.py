@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedml_dapper.noise import Noise
 from fedml_dapper.pruning import DENSE, FixedPointMean, NoiseShare, Recovery, Tensors, encoded_changes, slim_tensors
+from fedml_dapper.randomness.chacha20 import Noise
 from fedml_dapper.secure_sum import FixedPoint
 
 from .test_private import BEFORE, HOLDERS, LAYOUT, PLANS, RULES, adversaries, sent

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedml_dapper.noise import Noise
 from fedml_dapper.pruning import (
     DENSE,
     Axis,
@@ -24,6 +23,7 @@ from fedml_dapper.pruning import (
     disturbed,
     slim_tensors,
 )
+from fedml_dapper.randomness.chacha20 import Noise
 
 LAYOUT = ChannelLayout(
     {"g": ChannelGroup("g", 4, ("w",))},

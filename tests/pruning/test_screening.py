@@ -22,8 +22,8 @@ from fedml_dapper.pruning import (
     TensorSpec,
 )
 from fedml_dapper.pruning.agreement import overlaps
-from fedml_dapper.pruning.held import HeldUpload
 from fedml_dapper.pruning.slim import KeptIndices
+from fedml_dapper.pruning.waiting_uploads import HeldUpload
 
 VECTOR = ChannelLayout(
     {"g": ChannelGroup("g", 4, ("w",))},

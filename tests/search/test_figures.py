@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedml_dapper.config import Settings
-from fedml_dapper.search.figures import history, importance_bars, parameter_panels, save_figures
 from fedml_dapper.search.record import SearchRecord
+from fedml_dapper.search.search_figures import history, importance_bars, parameter_panels, save_figures
 from fedml_dapper.search.trials import START_POINTS, importances
 
 from .made_up_search import RANGES, made_up_plan, made_up_search, near_three_tenths

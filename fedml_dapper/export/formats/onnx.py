@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
-from fedml_dapper.extras import need
 from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models.running import first_line
+from fedml_dapper.process.extras import need
 
 _EXTRA = "fedml-dapper[export]"
 

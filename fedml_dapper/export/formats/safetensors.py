@@ -12,7 +12,7 @@ from torch import Tensor
 from fedml_dapper.config import Reference
 from fedml_dapper.export.deployed import Deployed
 from fedml_dapper.export.formats.contract import Format, Product, Runtime
-from fedml_dapper.federation.model_file import CODE, load_model, read_model, save_model
+from fedml_dapper.federation.run_folder.model_file import CODE, load_model, read_model, save_model
 from fedml_dapper.inputs import Inputs
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.methods import Downlink, Memory, Upload
-from fedml_dapper.profiling import Part, part
+from fedml_dapper.process.profiling import Part, part
 from fedml_dapper.pruning import Tensors
 
 _ALIGNMENT = 64

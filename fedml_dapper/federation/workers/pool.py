@@ -33,12 +33,12 @@ from types import TracebackType
 
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation.client import ClientSide
+from fedml_dapper.federation.round.client_queue import ClientQueue
 from fedml_dapper.federation.server import Server
-from fedml_dapper.federation.turns import Turns
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
 from fedml_dapper.federation.workers.process import HELD_BACK, serve
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.profiling import waiting, worked_apart
+from fedml_dapper.process.profiling import waiting, worked_apart
 
 LOGGER = logging.getLogger(__name__)
 MOST_DEATHS = 3
@@ -110,7 +110,7 @@ class WorkerPool:
         """
         self._model.show(self._server.state.weights)
         self._deaths.clear()
-        turns = Turns(client_ids, self._cost, self._count)
+        turns = ClientQueue(client_ids, self._cost, self._count)
         done = dict[int, Done]()
         counted = set[int]()
         for client_id in client_ids:
@@ -122,7 +122,7 @@ class WorkerPool:
             counted.add(client_id)
             yield self._accepted(done.pop(client_id))
 
-    def _occupy(self, turns: Turns, counted: set[int]) -> None:
+    def _occupy(self, turns: ClientQueue, counted: set[int]) -> None:
         """Give idle workers those clients that may begin."""
         for worker in self._workers:
             client_id = turns.take(counted) if worker.task is None else None

@@ -16,9 +16,9 @@ import torch
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
-from fedml_dapper.interruption import disregard
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.profiling import apart
+from fedml_dapper.process.interruption import disregard
+from fedml_dapper.process.profiling import apart
 
 HELD_BACK = {signal.SIGINT, signal.SIGTERM}
 """Signals that are blocked in a worker until it has set its handlers."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.round.client_queue import cost_of_rounds
 from fedml_dapper.federation.server import Server
-from fedml_dapper.federation.turns import cost_of_rounds
 from fedml_dapper.federation.workers.pool import WorkerPool
 from fedml_dapper.methods import Downlink, Upload
 

@@ -46,7 +46,7 @@ from fedml_dapper.pruning import (
     ranked,
     slim_layout,
 )
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 
 class DapperFLSlimParams(FusionParams, StaticBatchNormParams):

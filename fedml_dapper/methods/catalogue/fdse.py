@@ -52,7 +52,7 @@ from fedml_dapper.methods.parts.decomposition import Activation, Roles, decompos
 from fedml_dapper.methods.parts.min_norm import consensus_step
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Tensors
-from fedml_dapper.seeding import Stream, seeded_layers
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
 class FDSEParams(MethodParams):

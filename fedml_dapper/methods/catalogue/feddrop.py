@@ -23,7 +23,7 @@ from pydantic import field_validator
 
 from fedml_dapper.methods.contract import Method, MethodParams, Problem, ServerState
 from fedml_dapper.pruning import Footprint, PruningPlan, plan_at_random
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 
 class FedDropParams(MethodParams):

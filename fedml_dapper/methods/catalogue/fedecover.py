@@ -32,7 +32,7 @@ from fedml_dapper.methods.contract import Aggregation, RecoverAndAverage, Server
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.pruning import PruningPlan, Tensors
 from fedml_dapper.pruning.plan import keep_largest
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 
 class FedEcoverParams(StaticBatchNormParams):

@@ -34,7 +34,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.models import Backbone
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 _EPS = 1e-6
 _STATISTICS = ("mean", "std")

@@ -39,7 +39,7 @@ from fedml_dapper.methods.parts.averaging import WeightedMean
 from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import DENSE, Tensors
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 from fedml_dapper.tasks import Task
 
 

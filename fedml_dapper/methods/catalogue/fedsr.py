@@ -25,7 +25,7 @@ from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Method, MethodParams
 from fedml_dapper.models import Backbone, ExtendedBackbone
-from fedml_dapper.seeding import Stream, seeded_layers, torch_generator
+from fedml_dapper.randomness.seeding import Stream, seeded_layers, torch_generator
 
 
 class FedSRParams(MethodParams):

@@ -42,7 +42,7 @@ from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticB
 from fedml_dapper.methods.parts.sub_width import SubWidth
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Widths, plan_window, slim_layout
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 
 class FjORDParams(StaticBatchNormParams):

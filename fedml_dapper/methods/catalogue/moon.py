@@ -30,7 +30,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.models import Backbone, ExtendedBackbone
-from fedml_dapper.seeding import Stream, seeded_layers
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
 class MOONParams(MethodParams):

@@ -46,7 +46,7 @@ from fedml_dapper.pruning import (
     slim_tensors,
 )
 from fedml_dapper.pruning.footprint import count_parameters
-from fedml_dapper.seeding import Stream, numpy_generator
+from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 Size = Annotated[float, Field(gt=0, le=1)]
 

@@ -44,7 +44,7 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.substitution import run_with
 from fedml_dapper.pruning import DENSE, Tensors
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 Kind = Literal["convolution", "batchnorm", "hidden_linear", "classifier"]
 

@@ -12,7 +12,7 @@ from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import count, moved
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 
 
 def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from fedml_dapper.methods.contract.messages import TrainingMetrics
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
 from fedml_dapper.models import Backbone
-from fedml_dapper.profiling import fetching, part
+from fedml_dapper.process.profiling import fetching, part
 
 Loss = Callable[[Backbone, Batch], Tensor]
 """A local objective: the model's mean loss over a batch."""

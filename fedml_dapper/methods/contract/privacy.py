@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedml_dapper.noise import Noise
+from fedml_dapper.randomness.chacha20 import Noise
 from fedml_dapper.secure_sum import FixedPoint, Rules
 
 

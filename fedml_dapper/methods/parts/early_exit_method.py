@@ -18,7 +18,7 @@ from fedml_dapper.models import Backbone
 from fedml_dapper.models.resnet import ResNet
 from fedml_dapper.pruning import Footprint, PruningPlan, Recovery, Widths, footprint, slim_model
 from fedml_dapper.pruning.footprint import count_macs, count_parameters
-from fedml_dapper.seeding import Stream, seeded_layers
+from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
 class EarlyExitParams(MethodParams):

@@ -22,7 +22,7 @@ from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import WITHOUT_BATCHES
 from fedml_dapper.models.standardised import StandardisedConv2d
-from fedml_dapper.seeding import Stream, torch_generator
+from fedml_dapper.randomness.seeding import Stream, torch_generator
 
 PASSES = 6
 LEARNING_RATE = 1e-3

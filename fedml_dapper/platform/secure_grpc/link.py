@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from fedml_dapper.errors import DapperError
-from fedml_dapper.operations.allowance import Allowance
+from fedml_dapper.operations.rate_limiter import RateLimiter
 from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.platform.secure_grpc.endpoint import Receipt
 from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
@@ -56,10 +56,10 @@ class Link:
         self._delivering = threading.Lock()
         self._changed = threading.Condition()
         self._room = max_payload_bytes + SMALL_MESSAGES * MAX_ENVELOPE_BYTES
-        self._calls = Allowance(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
-        self._busy = Allowance(BUSY_AT_ONCE, BUSY_PER_SECOND, clock)
+        self._calls = RateLimiter(CALLS_AT_ONCE, CALLS_PER_SECOND, clock)
+        self._busy = RateLimiter(BUSY_AT_ONCE, BUSY_PER_SECOND, clock)
         self._flood_reported = float("-inf")
-        self._bytes = Allowance(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
+        self._bytes = RateLimiter(LARGEST_AT_ONCE * self._room, LARGEST_PER_SECOND * self._room, clock)
         self._outbox: list[Parcel] = []
         self._unsent: list[Parcel] = []
         self._trying = threading.Lock()

@@ -19,12 +19,12 @@ from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import ADMIN, CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError, printable
-from fedml_dapper.operations import Allowance, AuditLog
+from fedml_dapper.operations import AuditLog, RateLimiter
+from fedml_dapper.operations.credentials import ADMIN, CredentialFiles, Credentials
 from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
 from fedml_dapper.operations.status import CallerFigures
-from fedml_dapper.platform.secure_grpc.doorkeeper import Doorkeeper, OpenCall, RefusedError
+from fedml_dapper.platform.secure_grpc.authenticator import Authenticator, OpenCall, RefusedError
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CUT_OFF,
     DELIVER,
@@ -72,8 +72,8 @@ class SecureServer(Endpoint):
     """Transport of a federation's server, or of an edge, which is the server to its silos.
 
     A message reaches the managers only if the call's certificate is that of the message's sender, the certificate may
-    call now (:class:`Doorkeeper`), and the message is new. Certificates, list of members and tokens are read again when
-    their files change.
+    call now (:class:`Authenticator`), and the message is new. Certificates, list of members and tokens are read again
+    when their files change.
 
     Args:
         config: Address, files and limits.
@@ -103,15 +103,17 @@ class SecureServer(Endpoint):
         self._packing = Packing(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes, clock) for rank, name in callers.items()}
         self._by_name = {link.name: link for link in self._links.values()}
-        self._doorkeeper = Doorkeeper(credentials, config.members_file, self._by_name, audit, self._note_cut_off, clock)
+        self._authenticator = Authenticator(
+            credentials, config.members_file, self._by_name, audit, self._note_cut_off, clock
+        )
         self._audit = audit
         self._desk = desk
         self._ordering = threading.Lock()
-        self._looking = threading.Thread(target=self._keep_looking, name="doorkeeper", daemon=True)
+        self._looking = threading.Thread(target=self._keep_looking, name="authenticator", daemon=True)
         self._unable_to_look: Exception | None = None
         self._refused_strangers = 0
         self._inbox: queue.Queue[Message] = queue.Queue()
-        self._refusals_logged = Allowance(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
+        self._refusals_logged = RateLimiter(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, clock)
         # for each silo a delivery, fetches and a trial of the line; one order; and spare ones for calls to be refused
         calls = (2 + MAX_FETCHES) * len(callers) + 5
         self._server = grpc.server(
@@ -177,13 +179,13 @@ class SecureServer(Endpoint):
         self._server.stop(GRACE_SECONDS).wait()
         if self._looking.is_alive():
             self._looking.join(GRACE_SECONDS)
-        self._doorkeeper.close()
+        self._authenticator.close()
 
     def _keep_looking(self) -> None:
-        """Have the doorkeeper read changed files, in a thread of its own, so that a slow disk delays no message."""
+        """Have the authenticator read changed files, in a thread of its own, so that a slow disk delays no message."""
         try:
             while not self._stopped.wait(_POLL_SECONDS):
-                self._doorkeeper.look()
+                self._authenticator.look()
         except Exception as error:  # noqa: BLE001  # raised in the main thread, as nobody would be cut off any more
             self._unable_to_look = error
 
@@ -222,7 +224,7 @@ class SecureServer(Endpoint):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))  # the silo tries again
 
     def _deliver(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        with self._answering(context), self._doorkeeper.admitted(context) as (link, call):
+        with self._answering(context), self._authenticator.admitted(context) as (link, call):
             try:
                 self._receive(frames, link, call)
             except grpc.RpcError:
@@ -245,10 +247,10 @@ class SecureServer(Endpoint):
                 release()
                 raise
             weakref.finalize(message, release)  # memory is free again when the managers have dropped the message
-            self._doorkeeper.while_admitted(call, partial(self._inbox.put, message))
+            self._authenticator.while_admitted(call, partial(self._inbox.put, message))
 
     def _fetch(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        with self._answering(context), self._doorkeeper.admitted(context) as (link, _):
+        with self._answering(context), self._authenticator.admitted(context) as (link, _):
             yield from self._send(requests, link, context)
 
     def _send(self, requests: Iterator[bytes], link: Link, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -267,7 +269,7 @@ class SecureServer(Endpoint):
 
     def _try_up(self, frames: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Receive bytes by which a silo times its line, and drop them."""
-        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
+        with self._answering(context), self._authenticator.admitted(context) as (link, _), link.trying():
             link.count_trial(TRIAL_BYTES)
             room = TRIAL_BYTES
             for frame in frames:
@@ -278,7 +280,7 @@ class SecureServer(Endpoint):
 
     def _try_down(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send the bytes that a silo asks for to time its line."""
-        with self._answering(context), self._doorkeeper.admitted(context) as (link, _), link.trying():
+        with self._answering(context), self._authenticator.admitted(context) as (link, _), link.trying():
             size = int.from_bytes(_request(requests)[:_COUNT_BYTES], "little")
             if size > TRIAL_BYTES:
                 raise ProtocolError("a trial of the line asks for too many bytes")
@@ -287,7 +289,7 @@ class SecureServer(Endpoint):
 
     def _steer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Have an admin's order carried out, one at a time."""
-        with self._answering(context), self._doorkeeper.admitted(context, is_admins=True) as (_, call):
+        with self._answering(context), self._authenticator.admitted(context, is_admins=True) as (_, call):
             if not self._ordering.acquire(blocking=False):
                 raise SiloBusyError("another order is being carried out")
             try:

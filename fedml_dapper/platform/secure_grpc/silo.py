@@ -14,8 +14,8 @@ import grpc
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import CredentialFiles, Credentials
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
+from fedml_dapper.operations.credentials import CredentialFiles, Credentials
 from fedml_dapper.platform.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,

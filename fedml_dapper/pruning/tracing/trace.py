@@ -17,7 +17,7 @@ from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.compiled import uncompiled
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line, running, undisturbed
-from fedml_dapper.profiling import part
+from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Scope, TensorSpec, Widths
 from fedml_dapper.pruning.tracing.channels import SPREAD
 from fedml_dapper.pruning.tracing.dependencies import plain_layout

@@ -24,9 +24,9 @@ import grpc
 
 from benchmarks.output import Figure, json_option
 from fedml_dapper.config import SecureGrpcConfig, load_settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import RoundRecord, build_experiment
 from fedml_dapper.operations import Certificate, add_members, read_certificate, revoke_members
+from fedml_dapper.operations.credentials import read_credentials
 
 from ..processes import ROOT, Silos, free_port
 from ..slow_silo import slow_program

@@ -94,7 +94,7 @@ _SERVER = """
 import json, os, runpy, signal
 from pathlib import Path
 from fedml_dapper.federation import SumExchange
-from fedml_dapper.federation.secret_sums import SecretSums
+from fedml_dapper.federation.round.secret_sums import SecretSums
 
 plan, told = Path({plan!r}), Path({told!r})
 go_on, closing = SumExchange.go_on, SecretSums.closing

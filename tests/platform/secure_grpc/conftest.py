@@ -15,11 +15,11 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import CredentialFiles
 from fedml_dapper.operations import AuditLog
+from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.platform import client_manager, introduction
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo, link
-from fedml_dapper.platform.secure_grpc.doorkeeper import LOOK_SECONDS
+from fedml_dapper.platform.secure_grpc.authenticator import LOOK_SECONDS
 from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
 
 from ...waiting import wait_until
@@ -123,7 +123,7 @@ def let_look(server: Running, clock: Clock) -> None:
     """Have a server of this clock look at its files, and wait until it has."""
     for _ in range(2):  # when the second look has begun, the first is over
         clock.now += 2 * LOOK_SECONDS
-        wait_until(lambda: server.transport._doorkeeper._looked == clock.now)
+        wait_until(lambda: server.transport._authenticator._looked == clock.now)
 
 
 Starter = Callable[..., Running]

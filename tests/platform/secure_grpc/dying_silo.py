@@ -49,7 +49,7 @@ def dying_program(
 
 _SERVER = """
 import os, runpy, signal
-from fedml_dapper.federation.secret_sums import SecretSums
+from fedml_dapper.federation.round.secret_sums import SecretSums
 
 closing = SecretSums.closing
 

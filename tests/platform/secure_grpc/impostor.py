@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment
 from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.operations.credentials import read_credentials
 
 from .raw_silo import MODEL, STATUS, RawSilo, parcel
 

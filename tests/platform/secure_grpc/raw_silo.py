@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import Credentials
+from fedml_dapper.operations.credentials import Credentials
 from fedml_dapper.platform.secure_grpc.parcel import Envelope, Parcel
 
 from ...waiting import wait_until

@@ -14,9 +14,9 @@ from fedml.core.distributed.communication.grpc.grpc_comm_manager import GRPCComm
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Agreement, Codec, build_experiment
+from fedml_dapper.operations.credentials import read_credentials
 
 from ...waiting import wait_until
 from ..processes import address_table

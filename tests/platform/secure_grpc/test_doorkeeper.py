@@ -15,13 +15,13 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.operations import Membership, add_members, read_certificate, read_sightings, revoke_members
+from fedml_dapper.operations import Membership, add_members, read_certificate, read_last_seen, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
+from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.platform.secure_grpc import CUT_OFF, link
 from fedml_dapper.platform.secure_grpc import server as server_module
-from fedml_dapper.platform.secure_grpc.doorkeeper import LOOK_SECONDS
+from fedml_dapper.platform.secure_grpc.authenticator import LOOK_SECONDS
 from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES
 
 from ...waiting import wait_until
@@ -140,7 +140,7 @@ def test_a_silo_goes_on_with_a_new_certificate_when_the_old_one_is_revoked(
     assert server.nothing_else()  # no word of a cut
     assert silo.failures.empty()
     server.stop()
-    seen = read_sightings(members_of(own))
+    seen = read_last_seen(members_of(own))
     assert old in seen
     assert read_certificate(own.certificates / "silo-1.pem").fingerprint in seen
 

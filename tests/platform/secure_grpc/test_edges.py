@@ -12,9 +12,9 @@ import yaml
 from safetensors.torch import load_file
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.credentials import read_admin_credentials
 from fedml_dapper.errors import DapperError
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
+from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Order, give_order
 
 from ...waiting import wait_until

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from fedml_dapper.commands.fedml import main
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.federation import build_experiment, simulate
+from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.platform.callers import MAX_STARTS
 from fedml_dapper.platform.secure_grpc import link
 from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES

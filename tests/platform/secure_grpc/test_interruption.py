@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.interruption import GOING_ON, INTERRUPTED
+from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED
 
 from ..processes import Silos
 from ..slow_silo import AT_WORK, busy_program

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.platform.secure_grpc import measure_line
 from fedml_dapper.platform.secure_grpc.endpoint import TRIAL_BYTES
 from fedml_dapper.platform.secure_grpc.parcel import blank_frames

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
-from fedml_dapper.credentials import read_admin_credentials
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.federation import build_experiment
 from fedml_dapper.operations import add_members, read_certificate, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
+from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Act, Answer, Order, give_order
 from fedml_dapper.operations.status import ServerStatus
 

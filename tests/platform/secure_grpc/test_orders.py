@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import CredentialFiles, Credentials, read_admin_credentials, read_credentials
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations import AuditLog, add_members, read_certificate, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
+from fedml_dapper.operations.credentials import CredentialFiles, Credentials, read_admin_credentials, read_credentials
 from fedml_dapper.operations.orders import STEER, Order, give_order
 from fedml_dapper.platform.secure_grpc import SecureServer
 from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE

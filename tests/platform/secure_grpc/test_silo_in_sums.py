@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import (
     Agreement,
@@ -22,8 +21,9 @@ from fedml_dapper.federation import (
     SumMessage,
     build_experiment,
 )
-from fedml_dapper.federation.sum_wire import Agreed, Inbox, Ready, Survivors
-from fedml_dapper.platform.certified import CertifiedWitness
+from fedml_dapper.federation.wire.sum_codec import Agreed, Inbox, Ready, Survivors
+from fedml_dapper.operations.credentials import read_credentials
+from fedml_dapper.platform.certificate_signatures import CertifiedWitness
 from fedml_dapper.platform.silo_in_sums import SiloInSums
 
 from .experiment_file import experiment_file

@@ -18,8 +18,8 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
-from fedml_dapper.credentials import read_credentials
 from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.platform.secure_grpc import server as server_module
 from fedml_dapper.platform.secure_grpc import silo as silo_module
 from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE, MAX_FETCHES

@@ -11,7 +11,7 @@ import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.federation import SumExchange, SumMessage
-from fedml_dapper.federation.sum_wire import Start, Survivors
+from fedml_dapper.federation.wire.sum_codec import Start, Survivors
 from fedml_dapper.pruning import DENSE
 from fedml_dapper.secure_sum import Consent, Revealed, Summation
 

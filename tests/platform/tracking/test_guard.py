@@ -6,7 +6,7 @@ import pytest
 
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import RoundRecord, RunObserver, RunRecord, build_experiment, simulate
-from fedml_dapper.federation.records import RoundSeconds
+from fedml_dapper.federation.run_folder.records import RoundSeconds
 
 from ...grids import sampled
 

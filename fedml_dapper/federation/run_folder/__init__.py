@@ -1,0 +1,1 @@
+"""What a run writes, and goes on from: ledger, records, checkpoints, models."""

@@ -1,0 +1,97 @@
+"""A run read back from its folder: method, model and memories, and the data where they can be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedml_dapper.config import DeviceArgs, Settings, check, sources
+from fedml_dapper.errors import DataError
+from fedml_dapper.federation.experiment import Experiment, build_experiment
+from fedml_dapper.federation.run_folder.checkpoint_folder import checkpoint_of_round
+from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME
+from fedml_dapper.federation.run_folder.ledger import read_ledger
+from fedml_dapper.federation.run_folder.model_file import ModelOrigin, check_code, origin_of, read_model, rebuild_method
+from fedml_dapper.federation.run_folder.records import RunRecord
+from fedml_dapper.federation.wire.settings_shared import SharedSettings
+from fedml_dapper.methods import ClientProfile, Memory, Method, ServerState
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Content of a run's folder, on the CPU, from which models can be made. The run may be finished or cut short."""
+
+    folder: Path
+    record: RunRecord
+    settings: Settings
+    origin: ModelOrigin
+    method: Method[Any]
+    state: ServerState
+    """Server state after the last round whose model was written."""
+    memories: Mapping[int, Memory]
+    """Clients' memories by client id; empty where no checkpoint of that round was kept, or silos keep them."""
+    experiment: Experiment | None
+    """The experiment with its data; None where the data are not here."""
+    without_data: str
+    """Why the data are not here; empty where they are."""
+
+
+def open_finished(folder: Path) -> FinishedRun:
+    """Read the run in ``folder``; where its data are elsewhere, the network is built from its model's file.
+
+    Raises:
+        DataError: There is no run, or no model.
+        ConfigError: The code that the run names has changed, or a program passed the network.
+    """
+    record, _ = read_ledger(folder / LEDGER_NAME)
+    settings = _as_in_run(check(Settings, record.settings, where=str(folder / LEDGER_NAME)), record)
+    file = read_model(folder / MODEL_NAME)
+    check_code(record.sources, settings, file.path)
+    experiment, without = _with_data(record, settings)
+    if experiment is not None:
+        method = experiment.method
+        profiles = experiment.roster.profiles(file.round + 1)
+        origin = file.origin or origin_of(experiment)
+    elif file.origin is not None:
+        origin = file.origin
+        method = rebuild_method(file.origin, file.path)
+        profiles = _profiles(record)
+    else:
+        raise DataError(f"{file.path} is of an earlier version, which has to have the run's data beside it: {without}")
+    shared = SharedSettings.of(settings, method)
+    checkpoint = checkpoint_of_round(folder / CHECKPOINTS_NAME, file.round, shared)
+    memory, memories = (Memory(), {}) if checkpoint is None else (checkpoint.memory, checkpoint.memories)
+    state = ServerState(file.round, file.weights, profiles, memory)
+    return FinishedRun(folder, record, settings, origin, method, state, memories, experiment, without)
+
+
+def _as_in_run(settings: Settings, record: RunRecord) -> Settings:
+    """Return ``settings`` on the CPU, with the method's settings of the run in place of today's defaults."""
+    args = settings.dapper_args
+    params = args.params | ({record.method: record.params} if record.params else {})
+    update = {"device_args": DeviceArgs(), "dapper_args": args.model_copy(update={"params": params})}
+    return settings.model_copy(update=update)
+
+
+def _with_data(record: RunRecord, settings: Settings) -> tuple[Experiment | None, str]:
+    """Return the experiment of a run, or None and the reason why its data cannot be loaded."""
+    if settings.data_args.dataset is None:
+        return None, "a program passed them"
+    here = sources(settings)
+    changed = [key for key, source in record.sources.items() if here.get(key) != source]
+    if changed:
+        return None, f"{changed[0]} is not what it was in the run"
+    try:
+        return build_experiment(settings), ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _profiles(record: RunRecord) -> tuple[ClientProfile, ...]:
+    """Return the clients' profiles as the ledger records them."""
+    return tuple(
+        ClientProfile(client.client, client.domain, client.level, client.ratio, client.num_samples)
+        for client in record.clients
+    )

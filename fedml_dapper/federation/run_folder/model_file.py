@@ -1,0 +1,267 @@
+"""Model files: weights under the network's own names, with what is needed to build the network for them.
+
+The global model of a run and exported slim models are such files. The metadata hold one JSON document with the round
+and a :class:`ModelOrigin`. It is a single entry, since safetensors writes several in any order, and files of equal
+models are to be equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from fedml_dapper import __version__
+from fedml_dapper.config import Reference, Settings, check, path_of, sources
+from fedml_dapper.config.references import references
+from fedml_dapper.datasets import Preprocessing
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation.experiment import Experiment, build_problem
+from fedml_dapper.federation.run_folder.records import Record
+from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, write_tensors
+from fedml_dapper.federation.wire.settings_shared import shared_settings
+from fedml_dapper.inputs import Inputs, is_mask
+from fedml_dapper.methods import Method, build_method
+from fedml_dapper.models import Backbone, build_backbone
+from fedml_dapper.process.provenance import commit
+from fedml_dapper.pruning import PruningPlan, Tensors, plan_window
+
+_ABOUT = "about"
+_ROUND = "round"
+_SECTIONS = ("model_args", "train_args", "dapper_args")
+CODE = ("model_args.model", "train_args.task", "dapper_args.method")
+"""Settings that may name code without which the model cannot be rebuilt."""
+
+
+class InputPart(Record):
+    """One of several tensors that an input consists of."""
+
+    shape: tuple[int, ...]
+    """Shape of a batch of one."""
+    dtype: str
+    fill: int
+    """Value that stands for the data: 1 for a mask that begins with 1, as an all-zero mask would leave nothing; else
+    0."""
+
+    @classmethod
+    def of(cls, part: Tensor) -> InputPart:
+        """Describe ``part``, a batch of one, by its shape, its dtype and whether it is a mask."""
+        fill = int(part.numel() > 0 and is_mask(part) and part.flatten()[0] == 1)
+        return cls(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."), fill=fill)
+
+    @property
+    def example(self) -> Tensor:
+        """A batch of one, filled with one value."""
+        return torch.full(self.shape, self.fill, dtype=getattr(torch, self.dtype))
+
+
+class ModelOrigin(Record):
+    """Origin of a model: the experiment that made it, and all that is needed to build its network but the weights."""
+
+    version: str
+    """Version of this package."""
+    commit: str | None
+    """Commit of this package's source, where it ran from a clone."""
+    suite: str
+    """Label of the data."""
+    method: str
+    classes: tuple[str, ...]
+    """Names of the classes, by label; empty where targets are no classes."""
+    input_shape: tuple[int, ...] | None
+    """Shape of a batch of one; None where an input is several tensors."""
+    input_dtype: str | None
+    input_parts: dict[str, InputPart] | tuple[InputPart, ...] | None = Field(
+        default=None, exclude_if=lambda parts: parts is None
+    )
+    """The several tensors of an input, by name or in order; None where it is one."""
+    preprocessing: Preprocessing | None
+    """How pictures become inputs, where the data are pictures."""
+    seed: int
+    settings: dict[str, Any]
+    """Sections of the experiment's settings: network, task, method, levels."""
+    sources: dict[str, str]
+    """Object and digest of its source, by the setting that names it, of code from outside of the package."""
+
+    @property
+    def example(self) -> Inputs:
+        """A batch of one input: zeros, and ones for masks among several tensors."""
+        if isinstance(self.input_parts, dict):
+            return {name: part.example for name, part in self.input_parts.items()}
+        if self.input_parts is not None:
+            return tuple(part.example for part in self.input_parts)
+        assert self.input_shape is not None
+        assert self.input_dtype is not None
+        return torch.zeros(self.input_shape, dtype=getattr(torch, self.input_dtype))
+
+
+class _About(Record):
+    round: int
+    origin: ModelOrigin | None
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Content of a model's file."""
+
+    path: Path
+    weights: dict[str, Tensor]
+    round: int
+    """Round after which the model was written."""
+    origin: ModelOrigin | None
+    """None in files of earlier versions."""
+
+
+def origin_of(experiment: Experiment) -> ModelOrigin:
+    """Describe the origin of models of ``experiment``."""
+    problem = experiment.method.problem
+    shared = shared_settings(experiment.settings, named={})
+    params = experiment.method.params.model_dump(mode="json")
+    shared["dapper_args"]["params"] = {experiment.method.name: params}  # all values, as a later default may differ
+    return ModelOrigin(
+        version=__version__,
+        commit=commit(),
+        suite=experiment.suite_label,
+        method=experiment.method.name,
+        classes=experiment.classes,
+        **_inputs_of(problem.example),
+        preprocessing=experiment.preprocessing,
+        seed=problem.seed,
+        settings={section: shared[section] for section in _SECTIONS},
+        sources={key: source for key, source in experiment.sources.items() if key in CODE},
+    )
+
+
+def _inputs_of(example: Inputs) -> dict[str, Any]:
+    """Return the fields of a :class:`ModelOrigin` that describe inputs."""
+    if isinstance(example, Tensor):
+        return {"input_shape": tuple(example.shape), "input_dtype": str(example.dtype).removeprefix("torch.")}
+    parts = (
+        {name: InputPart.of(part) for name, part in example.items()}
+        if isinstance(example, dict)
+        else tuple(map(InputPart.of, example))
+    )
+    return {"input_shape": None, "input_dtype": None, "input_parts": parts}
+
+
+def save_model(weights: Tensors, path: Path, round_: int, origin: ModelOrigin) -> None:
+    """Write the model of ``round_``; an older file at ``path`` stays until the new one is complete."""
+    write_tensors(weights, {_ABOUT: _About(round=round_, origin=origin).model_dump_json()}, path)
+
+
+def read_model(path: Path) -> ModelFile:
+    """Read a file of :func:`save_model`; raise :class:`DataError` where there is none, or another one."""
+    if not path.is_file():
+        raise DataError(
+            f"no global model at {path}; a run writes it with its first checkpoint, or when it is cut short"
+        )
+    about = _about(path)
+    if about is None:
+        raise DataError(f"{path} does not say after which round it was written; it is none of a run's")
+    return ModelFile(path, read_tensors(path, "global model"), about.round, about.origin)
+
+
+def round_of_model(path: Path) -> int | None:
+    """Return the round of the model at ``path``; None where :func:`save_model` wrote no such file."""
+    try:
+        about = _about(path)
+    except DataError:
+        return None
+    return None if about is None else about.round
+
+
+def load_model(path: Path | str) -> Backbone:
+    """Load the network of a ``global_model.safetensors``, or of an exported ``model.safetensors``, with its weights.
+
+    It is on the CPU, in evaluation mode, and as narrow as the file's tensors are; neither data nor experiment file are
+    needed. Code of a network of one's own is looked for where it was, then beside ``path``.
+
+    Raises:
+        DataError: The file is of another kind, or of a version that did not write what is needed.
+        ConfigError: The network's code is missing or has changed.
+    """
+    file = read_model(path_of(path))
+    if file.origin is None:
+        raise DataError(
+            f"{path} was written by an earlier version, which did not say how its network is built; go by the run's"
+            " folder: fedml_dapper.Run.open(FOLDER).model()"
+        )
+    method = rebuild_method(file.origin, file.path)
+    layout = method.problem.layout
+    widths = layout.widths_of({name: tuple(tensor.shape) for name, tensor in file.weights.items()})
+    omitted = frozenset(layout.tensors.keys() - file.weights.keys())
+    model = None if widths is None else method.local_model(PruningPlan(plan_window(layout, widths).kept, omitted))
+    if model is None or model.state_dict().keys() != file.weights.keys():
+        raise DataError(f"{path} holds tensors that do not fit the network it names; it was changed")
+    model.load_state_dict(file.weights)
+    return model.eval()
+
+
+def rebuild_method(origin: ModelOrigin, path: Path) -> Method[Any]:
+    """Build the method, with its network, of the model file at ``path``, whose origin is ``origin``.
+
+    Raises:
+        ConfigError: The network's code is missing or has changed.
+    """
+    settings = _with_code_from(check(Settings, origin.settings, where=str(path)), path.parent)
+    check_code(origin.sources, settings, path)
+    settings = settings.model_copy(
+        update={
+            "model_args": settings.model_args.model_copy(update={"weights": None}),  # the file has later ones
+            "common_args": settings.common_args.model_copy(update={"random_seed": origin.seed}),
+        }
+    )
+    example = origin.example
+    backbone = build_backbone(settings.model_args, len(origin.classes), origin.seed, example)
+    return build_method(settings.dapper_args, build_problem(settings, backbone, example))
+
+
+def check_code(recorded: dict[str, str], settings: Settings, path: Path) -> None:
+    """Check that the code that ``settings`` name is that of the model at ``path``, whose sources are ``recorded``.
+
+    Raises:
+        ConfigError: It is not, or a program passed the network, so that there is no code to build it from.
+    """
+    if settings.model_args.model is None:
+        raise ConfigError(
+            f"{path}: a program passed the network, {recorded.get('model_args.model')}, so that only it can build it;"
+            " load the file's tensors into it there"
+        )
+    here = sources(settings)
+    for key in CODE:
+        if key in recorded and here.get(key) != recorded[key]:
+            raise ConfigError(
+                f"{key}: {path} was made with {recorded[key]}, here is {here.get(key, 'none')}; put the file that it"
+                " was made with where it was, or beside the model"
+            )
+
+
+def _with_code_from(settings: Settings, folder: Path) -> Settings:
+    """Return ``settings`` that name the files of code in ``folder`` where theirs are missing or relative."""
+    for key, value in references(settings):
+        reference = Reference.parse(value) if key in CODE else None
+        if reference is None or reference.file is None:
+            continue
+        named = reference.file
+        beside = folder / named.name
+        if beside.is_file() and not (named.is_absolute() and named.is_file()):
+            section, name = key.split(".")
+            moved = getattr(settings, section).model_copy(update={name: f"{beside}:{reference.name}"})
+            settings = settings.model_copy(update={section: moved})
+    return settings
+
+
+def _about(path: Path) -> _About | None:
+    """Return the round and origin in the file's metadata; None where it is no model's file."""
+    metadata = metadata_of(path, "global model")
+    if _ABOUT not in metadata:
+        round_ = metadata.get(_ROUND, "")  # all that earlier versions wrote
+        return _About(round=int(round_), origin=None) if round_.isdecimal() else None
+    try:
+        return _About.model_validate_json(metadata[_ABOUT])
+    except ValidationError as error:
+        mistake = error.errors(include_url=False, include_input=False)[0]["msg"]
+        raise DataError(f"{path} is of another version of this package: {mistake}; read it with that one") from error

@@ -1,0 +1,108 @@
+"""The files that a run writes below its folder, from which it can be resumed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.observer import RunObserver
+from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
+from fedml_dapper.federation.run_folder.checkpoint_folder import CheckpointFolder
+from fedml_dapper.federation.run_folder.file_names import CHECKPOINTS_NAME, LEDGER_NAME, MODEL_NAME, OPENED_NAME
+from fedml_dapper.federation.run_folder.ledger import LedgerWriter, read_unfinished
+from fedml_dapper.federation.run_folder.model_file import origin_of, save_model
+from fedml_dapper.federation.run_folder.records import RoundRecord, RunRecord
+from fedml_dapper.federation.server import Server
+from fedml_dapper.files.atomic import written_whole
+from fedml_dapper.files.locks import unlock_folder
+
+LOGGER = logging.getLogger(__name__)
+
+
+class RunFiles(RunObserver):
+    """Ledger, checkpoints and global model of the run that ``server`` drives.
+
+    They are written in this order. So the ledger has all rounds of a checkpoint, and a run whose last global model is
+    written is complete. A run that is cut short between two checkpoints writes one on its way out.
+    """
+
+    def __init__(self, experiment: Experiment, server: Server, run_dir: Path) -> None:
+        self._settings = experiment.settings
+        privacy = experiment.method.problem.privacy
+        has_secrets = privacy is not None and privacy.is_secret
+        self._every_round = has_secrets or experiment.sums_in_secret
+        """Whether to write a checkpoint after every round. A round that is run again, with new noise or a sum over
+        other clients, would give away more of the clients' data."""
+        self._server = server
+        self._ledger = LedgerWriter(run_dir / LEDGER_NAME)
+        self._checkpoints = CheckpointFolder(run_dir / CHECKPOINTS_NAME, experiment)
+        self._opened = run_dir / OPENED_NAME
+        """File with the last round whose secure sum clients were asked to open; it is written before they are asked."""
+        self._model = run_dir / MODEL_NAME
+        self._origin = origin_of(experiment)
+        self._unsaved: list[Checkpoint] = []
+        """Checkpoint of the ledger's last round until it is written, then that of the round being written now."""
+
+    def resume(self) -> list[RoundRecord] | None:
+        """Restore the new server from the latest usable checkpoint.
+
+        Returns:
+            The rounds up to the checkpoint, none where the run starts over; None where no run was begun.
+        """
+        found = read_unfinished(self._ledger.path)
+        if found is None:
+            self._ledger.path.unlink(missing_ok=True)
+            return None
+        _, rounds = found
+        if self._opened.exists() and self._server.sums is not None:
+            self._server.sums.opened_before = int(self._opened.read_text())
+        checkpoint = self._checkpoints.latest(len(rounds))
+        if checkpoint is None:
+            LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
+            return []
+        self._server.restore(checkpoint)
+        return rounds[: checkpoint.round]
+
+    def sum_opens(self, round_: int) -> None:
+        """Call before clients are asked to open a round's secure sum, so that a later process opens no other one."""
+        with written_whole(self._opened) as file:
+            file.write_text(f"{round_}\n")
+
+    def run_started(self, record: RunRecord) -> None:
+        self._ledger.run_started(record)
+
+    def run_resumed(self, record: RunRecord, rounds: Sequence[RoundRecord]) -> None:
+        self._ledger.run_resumed(record, rounds)
+        if rounds:
+            save_model(self._server.state.weights, self._model, self._server.state.round, self._origin)
+
+    def round_finished(self, record: RoundRecord) -> None:
+        # Taken before the ledger is written: if that is cut short, run_finished saves the last round that it has.
+        self._unsaved.append(self._server.checkpoint())
+        self._ledger.round_finished(record)
+        del self._unsaved[:-1]
+        every = self._settings.dapper_args.checkpoint_every
+        last = self._settings.train_args.comm_round
+        if self._every_round:
+            every = 1
+        if record.round % every == 0 or record.round == last:
+            self._save()
+
+    def run_finished(self) -> None:
+        try:
+            if self._unsaved:
+                found = read_unfinished(self._ledger.path)
+                written = 0 if found is None else len(found[1])
+                self._unsaved = [checkpoint for checkpoint in self._unsaved if checkpoint.round <= written]
+                self._save()
+        finally:
+            self._ledger.run_finished()
+            unlock_folder(self._model.parent)
+
+    def _save(self) -> None:
+        for checkpoint in self._unsaved[-1:]:
+            self._checkpoints.save(checkpoint)
+            save_model(checkpoint.weights, self._model, checkpoint.round, self._origin)
+        self._unsaved = []

@@ -1,0 +1,1 @@
+"""What is measured after a round, of whose model, and on what."""

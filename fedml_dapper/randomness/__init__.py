@@ -1,0 +1,1 @@
+"""Random streams: seeded ones, a keystream, and whole-numbered noise."""
