@@ -254,3 +254,18 @@ def test_what_is_no_plain_file_is_called_what_it_is(
         ConfigError, match=rf"model_args.model: no file .*odd.py \(there is {kind} of that name\); looke"
     ):
         load_settings([experiment], [f"model={tmp_path}/odd.py:Net"])
+
+
+@pytest.mark.parametrize("key", ["dapper_args.at_home", "at_home", "personal_layers"])
+def test_a_setting_is_known_by_its_former_name(experiment: Path, key: str) -> None:
+    assert load_settings(experiment, [f"{key}=norms"]).dapper_args.personal_layers == "norms"
+
+
+def test_a_file_may_have_the_former_name_and_one_above_it_the_present_one(experiment: Path, tmp_path: Path) -> None:
+    below = tmp_path / "below.yaml"
+    below.write_text("dapper_args: {at_home: norms}")
+    assert load_settings([experiment, below]).dapper_args.personal_layers == "norms"
+    assert load_settings([experiment, below], ["personal_layers=none"]).dapper_args.personal_layers == "none"
+    below.write_text("dapper_args: {at_home: norms, personal_layers: none}")
+    with pytest.raises(ConfigError, match="unknown key `at_home` in dapper_args"):
+        load_settings([experiment, below])

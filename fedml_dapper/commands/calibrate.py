@@ -87,6 +87,6 @@ def _line(settings: Settings, rank: int) -> tuple[float, float, str]:
     credentials = read_credentials(grpc, rank)
     from fedml_dapper.platform.secure_grpc import measure_line  # loads slowly, so only after the checks
 
-    config = grpc.dialled_by(rank)
+    config = grpc.config_for_silo(rank)
     speed = measure_line(config, credentials)
     return speed.downlink_mbps, speed.uplink_mbps, config.server_address

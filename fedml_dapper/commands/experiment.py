@@ -43,7 +43,12 @@ from fedml_dapper.federation.privacy.promises import Promises
 from fedml_dapper.one_process import run_in_one_process
 from fedml_dapper.operations import read_membership
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.process.interruption import INTERRUPTED, hurry, take_time, undisguised
+from fedml_dapper.process.interruption import (
+    INTERRUPTED,
+    ignore_further_interruptions,
+    reraising_interruption,
+    take_time,
+)
 from fedml_dapper.process.profiling import Profiler
 
 
@@ -111,7 +116,7 @@ def run_experiment(
     profiler = Profiler(experiment.device)
     watcher = RoundProfiler(profiler, settings.device_args.precision)
     try:
-        with redirect_stdout(sys.stderr), undisguised():
+        with redirect_stdout(sys.stderr), reraising_interruption():
             show_log("server", log_format)
             rounds_shown = RoundLines() if log_format == "json" else progress_for(console, experiment)
             observers = [rounds_shown, *([watcher] if profile else [])]
@@ -205,5 +210,5 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
 
 def _leave(run_dir: Path, console: Console) -> NoReturn:
     say(console, f"The same command with --output {run_dir} --resume goes on from there.")
-    hurry()
+    ignore_further_interruptions()
     sys.exit(INTERRUPTED)

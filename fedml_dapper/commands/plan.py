@@ -43,7 +43,7 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
     """Say which level each client's device can run, what limits it, and who is left out under each method."""
     from fedml_dapper.evaluation.fleet_tables import PlannedMethod, methods_table, plan_table, speeds_table
     from fedml_dapper.evaluation.terminal import say
-    from fedml_dapper.federation.privacy.account_of_run import settled_privacy, settled_secure_sums, who_is_safe
+    from fedml_dapper.federation.privacy.account_of_run import describe_protection, settled_privacy, settled_secure_sums
     from fedml_dapper.fleet import FleetPlan
 
     settings = load_settings(configs, overrides)
@@ -70,7 +70,10 @@ def plan(configs: Sequence[Path], overrides: Sequence[str], methods: Sequence[st
     console.print(methods_table(planned, fleet.round_s))
     secure = settled_secure_sums(settings, settled_privacy(settings))
     if secure is not None and not settings.common_args.is_simulation:
-        say(console, f"Secure aggregation: {who_is_safe(secure.rules, settings.train_args.client_num_per_round)}.")
+        say(
+            console,
+            f"Secure aggregation: {describe_protection(secure.rules, settings.train_args.client_num_per_round)}.",
+        )
 
 
 def _plans(settings: Settings, methods: Sequence[str]) -> list[FleetPlan | PlannedMethod]:

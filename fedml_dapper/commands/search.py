@@ -14,7 +14,7 @@ from fedml_dapper.commands.options import NamedPath, shipped_where_missing
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.extras import need
-from fedml_dapper.process.interruption import INTERRUPTED, undisguised
+from fedml_dapper.process.interruption import INTERRUPTED, reraising_interruption
 from fedml_dapper.search.choices import SamplerName
 
 
@@ -83,7 +83,7 @@ def search(
     )
     plan = plan_search(experiment, space, _seeds(seeds), sampler, prune)
     try:
-        with undisguised(), SearchProgress(Console(stderr=True), plan, trials) as progress:
+        with reraising_interruption(), SearchProgress(Console(stderr=True), plan, trials) as progress:
             record = run_search(plan, folder, trials, [progress])
     except KeyboardInterrupt:
         console.print(f"Stopped. The same command goes on with the search in {folder}.", soft_wrap=True)

@@ -7,12 +7,12 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 
 from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
-    AtHome,
     DapperArgs,
     DefenceArgs,
     EvaluationArgs,
     Importance,
     LevelArgs,
+    PersonalLayers,
     PruningArgs,
     Uplink,
 )
@@ -52,6 +52,7 @@ from fedml_dapper.config.references import (
     short_name,
     sources,
 )
+from fedml_dapper.config.renamed import present_name, with_present_names
 from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section, check, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
@@ -65,7 +66,6 @@ __all__ = [
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
-    "AtHome",
     "ClientArgs",
     "ClockArgs",
     "CommArgs",
@@ -83,6 +83,7 @@ __all__ = [
     "ModelArgs",
     "Norm",
     "Normalisation",
+    "PersonalLayers",
     "Precision",
     "PrivacyArgs",
     "PruningArgs",
@@ -108,10 +109,12 @@ __all__ = [
     "parse_override",
     "parse_yaml",
     "path_of",
+    "present_name",
     "read_silo_levels",
     "read_yaml",
     "rule",
     "short_name",
     "sources",
     "why_refused",
+    "with_present_names",
 ]

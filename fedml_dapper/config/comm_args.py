@@ -113,7 +113,7 @@ class SecureGrpcConfig(Section):
         """Return the edge of this rank; None where the process is none."""
         return next((edge for edge in self.edges if edge.rank == rank), None)
 
-    def dialled_by(self, silo: int) -> SecureGrpcConfig:
+    def config_for_silo(self, silo: int) -> SecureGrpcConfig:
         """Return the configuration of the silo of this rank, with its edge in the server's place if it has one."""
         return next((self.around(edge) for edge in self.edges if silo in edge.silos), self)
 

@@ -15,7 +15,7 @@ from fedml_dapper.config.section import Section
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
 Uplink = Literal["fp32", "fp16", "bf16", "int8"]
 Importance = Literal["filters", "gains", "scaled_filters"]
-AtHome = Literal["none", "statistics", "norms"]
+PersonalLayers = Literal["none", "statistics", "norms"]
 
 
 class LevelArgs(Section):
@@ -131,7 +131,7 @@ class DapperArgs(Section):
     defence: DefenceArgs = DefenceArgs()
     privacy: PrivacyArgs | None = None
     """Differential privacy of clients; none when absent."""
-    at_home: AtHome = "none"
+    personal_layers: PersonalLayers = "none"
     """What clients keep to themselves: nothing; BatchNorm's running statistics; or all norms, with gains and biases of
     standardised filters (docs/devices.md). Where something stays, there is no global model."""
     aggregation_weights: Literal["samples", "uniform"] = "samples"

@@ -16,6 +16,7 @@ from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.config.paths import expanded
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
+from fedml_dapper.config.renamed import RENAMED, present_name, with_present_names
 from fedml_dapper.config.section import Judged, check, counted, did_you_mean, with_empty_sections
 from fedml_dapper.config.settings import Settings
 from fedml_dapper.config.shipped import SHIPPED, experiment_file
@@ -127,7 +128,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     content = parse_yaml(text, where=str(file))
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: expected sections such as `train_args:`, found {type(content).__name__}")
-    return with_empty_sections(Settings, content)
+    return with_present_names(with_empty_sections(Settings, content))
 
 
 def merge(base: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def parse_override(values: dict[str, Any], override: str) -> None:
 
 def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
     """Put ``value`` at the place of a key, whole or without its first sections; errors begin with ``shown``."""
-    path = dotted.split(".")
+    path = present_name(dotted).split(".")
     if len(path) <= MAX_DEPTH and path[0] not in Settings.model_fields:
         path = _place_of(path, shown)
     if len(path) > MAX_DEPTH:
@@ -281,10 +282,12 @@ def _place_of(end: list[str], shown: str) -> list[str]:
     """The whole path of the one key that ends so."""
     keys = leaves(Settings)
     places = [
-        path for path in keys if path[-len(end) :] == end and path[0] != "silo_args"
-    ]  # silo_args are written by the silo itself
+        path
+        for path in [*keys, *(old.split(".") for old in RENAMED)]
+        if path[-len(end) :] == end and path[0] != "silo_args"  # silo_args are written by the silo itself
+    ]
     if len(places) == 1:
-        return places[0]
+        return present_name(".".join(places[0])).split(".")
     if not places and len(end) > 1:
         return end  # the caller then reports its first section as unknown
     if not places:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 from pydantic import model_validator
@@ -20,6 +21,7 @@ from fedml_dapper.config.fedml_args import (
     TrainArgs,
     ValidationArgs,
 )
+from fedml_dapper.config.renamed import with_present_names
 from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 from fedml_dapper.config.silo_args import ClientSpecificArgs, SiloArgs
@@ -39,6 +41,11 @@ class Settings(Section):
     client_specific_args: ClientSpecificArgs = ClientSpecificArgs()
     silo_args: SiloArgs = SiloArgs()
     dapper_args: DapperArgs = DapperArgs()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _under_present_names(cls, values: Any) -> Any:
+        return with_present_names(values) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _scope_of_own_networks(self) -> Settings:

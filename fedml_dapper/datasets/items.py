@@ -52,7 +52,7 @@ class Source:
         except DapperError:
             raise
         except Exception as error:  # whatever the user's data set raises
-            raise DataError(f"{self.name}: item {index} cannot be had: {what_was_raised(error)}") from error
+            raise DataError(f"{self.name}: item {index} cannot be had: {describe_user_error(error)}") from error
 
     def stated(self, key: str) -> object:
         """Return the data set's attribute ``key``; None where it has none.
@@ -63,7 +63,7 @@ class Source:
         try:
             return getattr(self.dataset, key, None)
         except Exception as error:  # whatever the user's property raises
-            raise DataError(f"{self.name}: its `{key}` cannot be had: {what_was_raised(error)}") from error
+            raise DataError(f"{self.name}: its `{key}` cannot be had: {describe_user_error(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,7 @@ def _way_out(item: object) -> str:
     return "; an input may be a tuple of tensors, or a dict of them by name" if len(item) == 2 else ""
 
 
-def what_was_raised(error: Exception) -> str:
+def describe_user_error(error: Exception) -> str:
     """Describe an error of the user's code on one line: its kind, its words, and the last line that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]

@@ -23,7 +23,7 @@ from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source, what_was_raised
+from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error
 from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
@@ -134,7 +134,7 @@ def _items(name: str, source: object) -> Items:
         length = len(source)
     except Exception as error:  # whatever the user's __len__ raises
         raise DataError(
-            f"{name}: {_kind(source)} has no length: {what_was_raised(error)}; give it a __len__ that says how many"
+            f"{name}: {_kind(source)} has no length: {describe_user_error(error)}; give it a __len__ that says how many"
             " items it has"
         ) from error
     if length == 0:

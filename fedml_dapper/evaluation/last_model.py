@@ -45,24 +45,24 @@ def look_at_last_model(run: RunRecord, run_dir: Path, omissions: Omissions) -> L
         return LastModel()  # the data are the silos', or were passed by a program
     if sections.get("model_args", {}).get("model") is None or not (run_dir / MODEL_NAME).is_file():
         return LastModel()
-    finished = omissions.unless_it_fails("a look at the last model", lambda: open_finished(run_dir), None)
+    finished = omissions.with_fallback("a look at the last model", lambda: open_finished(run_dir), None)
     if finished is None:
         return LastModel()
     method = finished.method
     experiment = finished.experiment
-    memory: dict[int, int] = omissions.unless_it_fails(
+    memory: dict[int, int] = omissions.with_fallback(
         "peak memory", lambda: {demand.level: demand.memory_bytes for demand in demands(method)}, {}
     )
     if experiment is None or not method.has_global_model:
         return LastModel(memory)
-    model = omissions.unless_it_fails("confusions and predictions", lambda: method.global_model(finished.state), None)
+    model = omissions.with_fallback("confusions and predictions", lambda: method.global_model(finished.state), None)
     if model is None:
         return LastModel(memory)
     model = model.to(experiment.device).eval()
     return LastModel(
         memory,
-        omissions.unless_it_fails("confusions", lambda: _confusions(model, experiment), {}),
-        omissions.unless_it_fails("predictions", lambda: _predictions(model, experiment), None),
+        omissions.with_fallback("confusions", lambda: _confusions(model, experiment), {}),
+        omissions.with_fallback("predictions", lambda: _predictions(model, experiment), None),
     )
 
 

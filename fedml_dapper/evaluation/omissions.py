@@ -20,7 +20,7 @@ class Omissions:
         self.reasons: dict[str, str] = {}
         """Missing part -> reason, in the order in which they were noticed."""
 
-    def unless_it_fails(self, what: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
+    def with_fallback(self, what: str, make: Callable[[], _Made], otherwise: _Made) -> _Made:
         """Return what ``make`` returns; ``otherwise`` where it fails, with a warning that ``what`` is missing."""
         try:
             return make()

@@ -46,7 +46,7 @@ def write_run_report(run_dir: Path) -> Path:
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     path = run_dir / REPORT_NAME
     omissions = Omissions()
-    sheet = omissions.unless_it_fails("sample images", lambda: _sample_images(record, run_dir), None)
+    sheet = omissions.with_fallback("sample images", lambda: _sample_images(record, run_dir), None)
     write_report(path, record, rounds, sheet, look_at_last_model(record, run_dir, omissions), omissions)
     return path
 
@@ -85,7 +85,7 @@ def write_report(
     costs = _costs(run, rounds, omissions)
     confusions = _confusions(run, last_model, omissions)
     found_mistakes = mistakes(last_model.confusions, run.classes, _MISTAKES) if run.classes else []
-    sheet = omissions.unless_it_fails("sample images", lambda: _inlined(contact_sheet), None)
+    sheet = omissions.with_fallback("sample images", lambda: _inlined(contact_sheet), None)
     predictions = _chart("predictions", lambda: last_model.predictions, omissions)
     html = (
         environment(__package__)
@@ -131,7 +131,7 @@ def _chart(what: str, draw: Callable[[], Figure | None], omissions: Omissions) -
         figure = draw()
         return None if figure is None else inline_svg(figure)
 
-    return omissions.unless_it_fails(what, drawn, None)
+    return omissions.with_fallback(what, drawn, None)
 
 
 def _costs(run: RunRecord, rounds: Sequence[RoundRecord], omissions: Omissions) -> dict[str, Markup]:

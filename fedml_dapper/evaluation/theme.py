@@ -23,11 +23,11 @@ def colour_variables(html: str) -> str:
     """Return the CSS that defines, in both themes, the colours in ``html`` that :func:`themed` wrote."""
     used = sorted(set(_VARIABLE.findall(html)))
     light = "".join(f"--c{colour}:#{colour};" for colour in used)
-    dark = "".join(f"--c{colour}:{in_the_dark(colour)};" for colour in used)
+    dark = "".join(f"--c{colour}:{dark_variant(colour)};" for colour in used)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n" if used else ""
 
 
-def in_the_dark(colour: str) -> str:
+def dark_variant(colour: str) -> str:
     """Return the dark theme's value of ``colour``, ``rrggbb``: greys are inverted, others are lighter."""
     channels = bytes.fromhex(colour)
     if max(channels) - min(channels) <= _GREY:

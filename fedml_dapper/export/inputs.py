@@ -22,7 +22,7 @@ class Pixels(Preprocessing):
         return resize(images, self.input_size).contiguous()
 
 
-def as_files_take(data: DataT) -> DataT:
+def as_pixels(data: DataT) -> DataT:
     """Return ``data`` with pixels as inputs; unchanged where they are no pictures."""
     if isinstance(data, TestSamples | ClientSamples) and (images := images_of([data.samples])):
         pixels = Pixels(images[0].preprocessing.input_size)

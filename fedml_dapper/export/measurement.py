@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.export.formats import Runtime
-from fedml_dapper.export.inputs import as_files_take, spread
+from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.export.subjects import CPU
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.federation.scoring.testing import evaluate
@@ -56,7 +56,7 @@ def sets_of(run: FinishedRun, client: int | None = None) -> TestSets:
             tests[f"{experiment.unseen.test.domain} (unseen)"] = experiment.unseen.test
         if client is not None:
             tests[f"client {client}'s own"] = experiment.own_tests(client).test
-    for_files = {name: as_files_take(test) for name, test in tests.items()}
+    for_files = {name: as_pixels(test) for name, test in tests.items()}
     compared = (_some(tests), _some(for_files)) if tests else _random_inputs(run)
     return TestSets(tests, for_files, compared)
 

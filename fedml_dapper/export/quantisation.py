@@ -8,7 +8,7 @@ from pathlib import Path
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import DataError
 from fedml_dapper.export.formats.onnx import quiet
-from fedml_dapper.export.inputs import as_files_take, spread
+from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.federation.run_folder.finished import FinishedRun
 from fedml_dapper.inputs import Inputs, pieces, tensors_of
 
@@ -53,5 +53,5 @@ def calibration_batches(run: FinishedRun, pictures: ClientData | None) -> list[I
             " name a folder of pictures by --calibrate"
         )
     each = max(1, _IMAGES // len(clients))
-    drawn = (as_files_take(spread(client, each)) for client in clients)
+    drawn = (as_pixels(spread(client, each)) for client in clients)
     return [piece for client in drawn for batch in client for piece in pieces(batch.inputs, _BATCH)]

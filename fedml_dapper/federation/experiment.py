@@ -322,7 +322,7 @@ def build_problem(settings: Settings, backbone: Backbone, example: Inputs) -> Pr
         uplink=settings.dapper_args.uplink,
         defence=settings.dapper_args.defence,
         task=build_task(settings.train_args),
-        personal_layers=settings.dapper_args.at_home,
+        personal_layers=settings.dapper_args.personal_layers,
         privacy=privacy,
         secure_sums=settled_secure_sums(settings, privacy),
     )

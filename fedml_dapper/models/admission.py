@@ -77,7 +77,7 @@ def _uncopied(module: nn.Module) -> str:
     return ""
 
 
-def way_out(outputs: object) -> str:
+def return_hint(outputs: object) -> str:
     """Say how a network that returns ``outputs`` can return one tensor instead."""
     names = [str(name) for name in outputs] if isinstance(outputs, Mapping) else []
     if hasattr(outputs, "logits"):

@@ -18,7 +18,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from fedml_dapper.config import did_you_mean
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
-from fedml_dapper.models.admission import check_network, copied, way_out
+from fedml_dapper.models.admission import check_network, copied, return_hint
 from fedml_dapper.models.backbone import Backbone
 from fedml_dapper.models.backward import check_backward, ready_for_backward
 from fedml_dapper.models.compiled import uncompiled
@@ -235,7 +235,7 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
         when = "in training" if module.training else "in evaluation"
         raise ConfigError(
             f"{label} returns {type(outputs).__name__} {when}, expected one tensor with a row an input;"
-            f" {way_out(outputs)}"
+            f" {return_hint(outputs)}"
         )
     if outputs.dim() == 0 or len(outputs) != count(inputs):
         alone = count(inputs) == 1

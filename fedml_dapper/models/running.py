@@ -74,9 +74,9 @@ def in_mode(module: nn.Module, training: bool) -> nn.Module:
 def first_line(error: BaseException) -> str:
     """Return the kind of an exception and the first line of its text, without a terminal's colours."""
     lines = _COLOURS.sub("", str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}{nesting(lines[0])}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0]}{nested_tensor_hint(lines[0])}" if lines else type(error).__name__
 
 
-def nesting(words: str) -> str:
+def nested_tensor_hint(words: str) -> str:
     """Return how to avoid nested tensors, which few operations know, if ``words`` are about them; otherwise nothing."""
     return " (make nn.TransformerEncoder with enable_nested_tensor=False)" if "nested" in words.lower() else ""

@@ -27,18 +27,18 @@ MAX_REQUESTS = 8
 class Monitor:
     """Answers requests from the status that ``read`` returns, until :meth:`close`.
 
-    ``/health`` answers 503 where the server's loop has done nothing for more than ``patience_s`` seconds.
+    ``/health`` answers 503 where the server's loop has done nothing for more than ``stalled_after_s`` seconds.
 
     Raises:
         ConfigError: The port is taken.
     """
 
-    def __init__(self, host: str, port: int, read: Callable[[], ServerStatus], patience_s: float) -> None:
+    def __init__(self, host: str, port: int, read: Callable[[], ServerStatus], stalled_after_s: float) -> None:
         registry = CollectorRegistry()
         registry.register(_Metrics(read))
         ProcessCollector(registry=registry)
         try:
-            self._server = _Server((host, port), read, registry, patience_s)
+            self._server = _Server((host, port), read, registry, stalled_after_s)
         except OSError as error:
             raise ConfigError(
                 f"comm_args.dapper_grpc.monitor_port: cannot listen on {host}:{port}: {error.strerror or error}"
@@ -103,11 +103,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], read: Callable[[], ServerStatus], registry: CollectorRegistry, patience_s: float
+        self,
+        address: tuple[str, int],
+        read: Callable[[], ServerStatus],
+        registry: CollectorRegistry,
+        stalled_after_s: float,
     ) -> None:
         self.read = read
         self.registry = registry
-        self.patience_s = patience_s
+        self.stalled_after_s = stalled_after_s
         self._places = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, _Handler)
 
@@ -152,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self.server.registry))
         elif self.path == "/health":
             status = self.server.read()
-            code = 200 if status.loop_s <= self.server.patience_s else 503
+            code = 200 if status.loop_s <= self.server.stalled_after_s else 503
             kept = {"state", "round", "rounds", "seconds", "loop_s", "up_s", "memory_bytes"}
             self._answer(code, "application/json", status.model_dump_json(include=kept).encode())
         else:

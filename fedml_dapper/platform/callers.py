@@ -49,7 +49,7 @@ class Callers:
         return sorted(self.expected - self.online)
 
     @property
-    def everybody_left(self) -> bool:
+    def all_finished(self) -> bool:
         """Whether all processes that are online have confirmed the end of the run."""
         return self._left >= self.online
 
@@ -57,7 +57,7 @@ class Callers:
         """Note the life in which a process calls, whether or not it can take part."""
         self._last_heard[process] = life
 
-    def last_heard_life(self, process: int) -> str | None:
+    def last_life(self, process: int) -> str | None:
         """Return the life in which a process called last; None where it never did."""
         return self._last_heard.get(process)
 
@@ -73,7 +73,7 @@ class Callers:
         self._starts[process] += 1
         return Arrival.RESTARTED
 
-    def was_here(self, process: int) -> bool:
+    def has_been_online(self, process: int) -> bool:
         """Return whether a process was online at some time."""
         return process in self._lives
 
@@ -89,6 +89,6 @@ class Callers:
         """Note that a process cannot be reached, or may no longer call."""
         self.online.discard(process)
 
-    def went_home(self, process: int) -> None:
+    def mark_finished(self, process: int) -> None:
         """Note that a process has confirmed the end of the run, or cannot be told of it."""
         self._left.add(process)

@@ -27,10 +27,10 @@ from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.introduction import introduce
-from fedml_dapper.platform.retry import send_until_heard
+from fedml_dapper.platform.retry import send_with_retries
 from fedml_dapper.platform.silo_in_sums import SiloInSums
 from fedml_dapper.platform.summing import SUM
-from fedml_dapper.platform.tracking import client_status_told
+from fedml_dapper.platform.tracking import reporting_client_status
 from fedml_dapper.platform.transports import open_transport, reason_of
 
 LOGGER = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
     def run(self) -> None:
         """Serve until the server ends the run; errors that end it early are raised."""
         self.register_message_receive_handlers()
-        with client_status_told() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
+        with reporting_client_status() if self._experiment.settings.tracking_args.using_mlops else nullcontext():
             self.loop()
 
     def handle_message_connection_ready(self, msg_params: Message) -> None:
@@ -229,4 +229,4 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
         return message
 
     def _send_until_heard(self, message: Message) -> None:
-        send_until_heard(self.send_message, message, self.rank, self._experiment.settings.dapper_args.round_timeout_s)
+        send_with_retries(self.send_message, message, self.rank, self._experiment.settings.dapper_args.round_timeout_s)

@@ -30,7 +30,7 @@ from fedml_dapper.platform.edge_manager import DapperEdgeManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
 from fedml_dapper.platform.silo_in_sums import SiloInSums
-from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED, undisguised
+from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED, reraising_interruption
 
 LOGGER = logging.getLogger(__name__)
 FORWARDING_SECONDS = 1.0
@@ -61,7 +61,7 @@ class DistributedRunner(AlgorithmFlow):
         neighbours = 0 if comm is None else _trainers_here(comm)  # on all ranks, also those that need not know
         torch.set_num_threads(self._num_threads(neighbours))
         try:
-            with undisguised():
+            with reraising_interruption():
                 self._take_part(comm)
         except BaseException as error:
             if comm is None:

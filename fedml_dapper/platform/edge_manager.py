@@ -33,7 +33,7 @@ from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED,
 from fedml_dapper.platform.event_loop import STOP_SECONDS
 from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.phase import STATE_OF, Phase
-from fedml_dapper.platform.retry import send_until_heard
+from fedml_dapper.platform.retry import send_with_retries
 from fedml_dapper.platform.round_manager import RoundManager
 from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
 
@@ -281,8 +281,8 @@ class DapperEdgeManager(RoundManager):
         return message
 
     def _tell_server(self, message: Message) -> None:
-        patience_s = self._experiment.settings.dapper_args.round_timeout_s
-        send_until_heard(self._upwards.send_message, message, self._own_rank, patience_s)
+        give_up_after_s = self._experiment.settings.dapper_args.round_timeout_s
+        send_with_retries(self._upwards.send_message, message, self._own_rank, give_up_after_s)
 
 
 class _ServerObserver(Observer):  # type: ignore[misc]  # fedml is untyped

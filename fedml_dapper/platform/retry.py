@@ -16,19 +16,19 @@ FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 10.0
 
 
-def send_until_heard(send: Callable[[Message], None], message: Message, rank: int, patience_s: float) -> None:
+def send_with_retries(send: Callable[[Message], None], message: Message, rank: int, give_up_after_s: float) -> None:
     """Send a message, and try again with growing pauses while the server cannot be reached.
 
     Args:
         send: Sends the message, or raises the transport's error.
         message: What is sent.
         rank: The sender, for errors.
-        patience_s: For how many seconds to try.
+        give_up_after_s: For how many seconds to try.
 
     Raises:
         DapperError: The server was not reached in time, or trying again would not help.
     """
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + give_up_after_s
     pause = FIRST_RETRY_SECONDS
     while True:
         try:

@@ -159,7 +159,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         life = str(msg_params.get(LIFE))
         self._callers.heard(process, life)
         if msg_params.get(MyMessage.MSG_ARG_KEY_CLIENT_STATUS) == self.RUN_FINISHED_STATUS_FLAG:
-            self._callers.went_home(process)
+            self._callers.mark_finished(process)
             self._stop_if_all_left()
         elif self._understands(process, msg_params) and self._lets_join(process, msg_params):
             arrival = self._callers.arrived(process, life)
@@ -229,7 +229,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         message.add_params(REFUSED, reason)
         if through is None:
             # the message may reach the silo's next life, which may take part and has to ignore it
-            message.add_params(LIFE, self._callers.last_heard_life(process))
+            message.add_params(LIFE, self._callers.last_life(process))
         else:
             message.add_params(SILO, process)
         self._send(message)
@@ -414,11 +414,11 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self.set_deadline(GOODBYE_SECONDS)
         for process in sorted(self._callers.online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):
-                self._callers.went_home(process)
+                self._callers.mark_finished(process)
         self._stop_if_all_left()
 
     def _stop_if_all_left(self) -> None:
-        if self._phase is Phase.LEAVING and self._callers.everybody_left:
+        if self._phase is Phase.LEAVING and self._callers.all_finished:
             self.stop()
 
     def _send(self, message: Message) -> bool:
@@ -426,7 +426,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             self.send_message(message)
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own; a lost client is no failure
             rank = int(message.get_receiver_id())
-            if self._callers.was_here(rank):
+            if self._callers.has_been_online(rank):
                 LOGGER.warning("rank %d cannot be reached: %s", rank, reason_of(error))
             return False
         return True

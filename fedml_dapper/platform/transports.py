@@ -151,7 +151,9 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
 def open_upwards(args: Arguments, rank: int) -> SecureSilo:
     """Open the transport of the silo or edge of ``rank`` to its server, over DAPPER_GRPC."""
     config = _secure_grpc(args)
-    return SecureSilo(config.dialled_by(rank), CredentialFiles(config, rank), rank, patience_s=args.round_timeout_s)
+    return SecureSilo(
+        config.config_for_silo(rank), CredentialFiles(config, rank), rank, give_up_after_s=args.round_timeout_s
+    )
 
 
 def open_audit_log(args: Arguments) -> AuditLog:
@@ -159,12 +161,12 @@ def open_audit_log(args: Arguments) -> AuditLog:
     return AuditLog(_secure_grpc(args).audit_file if args.backend == "DAPPER_GRPC" else None)
 
 
-def open_monitor(args: Arguments, rank: int, board: StatusBoard, patience_s: float) -> Monitor | None:
+def open_monitor(args: Arguments, rank: int, board: StatusBoard, stalled_after_s: float) -> Monitor | None:
     """Open the endpoint for health and metrics of the server or edge of ``rank``; None where settings ask for none."""
     config = _secure_grpc(args).served_by(rank) if args.backend == "DAPPER_GRPC" else None
     if config is None or config.monitor_port is None:
         return None
-    return Monitor(config.monitor_host, config.monitor_port, board.read, patience_s)
+    return Monitor(config.monitor_host, config.monitor_port, board.read, stalled_after_s)
 
 
 def open_downwards(args: Arguments, rank: int, callers: Collection[int], audit: AuditLog, desk: Desk) -> SecureServer:

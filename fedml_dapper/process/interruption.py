@@ -16,7 +16,7 @@ from types import FrameType
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM, the same as that of shells."""
-PATIENCE_S = 8
+GRACE_S = 8
 """How long the end may take: senders of SIGTERM (docker, systemd, ...) often kill after ten seconds."""
 GOING_ON = "interrupted; the same command starts it again, and with --output FOLDER --resume a run goes on where it was"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -35,7 +35,7 @@ def ending_in_order(program: str) -> Iterator[None]:
     """Raise :class:`Interruption` at the first Ctrl-C or SIGTERM in this block, and ignore later ones.
 
     An interruption that leaves the block ends the process with a line on stderr that begins with ``program``, and with
-    exit code :data:`INTERRUPTED`. So does one after which the process still runs :data:`PATIENCE_S` later, because a
+    exit code :data:`INTERRUPTED`. So does one after which the process still runs :data:`GRACE_S` later, because a
     library swallowed it or a thread hangs. During an import the process ends at once: an import leaves nothing behind
     to tidy up, and compiled modules turn the exception into an error of their own, or an abort.
 
@@ -47,7 +47,7 @@ def ending_in_order(program: str) -> Iterator[None]:
     signal.signal(signal.SIGALRM, _leave_as(program))
     _handle_by(_interrupt)
     try:
-        with undisguised():
+        with reraising_interruption():
             yield
     except KeyboardInterrupt:
         sys.stderr.write(f"{program}: {GOING_ON}\n")
@@ -59,7 +59,7 @@ def ending_in_order(program: str) -> Iterator[None]:
 
 
 @contextmanager
-def undisguised() -> Iterator[None]:
+def reraising_interruption() -> Iterator[None]:
     """Raise an interruption again that a library turned into an error of its own.
 
     Compiled code does so where it calls Python: in one sixth of the time in which safetensors reads a tensor, torch
@@ -79,14 +79,14 @@ def take_time() -> None:
     _handle_by(_interrupt)
 
 
-def hurry() -> None:
-    """Ignore further interruptions, and have the process end within :data:`PATIENCE_S`."""
+def ignore_further_interruptions() -> None:
+    """Ignore further interruptions, and have the process end within :data:`GRACE_S`."""
     _handle_by(disregard)
-    signal.alarm(PATIENCE_S)
+    signal.alarm(GRACE_S)
 
 
 @atexit.register  # registered before all libraries, so it is called after their functions
-def _leave_at_once() -> None:
+def _exit_without_teardown() -> None:
     """End an interrupted process without the teardown of libraries, in which no signal handler would run any more."""
     if _is_pending():
         for stream in (sys.stdout, sys.stderr):
@@ -103,7 +103,7 @@ def _is_pending() -> bool:
 def _interrupt(_signal: int, frame: FrameType | None) -> None:
     if _importing(frame):
         signal.raise_signal(signal.SIGALRM)  # its handler ends the process at once
-    hurry()
+    ignore_further_interruptions()
     raise Interruption
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import Tensors
-from fedml_dapper.pruning.waiting_uploads import HeldUpload, mask, spread
+from fedml_dapper.pruning.waiting_uploads import WaitingUpload, mask, spread
 
 _BLOCK_ENTRIES = 2**20
 """Coordinates widened to float64 at a time, for all clients: bounds the memory of a comparison."""
@@ -40,7 +40,9 @@ class Overlaps:
         return torch.where(self.squares.T > 0, self.squares / self.squares.T, torch.nan).sqrt()
 
 
-def overlaps(uploads: Sequence[HeldUpload], previous: Tensors, layout: ChannelLayout, names: Iterable[str]) -> Overlaps:
+def overlaps(
+    uploads: Sequence[WaitingUpload], previous: Tensors, layout: ChannelLayout, names: Iterable[str]
+) -> Overlaps:
     """Compare the updates of all pairs of ``uploads``, relative to ``previous``, over the tensors of ``names``.
 
     Tensors are treated one after another, so memory holds one copy per client of the largest tensor alone.

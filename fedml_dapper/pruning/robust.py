@@ -28,7 +28,7 @@ from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import check_fits
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import KeptIndices
-from fedml_dapper.pruning.waiting_uploads import HeldUpload, mask, spread
+from fedml_dapper.pruning.waiting_uploads import WaitingUpload, mask, spread
 
 _BLOCK_ENTRIES = 2**22
 """Values sorted at a time; sorting takes about four times their memory."""
@@ -55,7 +55,7 @@ class RobustMean:
         self._recovery = recovery
         self._share = trimmed_share
         self._min_holders = min_holders
-        self._uploads: list[HeldUpload] = []
+        self._uploads: list[WaitingUpload] = []
 
     def add(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add one client's ``weights``, cut to ``plan`` except for the tensors named ``unsliced``.
@@ -64,7 +64,7 @@ class RobustMean:
             ProtocolError: Names or shapes do not fit the plan; nothing has changed.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        self._uploads.append(HeldUpload(weights, KeptIndices(plan), unsliced, weight))
+        self._uploads.append(WaitingUpload(weights, KeptIndices(plan), unsliced, weight))
 
     def result(self) -> dict[str, Tensor]:
         """Return the new global tensors, in the dtypes of the previous ones.

@@ -36,7 +36,7 @@ from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.recovery import RecoveringMean, check_fits
 from fedml_dapper.pruning.running_sum import Recovery
 from fedml_dapper.pruning.slim import KeptIndices, slim_tensors
-from fedml_dapper.pruning.waiting_uploads import HeldUpload
+from fedml_dapper.pruning.waiting_uploads import WaitingUpload
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ScreenedMean:
         self._recovery: Recovery = recovery
         self._least = least_agreement
         self._most = most_length
-        self._uploads: list[tuple[HeldUpload, PruningPlan]] = []
+        self._uploads: list[tuple[WaitingUpload, PruningPlan]] = []
         self.verdicts: Sequence[Verdict] = ()
         """One verdict per upload, in the order in which they were added; empty until :meth:`result` was called."""
 
@@ -79,7 +79,7 @@ class ScreenedMean:
             ProtocolError: Names or shapes do not fit the plan; nothing has changed.
         """
         check_fits(weights, plan, unsliced, self._layout, self._previous.keys())
-        self._uploads.append((HeldUpload(weights, KeptIndices(plan), unsliced, weight), plan))
+        self._uploads.append((WaitingUpload(weights, KeptIndices(plan), unsliced, weight), plan))
 
     def result(self) -> dict[str, Tensor]:
         """Return the new global tensors, in the dtypes of the previous ones.
@@ -123,7 +123,7 @@ class ScreenedMean:
         spec = self._layout.tensors[name]
         return spec.dtype.is_floating_point and not spec.trainable
 
-    def _shortened(self, upload: HeldUpload, plan: PruningPlan, verdict: Verdict) -> Tensors:
+    def _shortened(self, upload: WaitingUpload, plan: PruningPlan, verdict: Verdict) -> Tensors:
         if verdict.counted == verdict.counted_statistics == 1:
             return upload.weights
         named = {name: self._previous[name] for name in upload.weights}

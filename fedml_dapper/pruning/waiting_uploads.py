@@ -15,7 +15,7 @@ from fedml_dapper.pruning.slim import KeptIndices
 
 
 @dataclass(frozen=True, eq=False)
-class HeldUpload:
+class WaitingUpload:
     """One client's upload, kept until the round closes."""
 
     weights: Tensors

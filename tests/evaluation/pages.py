@@ -7,7 +7,7 @@ import re
 from hashlib import sha256
 from html import unescape
 
-from fedml_dapper.evaluation.theme import in_the_dark
+from fedml_dapper.evaluation.theme import dark_variant
 
 MOST_BYTES = 1_500_000
 
@@ -34,5 +34,5 @@ def check_promises(html: str) -> None:
     assert used
     for colour in used:
         assert f"--c{colour}:#{colour};" in light
-        assert f"--c{colour}:{in_the_dark(colour)};" in dark
+        assert f"--c{colour}:{dark_variant(colour)};" in dark
     assert not re.search(r'(fill|stroke)="#', body)

@@ -85,7 +85,7 @@ def test_a_level_has_no_figure_where_it_has_no_client(
     """As where norms stay at home."""
     there, nowhere = LevelFigures(level=1, accuracy=89, domain_accuracy={"mnist": 89}), figures(90, None).levels[1]
     found = DeviceFigures(levels=(there, nowhere), clients=(89, 89, 89), accuracy=89, worst=89)
-    home = make_run(settings={**make_run().settings, "dapper_args": {"at_home": "norms"}})
+    home = make_run(settings={**make_run().settings, "dapper_args": {"personal_layers": "norms"}})
     _, page = shown(home, rounds(DeviceScores(sent=found, own_statistics=None)), tmp_path)
     assert '<td class="n">89.0</td><td class="n">-</td>' in page
     assert "no model: no client of this level" in page

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.style import PALETTE
-from fedml_dapper.evaluation.theme import colour_variables, in_the_dark, themed
+from fedml_dapper.evaluation.theme import colour_variables, dark_variant, themed
 
 PAGE = "15191d"
 
@@ -28,17 +28,17 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("colour", [*PALETTE, "#440154", "#000000", "#4d4d4d"])
 def test_lines_and_letters_stand_out_in_the_dark(colour: str) -> None:
-    assert contrast(in_the_dark(colour[1:].lower()), PAGE) > 3
+    assert contrast(dark_variant(colour[1:].lower()), PAGE) > 3
 
 
 def test_white_becomes_the_dark_page_and_black_its_ink() -> None:
-    assert in_the_dark("ffffff") == f"#{PAGE}"
-    assert contrast(in_the_dark("000000"), PAGE) > 12
+    assert dark_variant("ffffff") == f"#{PAGE}"
+    assert contrast(dark_variant("000000"), PAGE) > 12
 
 
 def test_levels_go_from_dark_to_light_in_both_themes() -> None:
     levels = [to_hex(colormaps["viridis"](0.88 * place / 4))[1:] for place in range(5)]
-    for shown in (levels, [in_the_dark(colour) for colour in levels]):
+    for shown in (levels, [dark_variant(colour) for colour in levels]):
         assert [luminance(colour) for colour in shown] == sorted(luminance(colour) for colour in shown)
 
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fedml_dapper.config import load_settings
-from fedml_dapper.export.inputs import as_files_take, spread
+from fedml_dapper.export.inputs import as_pixels, spread
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.federation.run_folder.finished import FinishedRun, open_finished
 
@@ -63,4 +63,4 @@ def write_pictures(run: FinishedRun, folder: Path, count: int = 12) -> list[Path
 def pixels_of(run: FinishedRun, count: int) -> torch.Tensor:
     """uint8 (count, 3, S, S), from all over the first domain's test set."""
     assert run.experiment is not None
-    return next(iter(spread(as_files_take(run.experiment.tests[0]), count))).inputs
+    return next(iter(spread(as_pixels(run.experiment.tests[0]), count))).inputs

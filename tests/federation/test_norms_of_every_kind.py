@@ -114,21 +114,21 @@ def test_partialfed_refuses_to_keep_nothing(build: Build) -> None:
 
 @pytest.mark.parametrize("norm", OF_BATCHES)
 def test_at_home_finds_norms_and_statistics(build: Build, norm: str) -> None:
-    assert build(norm, "at_home=norms").method.personal == ENTRIES
+    assert build(norm, "personal_layers=norms").method.personal == ENTRIES
     statistics = {"bn.running_mean", "bn.running_var"}
-    assert build(norm, "at_home=statistics").method.personal == statistics
+    assert build(norm, "personal_layers=statistics").method.personal == statistics
 
 
 def test_at_home_finds_norms_that_look_at_one_sample(build: Build) -> None:
-    assert build("instance", "at_home=norms").method.personal == ENTRIES
+    assert build("instance", "personal_layers=norms").method.personal == ENTRIES
     with pytest.raises(ConfigError, match="Net has no BatchNorm, so that no statistics can stay at home"):
-        build("instance", "at_home=statistics")
+        build("instance", "personal_layers=statistics")
 
 
 def test_what_tracks_no_statistics_has_none(build: Build) -> None:
     assert build("untracked", "method=fedbn").method.personal == {"bn.weight", "bn.bias"}
     with pytest.raises(ConfigError, match="no statistics can stay at home"):
-        build("untracked", "at_home=statistics")
+        build("untracked", "personal_layers=statistics")
     experiment = build("untracked", "evaluation.devices=true")
     assert not running_statistics(experiment.method.problem.backbone)
     simulate(experiment)

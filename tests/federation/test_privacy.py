@@ -242,7 +242,7 @@ def test_what_a_method_learns_depends_on_its_settings(tiny_settings: SettingsFac
 def test_statistics_of_batchnorm_are_refused_unless_they_stay_at_home(tiny_settings: SettingsFactory) -> None:
     with pytest.raises(ConfigError, match="does not go with BatchNorm's statistics in uploads"):
         build(tiny_settings, "method=fedavg", "norm=batch", NOISY)
-    server, _ = simulate(build(tiny_settings, "method=fedavg", "norm=batch", "at_home=statistics", NOISY))
+    server, _ = simulate(build(tiny_settings, "method=fedavg", "norm=batch", "personal_layers=statistics", NOISY))
     counters = [tensor for name, tensor in server.state.weights.items() if name.endswith("num_batches_tracked")]
     assert counters
     assert all(int(counter) == 0 for counter in counters)  # how many batches clients train on stays theirs

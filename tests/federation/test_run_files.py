@@ -49,8 +49,8 @@ VARIANTS = [
         ("fedmp", "dapper_args.params.fedmp.ratio=eucb", "client_num_per_round=4"),
         ("fedecover", "client_num_per_round=4"),
         ("partialfed", "dapper_args.params.partialfed.strategy=adaptive"),
-        ("dapperfl", "at_home=norms", "devices=true"),
-        ("fedrolex", "at_home=statistics"),
+        ("dapperfl", "personal_layers=norms", "devices=true"),
+        ("fedrolex", "personal_layers=statistics"),
     )
 ]
 """Besides every method as it comes: what keeps more in its memories."""

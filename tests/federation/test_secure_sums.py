@@ -10,7 +10,7 @@ import torch
 from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import Experiment, build_experiment, simulate
-from fedml_dapper.federation.privacy.account_of_run import who_is_safe
+from fedml_dapper.federation.privacy.account_of_run import describe_protection
 from fedml_dapper.methods import METHODS
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.secure_sum import Rules
@@ -105,4 +105,4 @@ def test_the_ledger_says_what_is_summed_how(tiny_settings: SettingsFactory) -> N
     ],
 )
 def test_one_line_says_whom_the_rules_protect(rules: Rules, silos: int, told: str) -> None:
-    assert who_is_safe(rules, silos) == f"a sum opens for at least {told}"
+    assert describe_protection(rules, silos) == f"a sum opens for at least {told}"

@@ -18,7 +18,7 @@ from .undisturbed import UndisturbedRuns
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "overrides"),
-    sampled([*((name, ()) for name in METHODS), ("dapperfl", ("at_home=norms", "devices=true"))]),
+    sampled([*((name, ()) for name in METHODS), ("dapperfl", ("personal_layers=norms", "devices=true"))]),
 )
 def test_a_client_may_be_served_by_another_process_in_every_round(
     undisturbed: UndisturbedRuns, method: str, overrides: tuple[str, ...]

@@ -123,7 +123,7 @@ def test_the_same_bits_for_every_method(undisturbed: UndisturbedRuns, tmp_path: 
     "overrides",
     [
         ("method=ditto", "personal=trained"),
-        ("method=dapperfl", "at_home=norms", "uplink=int8"),
+        ("method=dapperfl", "personal_layers=norms", "uplink=int8"),
         ("method=heterofl", "assignment=my_levels.py:deal"),
     ],
     ids=["own_models", "norms_at_home_and_int8", "levels_that_change"],
@@ -360,7 +360,7 @@ class Sleeper(FedAvg):
 """
 PROGRAM = """
 import multiprocessing, sys, time
-from fedml_dapper import interruption
+from fedml_dapper.process import interruption
 
 class Tell:
     told = False

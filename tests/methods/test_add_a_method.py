@@ -115,7 +115,7 @@ def test_a_method_that_was_written_before_runs_as_it_did(page: Path, tiny_settin
     page.with_name("fedavgm.py").write_text(EARLIER)
     before = final_weights(build_experiment(tiny_settings(*small, above=page)))
     assert all(torch.equal(tensor, before[name]) for name, tensor in now.items())
-    assert build_experiment(tiny_settings(*small, "at_home=norms", above=page)).method.personal
+    assert build_experiment(tiny_settings(*small, "personal_layers=norms", above=page)).method.personal
 
 
 def test_its_settings_are_checked(page: Path, tiny_settings: SettingsFactory) -> None:

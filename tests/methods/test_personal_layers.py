@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.benches.grid import folder_name
-from fedml_dapper.config import AtHome, Settings, load_settings
+from fedml_dapper.config import PersonalLayers, Settings, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Experiment, Server, build_experiment, simulate
 from fedml_dapper.federation.scoring.devices import measure_devices
@@ -38,9 +38,9 @@ FEW = (
     "comm_round=2",
     "frequency_of_the_test=2",
 )
-AT_HOME = """
+PERSONAL_LAYERS = """
 dapper_args:
-  at_home: norms
+  personal_layers: norms
   evaluation: {devices: true}
 """
 """As in docs/devices.md."""
@@ -70,9 +70,9 @@ def fedbn(whole: Experiment) -> tuple[Server, ClientSide]:
     return rounds(with_method(whole, "fedbn", "none"), 2)[:2]
 
 
-def with_method(base: Experiment, name: str, at_home: AtHome, **params: Any) -> Experiment:
+def with_method(base: Experiment, name: str, personal_layers: PersonalLayers, **params: Any) -> Experiment:
     method = METHODS[name]
-    problem = replace(base.method.problem, personal_layers=at_home)
+    problem = replace(base.method.problem, personal_layers=personal_layers)
     return replace(base, method=method(method.check_params(params), problem))
 
 
@@ -100,7 +100,7 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
 @pytest.mark.nightly
 @pytest.mark.parametrize("method", sampled(["dapperfl", "fedrolex", "scalefl"], always=("dapperfl",)))
 def test_an_experiment_file_switches_it_on(tiny_settings: SettingsFactory, tmp_path: Path, method: str) -> None:
-    (tmp_path / "home.yaml").write_text(AT_HOME)
+    (tmp_path / "home.yaml").write_text(PERSONAL_LAYERS)
     experiment = build_experiment(tiny_settings(f"method={method}", *FEW, above=tmp_path / "home.yaml"))
     server, records = simulate(experiment)
     found, initial = records[-1].devices, experiment.method.problem.backbone.state_dict()
@@ -132,8 +132,8 @@ def accuracy(experiment: Experiment, model: Backbone, domain: str) -> float:
 
 @pytest.mark.parametrize("chosen", ["statistics", "norms"])
 @pytest.mark.parametrize("method", sampled(SLIMMING, quick=("dapperfl", "heterofl")))
-def test_it_is_in_no_message_and_in_no_footprint(base: Experiment, method: str, chosen: AtHome) -> None:
-    experiment, plain = (with_method(base, method, at_home) for at_home in (chosen, "none"))
+def test_it_is_in_no_message_and_in_no_footprint(base: Experiment, method: str, chosen: PersonalLayers) -> None:
+    experiment, plain = (with_method(base, method, personal_layers) for personal_layers in (chosen, "none"))
     server = Server(experiment)
     server.round_clients()
     layout, home = experiment.method.problem.layout, experiment.method.personal
@@ -164,7 +164,7 @@ def test_what_a_norm_is(tiny_settings: SettingsFactory, norm: str) -> None:
 
 def test_a_slim_round_writes_the_channels_that_it_trained(tiny_settings: SettingsFactory) -> None:
     """Channels 1 and 2 of four are held: their gains come from memory and go back there, the others stay."""
-    experiment = build_experiment(tiny_settings("method=heterofl", "norm=standardised", "at_home=norms", *FEW))
+    experiment = build_experiment(tiny_settings("method=heterofl", "norm=standardised", "personal_layers=norms", *FEW))
     method, client_id = experiment.method, level(experiment, 3)
     group = next(iter(method.problem.layout.groups.values()))
     [gain] = [f"{producer.removesuffix('weight')}gain" for producer in group.producers]
@@ -189,7 +189,7 @@ def test_a_slim_round_writes_the_channels_that_it_trained(tiny_settings: Setting
 
 
 def test_a_client_s_first_round_leaves_what_it_lacks_at_the_initial_values(tiny_settings: SettingsFactory) -> None:
-    experiment = build_experiment(tiny_settings("method=heterofl", "norm=standardised", "at_home=norms", *FEW))
+    experiment = build_experiment(tiny_settings("method=heterofl", "norm=standardised", "personal_layers=norms", *FEW))
     _, clients, downlinks, _ = rounds(experiment)
     weak = level(experiment, 5)
     own, plan = clients.memories[weak].recall("personal"), downlinks[weak].plan
@@ -214,7 +214,7 @@ def test_the_server_s_own_stay_as_they_were(base: Experiment, recovery: str) -> 
 
 
 def test_the_dense_epoch_of_dapperfl_renews_every_channel(tiny_settings: SettingsFactory) -> None:
-    experiment = build_experiment(tiny_settings("method=dapperfl", "norm=standardised", "at_home=norms", *FEW))
+    experiment = build_experiment(tiny_settings("method=dapperfl", "norm=standardised", "personal_layers=norms", *FEW))
     own = rounds(experiment)[1].memories[level(experiment, 5)].recall("personal")
     assert all((tensor != 1).all() for name, tensor in own.items() if name.endswith("gain"))
 
@@ -244,7 +244,7 @@ def test_where_nothing_is_cut_it_is_fedbn(
 
 def test_it_is_tested_as_fedbn_is(tiny_settings: SettingsFactory) -> None:
     alike = ("ratios=[0.0]", "unseen_domain=fonts", *FEW, "epochs=1", "comm_round=1")
-    _, ours = simulate(build_experiment(tiny_settings("method=fedavg", "at_home=norms", *alike)))
+    _, ours = simulate(build_experiment(tiny_settings("method=fedavg", "personal_layers=norms", *alike)))
     _, fedbn = simulate(build_experiment(tiny_settings("method=fedbn", *alike)))
     assert ours[-1].scores is not None
     assert ours[-1].scores.unseen_accuracy is not None
@@ -252,7 +252,7 @@ def test_it_is_tested_as_fedbn_is(tiny_settings: SettingsFactory) -> None:
 
 
 def test_by_default_all_is_sent_and_no_cell_gets_another_name(base: Experiment, tiny_settings: SettingsFactory) -> None:
-    assert folder_name(tiny_settings("at_home=none")) == folder_name(tiny_settings())
+    assert folder_name(tiny_settings("personal_layers=none")) == folder_name(tiny_settings())
     experiment = with_method(base, "heterofl", "none")
     server, _, downlinks, uploads = rounds(experiment)
     assert experiment.method.has_global_model
@@ -276,33 +276,36 @@ def test_full_models_keep_theirs_too(base: Experiment, method: str) -> None:
     ("overrides", "message"),
     [
         (
-            ("method=fedbn", "at_home=norms"),
+            ("method=fedbn", "personal_layers=norms"),
             "none (norms) needs a method that does without what stays at the client (`fedbn` says",
         ),
         (
-            ("method=nefl", "at_home=norms"),
+            ("method=nefl", "personal_layers=norms"),
             "(`nefl` needs all at its server): what it is about never reaches the server; set it to none, or",
         ),
         (
-            ("method=scaffold", "at_home=statistics"),
+            ("method=scaffold", "personal_layers=statistics"),
             "none (statistics) needs a method that does without what stays at the client (`scaffold`",
         ),
         (
-            ("method=fjord", "at_home=norms", "dapper_args.params.fjord={bn_statistics: dense}"),
-            "fjord.bn_statistics: `dense` wants statistics at the server, and dapper_args.at_home `norms` keeps them",
+            ("method=fjord", "personal_layers=norms", "dapper_args.params.fjord={bn_statistics: dense}"),
+            "fjord.bn_statistics: `dense` wants statistics at the server, and dapper_args.personal_layers `norms`",
         ),
-        (("norm=group", "at_home=statistics"), "has no BatchNorm, so that no statistics can stay at home; set it to"),
         (
-            ("at_home=norms", "norm=standardised", "importance=gains"),
+            ("norm=group", "personal_layers=statistics"),
+            "has no BatchNorm, so that no statistics can stay at home; set it to",
+        ),
+        (
+            ("personal_layers=norms", "norm=standardised", "importance=gains"),
             "does not go with gains that stay with clients (`dapperfl`): channels are compared by gains",
         ),
         (
             (
-                "at_home=norms",
+                "personal_layers=norms",
                 "scope=official_mask",
                 "dapper_args.params.dapperfl={recovery: zero, bn_statistics: slim}",
             ),
-            "at_home other than none (norms) does not go with dapper_args.pruning.scope official_mask",
+            "personal_layers other than none (norms) does not go with dapper_args.pruning.scope official_mask",
         ),
     ],
 )

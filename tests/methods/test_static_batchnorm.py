@@ -116,7 +116,7 @@ def test_networks_without_batchnorm_have_none_to_keep_apart(tiny_settings: Setti
 @pytest.mark.parametrize("choice", ["by_level", "exact", "dense"])
 def test_statistics_that_stay_at_home_are_not_the_server_s(tiny_settings: SettingsFactory, choice: str) -> None:
     with pytest.raises(ConfigError, match="choose recalibrate or slim"):
-        build(tiny_settings, "heterofl", choice, "at_home=statistics")
+        build(tiny_settings, "heterofl", choice, "personal_layers=statistics")
 
 
 def test_few_clients_of_a_level_are_no_majority(tiny_settings: SettingsFactory) -> None:

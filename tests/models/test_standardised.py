@@ -154,7 +154,7 @@ def test_batch_is_the_network_as_published(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["lenet5", "torchvision:resnet18"])
 def test_networks_without_a_choice_refuse_it(model: str) -> None:
-    with pytest.raises(ConfigError, match=r"^model_args.norm: "):
+    with pytest.raises(ConfigError, match=r"^model_args.norm \(group\) needs a "):
         build_backbone(ModelArgs(model=model, norm="group"), 10, seed=1)
 
 

@@ -50,7 +50,7 @@ def port() -> int:
 
 @pytest.fixture
 def monitor(board: StatusBoard, port: int) -> Iterator[Monitor]:
-    running = Monitor("127.0.0.1", port, board.read, patience_s=1.0)
+    running = Monitor("127.0.0.1", port, board.read, stalled_after_s=1.0)
     yield running
     running.close()
 

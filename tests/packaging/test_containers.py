@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper.config import load_settings
-from fedml_dapper.process.interruption import PATIENCE_S
+from fedml_dapper.process.interruption import GRACE_S
 
 from ..platform.processes import ROOT
 from .images import EXPERIMENT, FOLDER, compose, image, instructions
@@ -91,7 +91,7 @@ def test_every_process_has_its_own_key_and_a_folder_of_its_own_at_most(services:
         assert service.build.target == name.partition("-")[0]
         assert service.command == ([] if name == "server" else ["--rank", name.removeprefix("silo-")])
         assert ("runs:/runs" in service.volumes) == (name == "server")
-        assert int(service.stop_grace_period.removesuffix("s")) > PATIENCE_S
+        assert int(service.stop_grace_period.removesuffix("s")) > GRACE_S
     named = {secret for service in services.values() for secret in service.secrets}
     assert compose(certificates=Path("certs"))["secrets"] == {name: {"file": f"certs/{name}"} for name in named}
 

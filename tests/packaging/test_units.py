@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedml_dapper.process.interruption import INTERRUPTED, PATIENCE_S
+from fedml_dapper.process.interruption import GRACE_S, INTERRUPTED
 
 from ..platform.processes import ROOT
 from .images import image
@@ -86,7 +86,7 @@ def test_wrong_settings_are_not_started_for_ever_and_a_stop_is_no_failure() -> N
     for unit in (server, silo):
         assert unit["Restart"] == ["on-failure"]
         assert unit["SuccessExitStatus"] == [str(INTERRUPTED)]
-        assert int(unit["TimeoutStopSec"][0].removesuffix("s")) > PATIENCE_S
+        assert int(unit["TimeoutStopSec"][0].removesuffix("s")) > GRACE_S
     # a silo that ends at once is started five times within the limit's time, one that has looked for the server is not
     [times], [pause], [within] = silo["StartLimitBurst"], silo["RestartSec"], silo["StartLimitIntervalSec"]
     burst, pause_s, within_s = int(times), int(pause.removesuffix("s")), 60 * int(within.removesuffix("min"))

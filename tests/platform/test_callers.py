@@ -13,7 +13,7 @@ def test_a_process_arrives_is_cut_off_and_comes_back_in_another_life() -> None:
     assert callers.arrived(1, "first life") is Arrival.STILL_HERE
     callers.lost(1)
     assert callers.missing == [1, 2]
-    assert callers.was_here(1)
+    assert callers.has_been_online(1)
     assert callers.arrived(1, "second life") is Arrival.RESTARTED
     assert callers.missing == [2]
 
@@ -31,17 +31,17 @@ def test_a_process_may_be_started_again_so_often_in_each_round() -> None:
 
 def test_who_is_refused_is_answered_in_the_life_in_which_it_called() -> None:
     callers = Callers([1])
-    assert callers.last_heard_life(1) is None
+    assert callers.last_life(1) is None
     callers.heard(1, "a life of an old version")
-    assert callers.last_heard_life(1) == "a life of an old version"
-    assert not callers.was_here(1)
+    assert callers.last_life(1) == "a life of an old version"
+    assert not callers.has_been_online(1)
 
 
 def test_everybody_has_left_when_all_who_are_online_have_confirmed_the_end() -> None:
     callers = Callers([1, 2, 3])
     callers.arrived(1, "a")
     callers.arrived(2, "b")
-    callers.went_home(1)
-    assert not callers.everybody_left
+    callers.mark_finished(1)
+    assert not callers.all_finished
     callers.lost(2)
-    assert callers.everybody_left
+    assert callers.all_finished

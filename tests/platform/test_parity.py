@@ -118,7 +118,7 @@ def test_noise_and_epsilon_are_the_same_under_mpi(tiny_settings: SettingsFactory
     assert_same_noise(by_mpi(tiny_settings, tmp_path, 3, *private(where)), *expected)
 
 
-AT_HOME = (*FIVE_LEVELS, "at_home=norms")
+PERSONAL_LAYERS = (*FIVE_LEVELS, "personal_layers=norms")
 
 
 @needs_mpiexec
@@ -126,8 +126,8 @@ AT_HOME = (*FIVE_LEVELS, "at_home=norms")
 def test_what_stays_at_home_travels_with_its_client_from_rank_to_rank(
     tiny_settings: SettingsFactory, tmp_path: Path
 ) -> None:
-    server, rounds = simulate(build_experiment(tiny_settings(*AT_HOME)))
-    folder = by_mpi(tiny_settings, tmp_path, 3, *AT_HOME)
+    server, rounds = simulate(build_experiment(tiny_settings(*PERSONAL_LAYERS)))
+    folder = by_mpi(tiny_settings, tmp_path, 3, *PERSONAL_LAYERS)
     assert_same_model(folder, server.state.weights)
     assert without_seconds(read_ledger(folder / "ledger.jsonl")[1]) == without_seconds(rounds)
 
@@ -136,8 +136,8 @@ def test_what_stays_at_home_travels_with_its_client_from_rank_to_rank(
 def test_what_stays_at_home_stays_with_its_silo(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:
-    server, rounds = simulate(build_experiment(tiny_settings(*AT_HOME)))
-    folder = by_grpc(tiny_settings, tmp_path, in_threads, *AT_HOME)
+    server, rounds = simulate(build_experiment(tiny_settings(*PERSONAL_LAYERS)))
+    folder = by_grpc(tiny_settings, tmp_path, in_threads, *PERSONAL_LAYERS)
     assert_same_model(folder, server.state.weights)
     again = read_ledger(folder / "ledger.jsonl")[1]  # whose server cannot test models that are not with it
     losses = [[client.loss for client in record.clients] for record in rounds]

@@ -15,9 +15,9 @@ WITHIN_S = 300
 """For an end that takes a moment, on a machine that does much else."""
 PROGRAM = """
 import signal, sys, threading, time
-from fedml_dapper import interruption
+from fedml_dapper.process import interruption
 
-interruption.PATIENCE_S = {patience_s}
+interruption.GRACE_S = {grace_s}
 
 def ready():
     print("ready", flush=True)
@@ -151,14 +151,14 @@ REPORTED = """
     except KeyboardInterrupt:
         interruption.take_time()
         print("reported", flush=True)
-        interruption.hurry()
+        interruption.ignore_further_interruptions()
         sys.exit(interruption.INTERRUPTED)
 """
 
 
-def started(body: str, folder: Path, *before: str, patience_s: int = 300) -> subprocess.Popen[str]:
+def started(body: str, folder: Path, *before: str, grace_s: int = 300) -> subprocess.Popen[str]:
     """Patience is to last for ever where a program ends without it, and for a moment where it is what ends."""
-    (folder / "program.py").write_text(PROGRAM.format(body=body, patience_s=patience_s))
+    (folder / "program.py").write_text(PROGRAM.format(body=body, grace_s=grace_s))
     process = subprocess.Popen(
         ["env", "--default-signal=INT", *before, sys.executable, "-m", "program"],
         cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -244,7 +244,7 @@ def test_of_imports_at_once(imported: str, tmp_path: Path) -> None:
     ids=["swallowed", "a_thread_hangs", "a_library_hangs"],
 )
 def test_in_any_case_before_long(body: str, tmp_path: Path) -> None:
-    process = started(body, tmp_path, patience_s=1)
+    process = started(body, tmp_path, grace_s=1)
     process.terminate()
     _, stderr = process.communicate(timeout=WITHIN_S)
     assert process.returncode == INTERRUPTED
@@ -264,7 +264,7 @@ def test_a_report_may_take_its_time_and_can_be_interrupted_too(tmp_path: Path) -
 
 
 def test_after_it_the_end_may_not(tmp_path: Path) -> None:
-    process = started(REPORTED, tmp_path, patience_s=1)
+    process = started(REPORTED, tmp_path, grace_s=1)
     process.terminate()
     stdout, _ = process.communicate(timeout=WITHIN_S)
     assert (process.returncode, stdout) == (INTERRUPTED, "reported\n")

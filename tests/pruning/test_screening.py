@@ -23,7 +23,7 @@ from fedml_dapper.pruning import (
 )
 from fedml_dapper.pruning.agreement import overlaps
 from fedml_dapper.pruning.slim import KeptIndices
-from fedml_dapper.pruning.waiting_uploads import HeldUpload
+from fedml_dapper.pruning.waiting_uploads import WaitingUpload
 
 VECTOR = ChannelLayout(
     {"g": ChannelGroup("g", 4, ("w",))},
@@ -53,7 +53,7 @@ def screened(recovery: Recovery = "holders", least: float = 0.0, most: float = 3
 
 def test_pairs_are_compared_where_both_hold() -> None:
     uploads = [
-        HeldUpload(weights, KeptIndices(plan), (), 1)
+        WaitingUpload(weights, KeptIndices(plan), (), 1)
         for weights, plan in (
             (changed(3, 4), FIRST_TWO),
             (changed(4, 0, 3, since=1), LAST_THREE),
@@ -70,7 +70,7 @@ def test_pairs_are_compared_where_both_hold() -> None:
 
 
 def test_tensors_larger_than_a_block_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    uploads = [HeldUpload(changed(1, 2, 3, 4), KeptIndices(DENSE), (), 1)] * 2
+    uploads = [WaitingUpload(changed(1, 2, 3, 4), KeptIndices(DENSE), (), 1)] * 2
     whole = overlaps(uploads, model(BEFORE), VECTOR, ["w", "running_mean"])
     monkeypatch.setattr("fedml_dapper.pruning.agreement._BLOCK_ENTRIES", 3)
     parts = overlaps(uploads, model(BEFORE), VECTOR, ["w", "running_mean"])

@@ -24,7 +24,7 @@ _METHOD = "dapper_args.method"
 _OR_ANOTHER = "leave it out, or choose another method"
 _OWN_ROUND = "what a method uses of an upload besides a mean of its weights is only true in the upload's own round"
 _PIECES = given("train_args.micro_batch_size")
-_AT_HOME = other_than("dapper_args.at_home", "none")
+_PERSONAL_LAYERS = other_than("dapper_args.personal_layers", "none")
 _IMPORTANCE = other_than("dapper_args.pruning.importance", "filters")
 _STRICT = given("dapper_args.levels.strict")
 _OPTIMIZER = other_than("train_args.client_optimizer", "sgd")
@@ -105,7 +105,8 @@ METHODS = (
     Row(PRIVACY, "excludes",
         Ability("BatchNorm's statistics in uploads", lambda c: c.sends_statistics, lambda c: f"{c.network} sends them"),
         "their changes leave nothing of the clip to weights, and noise makes them negative",
-        "set model_args.norm to group or standardised where the network has it, or dapper_args.at_home to statistics",
+        "set model_args.norm to group or standardised where the network has it, or dapper_args.personal_layers to"
+        " statistics",
         {**PRIVATE, _METHOD: "fedavg"}),
     Row(PRIVACY, "excludes",
         Ability("integers in uploads", lambda c: None if c.whole_numbers is None else bool(c.whole_numbers),
@@ -118,7 +119,7 @@ NEEDS = (
     Row(Ability("a dapper_args.method that is derived for sgd", lambda c: c.needs_sgd, _name), "excludes", _OPTIMIZER,
         "its derivation does not hold for others", "set it to sgd, or choose another method",
         {_METHOD: "scaffold", "train_args.client_optimizer": "adam"},
-        lambda c: f"set it to sgd, or {c.way_out}"),
+        lambda c: f"set it to sgd, or {c.remedy}"),
     Row(_PIECES, "excludes",
         Ability("a method that looks at a batch as a whole", lambda c: c.sees_batches, _name),
         "it would see pieces", "leave it out, and choose a smaller batch_size where memory is short",
@@ -131,22 +132,22 @@ NEEDS = (
     Row(_WORKS_ON_REPRESENTATIONS, "needs", _REPRESENTATIONS,
         "it looks at what the predictor is given", "choose another method, or as it says itself",
         {_METHOD: "moon", "model_args.model": "networks.py:Whole"},
-        lambda c: c.way_out),
+        lambda c: c.remedy),
     Row(_NEEDS_LABELS, "needs", _LABELS,
         "other targets are no classes", "choose another method, or as it says itself",
         {_METHOD: "scalefl", "train_args.task": "segmentation"},
-        lambda c: c.way_out),
-    Row(_AT_HOME, "needs", _AT_HOME_FITS,
+        lambda c: c.remedy),
+    Row(_PERSONAL_LAYERS, "needs", _AT_HOME_FITS,
         "what it is about never reaches the server", "set it to none, or choose another method",
-        {_METHOD: "fedbn", "dapper_args.at_home": "norms"}),
+        {_METHOD: "fedbn", "dapper_args.personal_layers": "norms"}),
     Row(other_than("dapper_args.pruning.scope", "auto"), "needs", _SCOPE_FITS,
         "methods that slim say where they can", "choose another scope, or another method",
         {_METHOD: "fedmp", "dapper_args.pruning.scope": "official_mask"}),
     Row(_IMPORTANCE, "excludes",
         Ability("gains that stay with clients", lambda c: c.compares_personal_gains, _name),
-        "channels are compared by gains, which dapper_args.at_home keeps there", "set importance to filters",
+        "channels are compared by gains, which dapper_args.personal_layers keeps there", "set importance to filters",
         {
-            _METHOD: "dapperfl", "model_args.norm": "standardised", "dapper_args.at_home": "norms",
+            _METHOD: "dapperfl", "model_args.norm": "standardised", "dapper_args.personal_layers": "norms",
             "dapper_args.pruning.importance": "gains",
         }),
 )

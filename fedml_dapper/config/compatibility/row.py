@@ -23,7 +23,7 @@ class Capabilities:
     """The method's name, for messages; so are the names of network and task."""
     network: str = ""
     task: str = ""
-    way_out: str = ""
+    remedy: str = ""
     """What to do where task or network lack what the method needs."""
 
     needs_sgd: bool | None = None

@@ -28,8 +28,9 @@ ROWS = (
     Row(_MIN_HOLDERS, "needs", as_many("train_args.client_num_per_round", "dapper_args.defence.min_holders"),
         "otherwise no coordinate would ever change", "lower the former",
         {"dapper_args.defence.aggregation": "median", "train_args.client_num_per_round": 2}),
-    Row(other_than("dapper_args.at_home", "none"), "excludes", chosen("dapper_args.pruning.scope", "official_mask"),
-        "masked models are uploaded whole", "set at_home to none, or scope to internal",
-        {"dapper_args.at_home": "norms", "dapper_args.pruning.scope": "official_mask"}),
+    Row(other_than("dapper_args.personal_layers", "none"), "excludes",
+        chosen("dapper_args.pruning.scope", "official_mask"),
+        "masked models are uploaded whole", "set personal_layers to none, or scope to internal",
+        {"dapper_args.personal_layers": "norms", "dapper_args.pruning.scope": "official_mask"}),
 )
 # fmt: on

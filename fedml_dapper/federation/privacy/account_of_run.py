@@ -122,11 +122,11 @@ def secure_sums_note(secure: SecureSums, is_simulation: bool) -> str:
     return (
         f"secure aggregation, {how}: threshold {rules.threshold} clients, weights of fewer than {rules.min_holders}"
         f" holders stay as they were, changes up to {code.largest:g} to the nearest 2^{-round(log2(code.scale))}"
-        f"{'' if is_simulation else f'; {who_is_safe(rules, code.summands)}'}"
+        f"{'' if is_simulation else f'; {describe_protection(rules, code.summands)}'}"
     )
 
 
-def who_is_safe(rules: Rules, silos: int) -> str:
+def describe_protection(rules: Rules, silos: int) -> str:
     """Say in one line how many of the ``silos`` in a sum are hidden among each other by ``rules``."""
     allies = rules.allies(silos)
     helped = f" and {allies} of them help it, which leaves {rules.min_holders - allies} others" if allies else ""

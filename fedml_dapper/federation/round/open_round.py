@@ -13,7 +13,7 @@ from fedml_dapper.methods import Aggregation, HoldingAggregation, Upload
 from fedml_dapper.process.profiling import part
 
 LOGGER = logging.getLogger(__name__)
-NOTHING_USUAL = UpdateNorms()
+NO_USUAL_NORMS = UpdateNorms()
 """Usual size of uploads before there were any."""
 
 
@@ -30,7 +30,7 @@ class OpenRound:
         number: int,
         aggregation: Aggregation | None = None,
         awaited: Iterable[int] = (),
-        usual: UpdateNorms = NOTHING_USUAL,
+        usual: UpdateNorms = NO_USUAL_NORMS,
         record: Callable[[Upload], ClientRecord] | None = None,
         refused: Callable[[int], None] | None = None,
         is_simulation: bool = False,

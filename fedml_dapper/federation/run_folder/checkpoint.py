@@ -22,7 +22,7 @@ from fedml_dapper.federation.round.quarantine import Standing
 from fedml_dapper.federation.run_folder.records import Record, RoundRecord
 from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, storable, write_tensors
 from fedml_dapper.federation.scoring.after_round import Best
-from fedml_dapper.federation.wire.agreement import Told
+from fedml_dapper.federation.wire.agreement import ReceivedSettings
 from fedml_dapper.federation.wire.settings_shared import SharedSettings
 from fedml_dapper.methods import Memory, TrainingMetrics, Upload
 from fedml_dapper.pruning import PruningPlan, Tensors
@@ -81,7 +81,7 @@ class _Late(Record):
 
 
 class _Header(Record):
-    settings: Told
+    settings: ReceivedSettings
     last_record: RoundRecord
     standing: Standing = Standing()
     best: Best

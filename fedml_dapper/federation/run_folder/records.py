@@ -8,10 +8,11 @@ same seed on the same machine.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
+from fedml_dapper.config import with_present_names
 from fedml_dapper.tasks.metric import TOP_1, Metric
 
 
@@ -69,7 +70,7 @@ class RunRecord(Record):
     method: str
     metric: Metric = TOP_1
     """The task's headline figure, by which models are compared."""
-    settings: dict[str, Any]
+    settings: Annotated[dict[str, Any], AfterValidator(with_present_names)]
     """Settings of the experiment, section by section."""
     params: dict[str, Any] = {}
     """The method's own settings, defaults included; empty in ledgers of earlier versions, whose ``settings`` have those

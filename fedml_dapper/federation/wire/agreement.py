@@ -46,7 +46,7 @@ class Identity(Sender):
         return None
 
 
-Told = Annotated[SharedSettings | dict[str, Any], Field(union_mode="left_to_right")]
+ReceivedSettings = Annotated[SharedSettings | dict[str, Any], Field(union_mode="left_to_right")]
 """Settings in a message; in schema 4 they are written section by section, without defaults of the method."""
 
 
@@ -59,7 +59,7 @@ class Agreement:
     """
 
     def __init__(self, shared: SharedSettings, sections: Mapping[str, Any]) -> None:
-        self._settings: Mapping[int, Told] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
+        self._settings: Mapping[int, ReceivedSettings] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
         self._digests = {WIRE_SCHEMA: shared.digest, WIRE_SCHEMA_BEFORE: digest_of_sections(sections)}
         self._shared = shared
         self.schema = WIRE_SCHEMA
@@ -80,7 +80,7 @@ class Agreement:
             settings_digest=self._digests[schema],
         )
 
-    def settings(self, schema: int) -> Told:
+    def settings(self, schema: int) -> ReceivedSettings:
         """Return our settings as a message of ``schema`` carries them."""
         return self._settings[schema]
 
@@ -91,7 +91,7 @@ class Agreement:
         if difference is not None:
             raise ProtocolError(f"message of another experiment: {difference}")
 
-    def accept(self, theirs: Identity, settings: Told, who: str) -> None:
+    def accept(self, theirs: Identity, settings: ReceivedSettings, who: str) -> None:
         """Compare the server's settings with our own, and go by its digest and schema from now on.
 
         Args:

@@ -31,7 +31,7 @@ from torch import Tensor
 from fedml_dapper import __version__
 from fedml_dapper.config import Uplink
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.wire.agreement import Agreement, Identity, Sender, Told
+from fedml_dapper.federation.wire.agreement import Agreement, Identity, ReceivedSettings, Sender
 from fedml_dapper.methods import Downlink, Memory, TrainingMetrics, Upload
 from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors
@@ -83,7 +83,7 @@ class Header(BaseModel):
     """The client's level in the round; in downlinks alone."""
     num_samples: int | None = Field(default=None, ge=1, lt=MAX_SAMPLES)
     metrics: _Metrics | None = None
-    settings: Told | None = None
+    settings: ReceivedSettings | None = None
     """The server's settings, so that a client can tell in which its own differ; in downlinks alone."""
     memory: dict[str, Any] | None = None
     """Plain values of a client's memory, where the memory travels with the message."""

@@ -15,7 +15,7 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.round.edges import EdgeSum, Order
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.run_folder.records import ClientRecord
-from fedml_dapper.federation.wire.agreement import Agreement, Identity, Told
+from fedml_dapper.federation.wire.agreement import Agreement, Identity, ReceivedSettings
 from fedml_dapper.federation.wire.codec import (
     check_finite,
     framed,
@@ -55,7 +55,7 @@ class OrderHeader(_Header):
     memory: dict[str, Any] = {}
     usual: tuple[float | None, float | None]
     """Relative change and norm of extras, as in :class:`~fedml_dapper.federation.round.update_norm.UpdateNorms`."""
-    settings: Told
+    settings: ReceivedSettings
     """The server's settings, so that an edge can tell in which its own differ."""
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
 from fedml_dapper import __version__
-from fedml_dapper.config import Settings, named_by_source, sources
+from fedml_dapper.config import Settings, named_by_source, present_name, sources, with_present_names
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.wire.versions import EARLIEST, is_older
 from fedml_dapper.methods import Method
@@ -47,6 +47,14 @@ _PARAMS = "dapper_args.params"
 _COMM_ROUND = "train_args.comm_round"
 
 
+def _under_present_names(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {present_name(key): value for key, value in values.items()}
+
+
+def _present_keys(keys: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(map(present_name, keys)))
+
+
 class SharedSettings(BaseModel):
     """Settings of one process on which all processes of a run have to agree."""
 
@@ -55,11 +63,11 @@ class SharedSettings(BaseModel):
     version: str
     """The process's version of this package."""
     method: str
-    values: dict[str, JsonValue]
+    values: Annotated[dict[str, JsonValue], AfterValidator(_under_present_names)]
     """Value by dotted key, defaults included. Settings of the method have keys ``dapper_args.params.<name>.<key>``;
     ``comm_round`` is included only where the method depends on it. Code and data from outside of this package stand as
     a name and a digest of their source."""
-    chosen: tuple[str, ...]
+    chosen: Annotated[tuple[str, ...], AfterValidator(_present_keys)]
     """Keys of the settings that are not at their defaults."""
 
     @classmethod
@@ -104,6 +112,7 @@ class SharedSettings(BaseModel):
             named: Code and data from outside of this package, by setting.
             version: Version of this package that wrote ``sections``.
         """
+        sections = with_present_names(sections)
         given = sections.get("dapper_args", {})
         if method is None:
             method = ours.method if given.get("method") == ours.values.get(_METHOD) else str(given.get("method"))

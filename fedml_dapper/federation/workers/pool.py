@@ -82,7 +82,7 @@ class WorkerPool:
         self._cost = cost
         self._threads = threads
         self._model = SharedModel(server.state.weights)
-        self._forker = ThreadPoolExecutor(1, "forker", _hold_signals_back)
+        self._forker = ThreadPoolExecutor(1, "forker", _defer_signals)
         self._workers: list[_Worker] = []
         self._count = count
         self._deaths: Counter[int] = Counter()
@@ -202,7 +202,7 @@ class WorkerPool:
         serve(connection, parent, self._threads, self._model, self._clients, self._update)
 
 
-def _hold_signals_back() -> None:
+def _defer_signals() -> None:
     # A forked process starts with the signals blocked that the forking thread has blocked.
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
 

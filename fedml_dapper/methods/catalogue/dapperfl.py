@@ -76,8 +76,8 @@ class DapperFLParams(FusionParams):
     only holders count."""
     bn_statistics: Literal["dense_epoch", "slim", "recalibrate"] = "dense_epoch"
     """Running statistics that are sent: those of the last dense epoch, all channels; those of the slim model; or the
-    received model's, measured on the client's images before training. None are where ``dapper_args.at_home`` keeps them
-    with the client, which remembers those of its slim model."""
+    received model's, measured on the client's images before training. None are where
+    ``dapper_args.personal_layers`` keeps them with the client, which remembers those of its slim model."""
     carry_momentum: bool = True
     """Transfer of the kept channels' momentum, or whatever the optimizer remembers, from the dense epoch."""
 
@@ -98,7 +98,7 @@ class DapperFL(Method[DapperFLParams]):
         " therefore not reduced; the savings are the uplink and the compute of the later epochs."
     )
 
-    way_out = "set dapper_args.params.dapperfl.gamma to 0, which leaves DAR out"
+    remedy = "set dapper_args.params.dapperfl.gamma to 0, which leaves DAR out"
 
     def __init__(self, params: DapperFLParams, problem: Problem) -> None:
         self.needs_representations = params.gamma > 0 or problem.pruning.scope == "official_mask"

@@ -83,7 +83,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         "each step of a client also trains one weaker level's network inside its own, whose footprint is shown; with"
         " `distillation: 0` it does not."
     )
-    way_out = "set gamma and distillation to 0 in dapper_args.params.dapperfl_slim"
+    remedy = "set gamma and distillation to 0 in dapper_args.params.dapperfl_slim"
 
     def __init__(self, params: DapperFLSlimParams, problem: Problem) -> None:
         self.needs_representations = params.gamma > 0

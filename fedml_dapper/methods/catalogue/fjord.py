@@ -60,7 +60,7 @@ class FjORD(StaticBatchNorm[FjORDParams]):
     slims = True
     allows_personal_layers = True
     slim_downlink = True
-    way_out = "switch distillation off in dapper_args.params"
+    remedy = "switch distillation off in dapper_args.params"
     cost_note = (
         "most steps of a strong client train a narrower network than its own, whose footprint is shown; with"
         " `distillation` they come on top of it."

@@ -181,7 +181,7 @@ class Method(Generic[P]):
     has_global_model: bool = True
     """Whether the server's model is meant to be used; otherwise only the clients' own are."""
     allows_personal_layers: ClassVar[bool] = False
-    """Whether users may switch on ``dapper_args.at_home``: the server does without the layers that clients keep."""
+    """Whether users may switch on ``dapper_args.personal_layers``: the server does without what clients keep."""
     takes_at_home: ClassVar[bool] = False
     """Former name of :attr:`allows_personal_layers`, which counts as well."""
     sees_batches: ClassVar[bool] = False
@@ -196,7 +196,7 @@ class Method(Generic[P]):
     """Whether it needs representations z under a linear predictor, which not every model has."""
     needs_labels: bool = False
     """Whether it needs one class a sample, which not every task has."""
-    way_out: ClassVar[str] = "choose another dapper_args.method"
+    remedy: ClassVar[str] = "choose another dapper_args.method"
     """Advice for a run whose task or model lacks what the method needs."""
     cost_note: ClassVar[str] = ""
     """Note for reports: what the method costs beyond, or does not save of, what footprints show."""
@@ -256,7 +256,7 @@ class Method(Generic[P]):
     def personal(self) -> frozenset[str]:
         """Names of tensors that never leave a client; it keeps them in its memory between rounds, in full size.
 
-        By default those that ``dapper_args.at_home`` names.
+        By default those that ``dapper_args.personal_layers`` names.
         """
         return self.problem.personal_tensors
 

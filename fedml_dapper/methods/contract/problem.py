@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedml_dapper.config import AtHome, DefenceArgs, PruningArgs, TrainArgs, Uplink
+from fedml_dapper.config import DefenceArgs, PersonalLayers, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.methods.contract.personal_layers import tensors_of_personal_layers
@@ -39,8 +39,8 @@ class Problem:
     """Statistic that the server takes over the clients that hold a coordinate."""
     task: Task = field(default_factory=Classification)
     """Task by which models are trained and judged."""
-    personal_layers: AtHome = "none"
-    """Kind of layers that clients keep to themselves, ``dapper_args.at_home``."""
+    personal_layers: PersonalLayers = "none"
+    """Kind of layers that clients keep to themselves, ``dapper_args.personal_layers``."""
     privacy: Privacy | None = None
     """Noise that hides a client's part in the model; None for none."""
     secure_sums: SecureSums | None = None

@@ -27,7 +27,7 @@ def check_problem(method: Method[Any], problem: Problem, names_its_own: bool) ->
             method=method.name,
             network=network.label,
             task=problem.task.name,
-            way_out=method.way_out,
+            remedy=method.remedy,
             needs_sgd=method.needs_sgd,
             sees_batches=method.sees_batches,
             needs_representations=method.needs_representations,
@@ -57,5 +57,5 @@ def check_importance(method: Method[Any]) -> None:
 
 def _settings_of(problem: Problem) -> Settings:
     """The part of an experiment's settings that ``problem`` has."""
-    args = DapperArgs.model_construct(pruning=problem.pruning, at_home=problem.personal_layers)
+    args = DapperArgs.model_construct(pruning=problem.pruning, personal_layers=problem.personal_layers)
     return Settings.model_construct(train_args=problem.training, dapper_args=args)

@@ -38,7 +38,7 @@ class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
     """Base of methods with this objective: what it needs, what it costs, and what the server learns by it."""
 
     Params = MaskedClassesParams
-    way_out = "switch masked_loss off in dapper_args.params"
+    remedy = "switch masked_loss off in dapper_args.params"
 
     def __init__(self, params: MaskedClassesParams, problem: Problem) -> None:
         self.needs_labels = self.needs_representations = params.masked_loss

@@ -74,7 +74,7 @@ class StaticBatchNorm(Method[P]):
         if params.bn_statistics in ("by_level", "exact", "dense") and problem.personal_layers != "none":
             raise ConfigError(
                 f"dapper_args.params.{self.name}.bn_statistics: `{params.bn_statistics}` wants statistics at the"
-                f" server, and dapper_args.at_home `{problem.personal_layers}` keeps them with clients; choose"
+                f" server, and dapper_args.personal_layers `{problem.personal_layers}` keeps them with clients; choose"
                 " recalibrate or slim"
             )
         if params.bn_statistics == "by_level" and problem.defence.aggregation != "mean":

@@ -53,7 +53,7 @@ class SecureSilo(Endpoint):
         config: The server's address, and limits.
         credentials: Files of certificate, authorities and token.
         rank: The silo's.
-        patience_s: For how many seconds the server may be away before the silo gives up.
+        give_up_after_s: For how many seconds the server may be away before the silo gives up.
         clock: Seconds, for that.
     """
 
@@ -62,7 +62,7 @@ class SecureSilo(Endpoint):
         config: SecureGrpcConfig,
         credentials: CredentialFiles,
         rank: int,
-        patience_s: float,
+        give_up_after_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(rank)
@@ -70,7 +70,7 @@ class SecureSilo(Endpoint):
         self._config = config
         self._credentials = credentials
         self._server_address = config.server_address
-        self._patience_s = patience_s
+        self._give_up_after_s = give_up_after_s
         self._clock = clock
         self._packing = Packing(self._max_payload_bytes)
         self._arrivals = Arrivals()
@@ -198,9 +198,10 @@ class SecureSilo(Endpoint):
             return
         if not self._was_connected:
             _check_name(self._server_address)
-        if now - self._lost > self._patience_s:
+        if now - self._lost > self._give_up_after_s:
             raise DapperError(
-                f"no server at {self._server_address} for {self._patience_s:g} s, this silo gives up: {error.details()}"
+                f"no server at {self._server_address} for {self._give_up_after_s:g} s, this silo gives up:"
+                f" {error.details()}"
             ) from error
         if now - self._reminded > REMIND_SECONDS:
             self._reminded = now
@@ -209,7 +210,7 @@ class SecureSilo(Endpoint):
                 self._server_address,
                 now - self._lost,
                 error.details(),
-                self._patience_s,
+                self._give_up_after_s,
             )
 
     def _raise_if_final(self, error: grpc.RpcError) -> None:

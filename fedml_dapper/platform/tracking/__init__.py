@@ -7,11 +7,11 @@ from pathlib import Path
 from fedml_dapper.config import Settings
 from fedml_dapper.federation import RunObserver
 from fedml_dapper.platform.tracking.guard import GuardedSink
-from fedml_dapper.platform.tracking.mlops import MlopsSink, client_status_told
+from fedml_dapper.platform.tracking.mlops import MlopsSink, reporting_client_status
 from fedml_dapper.platform.tracking.tensorboard import TensorBoardSink
 from fedml_dapper.platform.tracking.wandb import WandbSink
 
-__all__ = ["GuardedSink", "MlopsSink", "TensorBoardSink", "WandbSink", "client_status_told", "sinks_for"]
+__all__ = ["GuardedSink", "MlopsSink", "TensorBoardSink", "WandbSink", "reporting_client_status", "sinks_for"]
 
 
 def sinks_for(settings: Settings, run_dir: Path) -> list[RunObserver]:

@@ -79,7 +79,7 @@ class MlopsSink(RunObserver):
 
 
 @contextmanager
-def client_status_told() -> Iterator[None]:
+def reporting_client_status() -> Iterator[None]:
     """Tell FedML's dashboard, if it can be reached, whether the block, a client process's work, ended well."""
     ended = core_mlops.log_training_failed_status
     try:

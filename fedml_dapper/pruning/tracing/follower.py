@@ -86,7 +86,7 @@ class Follower:
     def layer(self) -> str:
         return self.stack[-1] if self.stack else ""
 
-    def came_of(self, given: Sequence[Tensor], results: Iterable[Tensor]) -> None:
+    def record_dependency(self, given: Sequence[Tensor], results: Iterable[Tensor]) -> None:
         """Note that ``results`` were computed from ``given``."""
         if self._are_weights(given):
             for each in results:

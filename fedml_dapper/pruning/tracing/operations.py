@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedml_dapper.models.running import first_line, nesting
+from fedml_dapper.models.running import first_line, nested_tensor_hint
 from fedml_dapper.pruning.tracing.channels import RANGE, SPREAD
 from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
 
@@ -76,7 +76,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         results = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
         if func.overloadpacket not in _REPEATED:
-            self._follower.came_of(tensors, results)
+            self._follower.record_dependency(tensors, results)
         if not self._follower.paused:
             try:
                 with self._follower.looking_at(tensors):
@@ -111,7 +111,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if len(tensors) == 1 and touched is not None:
                 self._along(tensors[0], touched, out, packet.__name__)
             else:
-                follower.give_up(tensors, f"`{packet.__name__}` is not known{nesting(packet.__name__)}")
+                follower.give_up(tensors, f"`{packet.__name__}` is not known{nested_tensor_hint(packet.__name__)}")
 
     def _elementwise(self, tensors: Sequence[Tensor], out: Tensor, added: bool) -> None:
         follower = self._follower

@@ -101,15 +101,15 @@ def test_the_platform_hears_how_a_run_ended(
 def test_the_platform_hears_how_a_client_ended(messenger: Messenger, caplog: pytest.LogCaptureFixture) -> None:
     args = core_mlops.MLOpsStore.mlops_args
     args.rank, args.client_id, args.run_device_id = 1, 1, "41"  # the transport's id, and the dashboard's
-    with tracking.client_status_told():
+    with tracking.reporting_client_status():
         pass
-    with pytest.raises(ValueError, match="client broke"), tracking.client_status_told():
+    with pytest.raises(ValueError, match="client broke"), tracking.reporting_client_status():
         raise ValueError("client broke")
     told = [(topic, message["status"]) for topic, message in messenger.messages]
     assert told == [("fl_client/flclient_agent_41/status", status) for status in ("FINISHED", "FAILED")]
     assert args.client_id == 1
     messenger.works = False
-    with tracking.client_status_told():
+    with tracking.reporting_client_status():
         pass
     assert "was not told how this client ended (ConnectionError: broker gone)" in caplog.text
 
