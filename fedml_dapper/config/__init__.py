@@ -52,7 +52,7 @@ from fedml_dapper.config.references import (
     short_name,
     sources,
 )
-from fedml_dapper.config.renamed import present_name, with_present_names
+from fedml_dapper.config.renamed import present_name, with_former_names, with_present_names
 from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section, check, counted, did_you_mean
 from fedml_dapper.config.settings import Settings
@@ -116,5 +116,6 @@ __all__ = [
     "short_name",
     "sources",
     "why_refused",
+    "with_former_names",
     "with_present_names",
 ]

@@ -20,11 +20,20 @@ def with_present_names(values: Mapping[str, Any]) -> dict[str, Any]:
     A setting that is given by both names is left as it is, so that the check of ``values`` names the one it does not
     know.
     """
+    return _renamed(values, RENAMED)
+
+
+def with_former_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values``, section by section, with settings under the names that earlier versions know."""
+    return _renamed(values, {new: old for old, new in RENAMED.items()})
+
+
+def _renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     renamed = dict(values)
-    for old, new in RENAMED.items():
-        section_name, _, old_key = old.partition(".")
-        new_key = new.removeprefix(f"{section_name}.")
+    for before, after in names.items():
+        section_name, _, key_before = before.partition(".")
+        key_after = after.removeprefix(f"{section_name}.")
         section = renamed.get(section_name)
-        if isinstance(section, Mapping) and old_key in section and new_key not in section:
-            renamed[section_name] = {new_key if key == old_key else key: value for key, value in section.items()}
+        if isinstance(section, Mapping) and key_before in section and key_after not in section:
+            renamed[section_name] = {key_after if key == key_before else key: value for key, value in section.items()}
     return renamed

@@ -14,7 +14,7 @@ from fedml_dapper.config import SecureGrpcConfig, load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations.credentials import CredentialFiles, read_credentials
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "run" / "make_certs.sh"
 
 

@@ -31,7 +31,7 @@ import fedml_dapper
 from fedml_dapper.entry import main
 sys.exit(main())
 """
-DIGITS = str(Path(__file__).parents[1] / "config" / "digits_offline.yaml")
+DIGITS = str(Path(__file__).parents[2] / "config" / "digits_offline.yaml")
 SMALL = (
     "-c", DIGITS, "--set", "comm_round=1", "--set", "epochs=1", "--set", "width=8", "--set", "client_share=0.02",
     "--set", "workers=1",

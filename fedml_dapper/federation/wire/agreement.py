@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper import __version__
+from fedml_dapper.config import with_former_names
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.wire.settings_shared import SharedSettings, digest_of_sections, shared_settings
@@ -59,8 +60,9 @@ class Agreement:
     """
 
     def __init__(self, shared: SharedSettings, sections: Mapping[str, Any]) -> None:
-        self._settings: Mapping[int, ReceivedSettings] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: dict(sections)}
-        self._digests = {WIRE_SCHEMA: shared.digest, WIRE_SCHEMA_BEFORE: digest_of_sections(sections)}
+        before = with_former_names(sections)
+        self._settings: Mapping[int, ReceivedSettings] = {WIRE_SCHEMA: shared, WIRE_SCHEMA_BEFORE: before}
+        self._digests = {WIRE_SCHEMA: shared.digest, WIRE_SCHEMA_BEFORE: digest_of_sections(before)}
         self._shared = shared
         self.schema = WIRE_SCHEMA
         """Schema in which this process answers."""
