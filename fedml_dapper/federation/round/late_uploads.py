@@ -1,4 +1,4 @@
-"""Uploads that count in a later round than the one they were made in (FedBuff; Nguyen et al., AISTATS 2022).
+"""Late uploads and their staleness: they count in a later round than their own (FedBuff; Nguyen et al., AISTATS 2022).
 
 A late client trained from a global model that has moved on since. So the change that its training made is kept, and
 added to the global model of the round in which it arrives. For slim uploads both models are cut to the channels that
@@ -60,11 +60,11 @@ def late_upload(upload: Upload, weights: Tensors, layout: ChannelLayout, bytes_d
 def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLayout) -> Upload:
     """Return a late upload as it counts in ``round_``, whose clients start from the global ``weights``.
 
-    Its share is (1 + rounds passed)^-1/2. Parameters are those of ``weights`` plus this share of the change; statistics
-    are a mean of the upload's, with this share, and those of ``weights``. Counters, which are integers, change in full.
+    Parameters are those of ``weights`` plus a share of the change (:func:`staleness_weight`); statistics are a mean of
+    the upload's, with this share, and those of ``weights``. Counters, which are integers, change in full.
     """
     change = late.change
-    share = (1 + round_ - late.change.round) ** -0.5
+    share = staleness_weight(round_ - late.change.round)
     now = _cut(change, weights, layout)
 
     def moved(name: str, tensor: Tensor) -> Tensor:
@@ -73,6 +73,11 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
         return now[name] + (share * tensor if tensor.is_floating_point() else tensor)
 
     return replace(change, round=round_, weights={name: moved(name, tensor) for name, tensor in change.weights.items()})
+
+
+def staleness_weight(rounds_late: int) -> float:
+    """Return the share of a change that counts ``rounds_late`` rounds after its own, (1 + rounds)^-1/2 as in FedBuff."""
+    return float((1 + rounds_late) ** -0.5)
 
 
 def _is_statistic(name: str, tensor: Tensor, layout: ChannelLayout) -> bool:
