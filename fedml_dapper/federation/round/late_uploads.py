@@ -76,7 +76,7 @@ def arriving(late: LateUpload, round_: int, weights: Tensors, layout: ChannelLay
 
 
 def staleness_weight(rounds_late: int) -> float:
-    """Return the share of a change that counts ``rounds_late`` rounds after its own, (1 + rounds)^-1/2 as in FedBuff."""
+    """Return the share of a change that counts ``rounds_late`` rounds after its own: (1 + rounds)^-1/2, as FedBuff."""
     return float((1 + rounds_late) ** -0.5)
 
 
