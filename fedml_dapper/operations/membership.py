@@ -5,7 +5,7 @@
     ]}
 
 A revoked certificate stays in the list, with ``revoked`` and a ``reason``: so the reason is known later, and it is not
-added again by mistake. The server writes when each certificate called into a file beside it (:mod:`.sightings`).
+added again by mistake. The server writes when each certificate called into a file beside it (:mod:`.last_seen`).
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ def test_added_listed_revoked(members: Path, certificates: Path) -> None:
     assert "was revoked on" in (read_membership(members).refusal(shown) or "")
     assert read_membership(members).refusal(read_certificate(certificates / "silo-2.pem")) is None
 
-    sightings = LastSeen(members)
-    sightings.note(shown.fingerprint)
-    sightings.save(at_once=True)
+    last_seen = LastSeen(members)
+    last_seen.note(shown.fingerprint)
+    last_seen.save(at_once=True)
     [one, two, admin] = json.loads(call("list", members, "--json").stdout)
     assert (one["name"], one["reason"], one["seen"]["first"]) == ("silo-1", "left", one["seen"]["last"])
     assert (two["name"], two["seen"], admin["name"]) == ("silo-2", None, "admin")
@@ -167,10 +167,10 @@ def test_commands_at_the_same_time_lose_nothing(members: Path, certificates: Pat
 
 def test_a_server_waits_for_nobody_who_holds_the_folder(members: Path, certificates: Path) -> None:
     call("add", members, certificates / "silo-1.pem")
-    sightings = LastSeen(members)
-    sightings.note("0" * 64)
+    last_seen = LastSeen(members)
+    last_seen.note("0" * 64)
     with locked(members.with_name(LOCK_NAME)):
-        sightings.save(at_once=True)
+        last_seen.save(at_once=True)
     assert json.loads(call("list", members, "--json").stdout)[0]["seen"] is None
-    sightings.save(at_once=True)
+    last_seen.save(at_once=True)
     assert members.with_suffix(".seen.json").exists()

@@ -11,10 +11,10 @@ Why these forks are safe:
   by a thread of their own, which never computes.
 * A lock that another thread holds at the fork stays locked. The first workers are forked before trackers and terminal
   have threads, and a worker uses nothing but torch, its data and its pipe.
-* A GPU cannot be used after a fork, so workers are for CPUs (``plan.py``).
+* A GPU cannot be used after a fork, so workers are for CPUs (``parallelism.py``).
 
-A round's clients begin in the order of their cost (``federation/turns.py``). Their uploads are handed on in client
-order all the same, and wait here until then.
+A round's clients begin in the order of their cost (``federation/round/client_queue.py``). Their uploads are handed on
+in client order all the same, and wait here until then.
 """
 
 from __future__ import annotations
