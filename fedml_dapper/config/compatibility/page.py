@@ -21,6 +21,9 @@ fedml-dapper settings --compatibility
 fedml-dapper settings --compatibility | grep buffer_size
 ```
 
+A row about a section holds for all that stands in it. So whoever sets `dapper_args.privacy.secure_aggregation` has to
+keep the rows of `dapper_args.privacy` as well, those about methods and networks included.
+
 Checked as well, but not listed here, is what depends on the data at hand, such as how many samples a client has, and
 what a method asks of its own `dapper_args.params`.
 """

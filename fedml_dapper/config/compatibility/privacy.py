@@ -206,7 +206,7 @@ SUMS = (
         "that tells the server how models do on own samples", "leave one of them out",
         {**_SILOS, "data_args.partition": "own"}),
     Row(_SUMS_OF_SILOS, "excludes", chosen("comm_args.backend", "GRPC", "MQTT_S3"),
-        "they do not carry its messages, as DAPPER_GRPC does", "set backend to DAPPER_GRPC",
+        "silos sign with their certificates, which only DAPPER_GRPC has", "set backend to DAPPER_GRPC",
         {
             **SECURE, "common_args.training_type": "cross_silo", "comm_args.backend": "GRPC",
             "comm_args.allow_pickle": True, "comm_args.grpc_ipconfig_path": "addresses.csv",
