@@ -1,6 +1,6 @@
 """Edges: servers near some of the silos, which sum their uploads and send the server one sum in place of many.
 
-In a round an edge gets an :class:`EdgeOrder` with the server's state, from which it makes the downlinks of its silos. It
+In a round an edge gets an :class:`EdgeOrder` with the server's state, from which it makes its silos' downlinks. It
 checks and folds their uploads as the server would have, and answers with an :class:`EdgeSum`. Sums are in float64, so
 the global model differs from the one without edges by the order of additions alone.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedml_dapper.config import EdgeArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.round.edges import EdgeSum, EdgeOrder, check_sum
+from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum, check_sum
 from fedml_dapper.federation.round.feature import RoundFeature
 from fedml_dapper.federation.round.open_round import OpenRound
 from fedml_dapper.federation.round.update_norm import UpdateNorms

@@ -12,7 +12,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.round.edges import EdgeSum, EdgeOrder
+from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.run_folder.records import ClientRecord
 from fedml_dapper.federation.wire.agreement import Agreement, Identity, ReceivedSettings
