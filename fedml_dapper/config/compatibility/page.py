@@ -39,7 +39,7 @@ def _table(rows: tuple[Row, ...]) -> str:
     lines = ["| This | | That | Why | What to do |", "|---|---|---|---|---|"]
     for row in rows:
         relation = "**needs**" if row.relation == "needs" else "**excludes**"
-        cells = (row.this.words, relation, row.that.words, row.why, row.remedy)
+        cells = (row.this.label, relation, row.that.label, row.why, row.remedy)
         lines.append(f"| {' | '.join(map(_marked_up, cells))} |")
     return "\n".join(lines) + "\n"
 
