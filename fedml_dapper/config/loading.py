@@ -160,12 +160,22 @@ def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
         path = _place_of(path, shown)
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"{shown:.100}: unknown key; none lies that deep")
+    if not value and is_section(_kind_at(path)):  # else it would replace all that files say in that section
+        raise ConfigError(f"{shown}: a section, and this leaves nothing in it; name one of its keys, or leave it out")
     place = values
     for key in path[:-1]:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
             raise ConfigError(f"{shown}: `{key}` is a value, not a section")
     place[path[-1]] = value
+
+
+def _kind_at(path: Sequence[str]) -> Any:
+    """The type of the setting at ``path``; None where no setting lies there."""
+    kind: Any = Settings
+    for step in path:
+        kind = kind.model_fields[step].annotation if is_section(kind) and step in kind.model_fields else None
+    return kind
 
 
 class _Search:
@@ -279,20 +289,23 @@ def _with_found_profiles(fleet: FleetArgs, search: _Search) -> FleetArgs:
 
 
 def _place_of(end: list[str], shown: str) -> list[str]:
-    """The whole path of the one key that ends so."""
+    """The whole path of the one key that ends so, or of a value within it, as in ``params.moon.mu``."""
     keys = leaves(Settings)
-    places = [
-        path
-        for path in [*keys, *(old.split(".") for old in RENAMED)]
-        if path[-len(end) :] == end and path[0] != "silo_args"  # silo_args are written by the silo itself
-    ]
+    known = [path for path in (*keys, *(old.split(".") for old in RENAMED)) if path[0] != "silo_args"]  # of the silo
+    places: list[list[str]] = []
+    inside: list[str] = []
+    for length in range(len(end), 0, -1):
+        places = [path for path in known if path[-length:] == end[:length]]
+        inside = end[length:]
+        if places:
+            break
     if len(places) == 1:
-        return present_name(".".join(places[0])).split(".")
+        return [*present_name(".".join(places[0])).split("."), *inside]
     if not places and len(end) > 1:
         return end  # the caller then reports its first section as unknown
     if not places:
         raise ConfigError(f"{shown}: unknown key{did_you_mean(end[-1], (path[-1] for path in keys))}")
-    options = " or ".join(".".join(path) for path in places)
+    options = " or ".join(".".join([*path, *inside]) for path in places)
     raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
 
