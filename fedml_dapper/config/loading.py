@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from fedml_dapper.config.comm_args import SecureGrpcConfig
 from fedml_dapper.config.fedml_keys import translated
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
-from fedml_dapper.config.paths import expanded
+from fedml_dapper.config.paths import check_letters, expanded
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
 from fedml_dapper.config.renamed import RENAMED, present_name, with_present_names
 from fedml_dapper.config.section import Judged, check, counted, did_you_mean, with_empty_sections
@@ -67,7 +67,9 @@ def load_with_notes(
     search = _Search([file.parent for file in found])
     judged = Judged(Settings, _with_found_sources(translation.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
-    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes]
+    found_places = {} if settings is None else settings.model_dump(mode="json")
+    unwritable = [] if search.mistakes else list(_unwritable(found_places))
+    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes, *unwritable]
     if len(mistakes) == len(misplaced) == 1:
         raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
@@ -176,6 +178,18 @@ def _kind_at(path: Sequence[str]) -> Any:
     for step in path:
         kind = kind.model_fields[step].annotation if is_section(kind) and step in kind.model_fields else None
     return kind
+
+
+def _unwritable(value: Any, place: str = "") -> Iterator[str]:
+    """Yield what is wrong with each word in dumped settings that is not UTF-8, such as a folder found on the way."""
+    if isinstance(value, str):
+        try:
+            check_letters(value)
+        except ValueError as error:
+            yield f"{place}: {error}"
+    elif isinstance(value, dict | list):
+        for key, inside in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _unwritable(inside, f"{place}.{key}" if place else str(key))
 
 
 class _Search:
