@@ -295,7 +295,7 @@ def test_arguments_of_ones_own_are_what_a_ledger_can_hold(experiment: Path, key:
 def test_a_program_s_arguments_are_held_to_the_same(experiment: Path) -> None:
     with pytest.raises(ConfigError, match=r"data_args.arguments: `scale` is a float32; give numbers"):
         load_settings(experiment, {"data_args.arguments": {"scale": np.float32(0.5)}})
-    plain = {"a": None, "b": [1, 2.5, "three"], "c": {"d": (True, False)}}
+    plain = {"a": None, "b": [1, 2.5, "three"], "c": {"d": (True, False)}, "e": Path("data")}
     assert load_settings(experiment, {"data_args.arguments": plain}).data_args.arguments == plain
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 
@@ -26,7 +27,7 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
 
 def _problem(value: object) -> str:
     """Return why no file can hold ``value``, and what to do, as the end of a sentence; empty where one can."""
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int | str | PurePath):  # of a path the file holds the words
         return ""
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"is {value}; write it as a word, '{value}', of which float() makes it"
