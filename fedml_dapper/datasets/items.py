@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch, Samples
-from fedml_dapper.errors import STRANGERS_ERRORS, DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
 from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
 
 LOGGER = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Source:
             return self.dataset[index]
         except DapperError:
             raise
-        except STRANGERS_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise DataError(f"{self.name}: item {index} cannot be had: {describe_user_error(error)}") from error
 
     def stated(self, key: str) -> object:
@@ -62,7 +62,7 @@ class Source:
         """
         try:
             return getattr(self.dataset, key, None)
-        except STRANGERS_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise DataError(f"{self.name}: its `{key}` cannot be had: {describe_user_error(error)}") from error
 
 

@@ -25,7 +25,7 @@ from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error
 from fedml_dapper.datasets.own_samples import MERGING
-from fedml_dapper.errors import STRANGERS_ERRORS, ConfigError, DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
 Load = Callable[..., object]
@@ -82,7 +82,7 @@ def _called(load: Load, name: str, args: DataArgs) -> object:
         return load(**arguments)
     except DapperError:
         raise
-    except STRANGERS_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         raise DataError(f"{_KEY}: {name} fails: {type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
@@ -150,7 +150,7 @@ def _items(name: str, source: object) -> Items:
         )
     try:
         length = len(source)
-    except STRANGERS_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         raise DataError(
             f"{name}: {_kind(source)} has no length: {describe_user_error(error)}; give it a __len__ that says how many"
             " items it has"

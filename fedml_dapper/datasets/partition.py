@@ -15,7 +15,7 @@ from torch import Tensor
 from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.errors import STRANGERS_ERRORS, ConfigError, DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
@@ -148,7 +148,7 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
         holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # it may return anything
     except DapperError:
         raise
-    except STRANGERS_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"{key}(suite, {num_clients}, {seed}) gives no list of (domain's name, indices):"
             f" {type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from traceback import walk_tb
 
 from torch.autograd import graph
 
-from fedml_dapper.errors import STRANGERS_ERRORS, DapperError
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line
 
@@ -33,7 +33,7 @@ def blamed(what: str, *hints: str, backward: bool = False) -> Iterator[None]:
         yield
     except DapperError:
         raise
-    except STRANGERS_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         codes = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
         if _FORWARD not in codes and not (backward and _BACKWARD in codes):
             raise
