@@ -28,6 +28,7 @@ from fedml_dapper.inputs import Inputs, tensors_of
 from fedml_dapper.models import Backbone
 from fedml_dapper.process.provenance import commit, machine
 from fedml_dapper.pruning import DENSE
+from fedml_dapper.pruning.filled import filled_channels
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +146,7 @@ class Exporter:
             label=f"the network {model.label}",
             input_names=_names(origin.example) if origin.preprocessing is None else ("pixels",),
             output_name="scores" if task.name == "classification" else "outputs",
+            kept=filled_channels(self.run.method.problem.layout, model),
         )
 
     def _about(self, subject: Subject, product: Product, files: dict[str, str]) -> Sidecar:

@@ -105,6 +105,22 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
+class LinearMap:
+    """Where a layer that multiplies its input by a matrix, and perhaps adds a vector, holds these."""
+
+    matrix: str
+    """Name of the matrix in the layer."""
+    bias: str | None
+    rows: int
+    """Axis of the matrix along which the outputs lie: 0 as in ``nn.Linear``, 1 in ``x @ matrix``."""
+
+    @property
+    def columns(self) -> int:
+        """Axis of the matrix along which the inputs lie."""
+        return 1 - self.rows
+
+
+@dataclass(frozen=True)
 class ChannelLayout:
     """The prunable groups of an architecture under one scope, and all its tensors."""
 
@@ -116,6 +132,8 @@ class ChannelLayout:
     """What the importance of standardised filters is computed from."""
     products: Mapping[str, TensorSpec] = field(default_factory=dict)
     """Products of two activations (attention), counted as if one were a weight of that shape; by layer and number."""
+    linear_maps: Mapping[str, LinearMap] = field(default_factory=dict)
+    """Layers that only multiply by a matrix, ``nn.Linear`` among them, by name."""
     notes: tuple[str, ...] = ()
     """One line each on layers whose channels cannot be followed and are kept, with the reason."""
 

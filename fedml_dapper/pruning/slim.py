@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.process.profiling import part
-from fedml_dapper.pruning.filled import FilledLinear
+from fedml_dapper.pruning.filled import FilledLinear, SlimLinearMap
 from fedml_dapper.pruning.layer_sizes import match_attributes
-from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, TensorSpec
+from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, LinearMap, TensorSpec
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -119,20 +119,21 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
         )
         for name, tensor in own:
             setattr(module, name, cut(tensor, prefix + name))
-        if isinstance(module, nn.Linear):
-            filled = _filled(layout.tensors.get(f"{prefix}weight"), kept)
-            if filled:
-                FilledLinear.take_over(module, filled)
+        known = layout.linear_maps.get(module_name)
+        if known is not None:
+            _fit(module, known, layout.tensors[f"{prefix}{known.matrix}"], kept)
         match_attributes(module)
     return slim
 
 
-def _filled(weight: TensorSpec | None, kept: KeptIndices) -> dict[int, Tensor]:
-    """The kept entries of those axes of a weight along which activations keep their full width."""
-    if weight is None:
-        return {}
-    dims = {axis.dim for axis in weight.axes if axis.filled}
-    return {dim: entries for dim, entries in kept.of(weight).items() if dim in dims}
+def _fit(layer: nn.Module, known: LinearMap, matrix: TensorSpec, kept: KeptIndices) -> None:
+    """Make a layer that is a linear map run with what is kept of its matrix."""
+    cuts = kept.of(matrix)
+    filled = {axis.dim: cuts[axis.dim] for axis in matrix.axes if axis.filled and axis.dim in cuts}
+    if not isinstance(layer, nn.Linear) and cuts:
+        SlimLinearMap.take_over(layer, known, matrix.shape, filled)
+    elif isinstance(layer, nn.Linear) and filled:
+        FilledLinear.take_over(layer, filled)
 
 
 @part("pruning")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,8 @@ class Product:
     input_names: tuple[str, ...]
     """Names under which the file takes an input's tensors, in order."""
     output_name: str
+    kept: Mapping[str, Tensor]
+    """Kept channels of a slim model's groups where it matters which they are (:func:`filled_channels`)."""
 
     @property
     def example(self) -> Inputs:

@@ -36,7 +36,7 @@ class SafeTensors(Format):
                     f"{reference.file.name}:{reference.name}"  # a relative path, not that on this machine
                 )
         origin = product.origin.model_copy(update={"settings": settings})
-        save_model(product.model.state_dict(), path, product.round, origin)
+        save_model(product.model.state_dict(), path, product.round, origin, product.kept)
 
     def read(self, path: Path) -> Runtime:
         model = load_model(path)

@@ -7,6 +7,7 @@ models are to be equal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedml_dapper import __version__
 from fedml_dapper.config import Reference, Settings, check, path_of, sources
 from fedml_dapper.config.references import references
 from fedml_dapper.datasets import Preprocessing
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError, DataError, ProtocolError
 from fedml_dapper.federation.experiment import Experiment, build_problem
 from fedml_dapper.federation.run_folder.records import Record
 from fedml_dapper.federation.run_folder.tensor_file import metadata_of, read_tensors, write_tensors
@@ -28,7 +29,7 @@ from fedml_dapper.inputs import Inputs, is_mask
 from fedml_dapper.methods import Method, build_method
 from fedml_dapper.models import Backbone, build_backbone
 from fedml_dapper.process.provenance import commit
-from fedml_dapper.pruning import PruningPlan, Tensors, plan_window
+from fedml_dapper.pruning import ChannelLayout, PruningPlan, Tensors, Widths, plan_window
 
 _ABOUT = "about"
 _ROUND = "round"
@@ -101,6 +102,8 @@ class ModelOrigin(Record):
 class _About(Record):
     round: int
     origin: ModelOrigin | None
+    kept: dict[str, tuple[int, ...]] | None = Field(default=None, exclude_if=lambda kept: kept is None)
+    """Kept channels by group, of groups that the tensors' sizes do not tell; None where there are none."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,8 @@ class ModelFile:
     """Round after which the model was written."""
     origin: ModelOrigin | None
     """None in files of earlier versions."""
+    kept: dict[str, Tensor]
+    """Kept channels by group, int64, where it matters which they are (:func:`filled_channels`)."""
 
 
 def origin_of(experiment: Experiment) -> ModelOrigin:
@@ -147,9 +152,15 @@ def _inputs_of(example: Inputs) -> dict[str, Any]:
     return {"input_shape": None, "input_dtype": None, "input_parts": parts}
 
 
-def save_model(weights: Tensors, path: Path, round_: int, origin: ModelOrigin) -> None:
-    """Write the model of ``round_``; an older file at ``path`` stays until the new one is complete."""
-    write_tensors(weights, {_ABOUT: _About(round=round_, origin=origin).model_dump_json()}, path)
+def save_model(
+    weights: Tensors, path: Path, round_: int, origin: ModelOrigin, kept: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the model of ``round_``; an older file at ``path`` stays until the new one is complete.
+
+    ``kept`` are the kept channels of a slim model's groups where it matters which they are (:func:`filled_channels`).
+    """
+    told = {name: tuple(channels.tolist()) for name, channels in (kept or {}).items()}
+    write_tensors(weights, {_ABOUT: _About(round=round_, origin=origin, kept=told or None).model_dump_json()}, path)
 
 
 def read_model(path: Path) -> ModelFile:
@@ -161,7 +172,8 @@ def read_model(path: Path) -> ModelFile:
     about = _about(path)
     if about is None:
         raise DataError(f"{path} does not say after which round it was written; it is none of a run's")
-    return ModelFile(path, read_tensors(path, "global model"), about.round, about.origin)
+    kept = {name: torch.tensor(channels) for name, channels in (about.kept or {}).items()}
+    return ModelFile(path, read_tensors(path, "global model"), about.round, about.origin, kept)
 
 
 def round_of_model(path: Path) -> int | None:
@@ -193,11 +205,24 @@ def load_model(path: Path | str) -> Backbone:
     layout = method.problem.layout
     widths = layout.widths_of({name: tuple(tensor.shape) for name, tensor in file.weights.items()})
     omitted = frozenset(layout.tensors.keys() - file.weights.keys())
-    model = None if widths is None else method.local_model(PruningPlan(plan_window(layout, widths).kept, omitted))
+    plan = None if widths is None else _plan(layout, widths, file.kept, omitted)
+    model = None if plan is None else method.local_model(plan)
     if model is None or model.state_dict().keys() != file.weights.keys():
         raise DataError(f"{path} holds tensors that do not fit the network it names; it was changed")
     model.load_state_dict(file.weights)
     return model.eval()
+
+
+def _plan(
+    layout: ChannelLayout, widths: Widths, kept: Mapping[str, Tensor], omitted: frozenset[str]
+) -> PruningPlan | None:
+    """Return a plan of these widths, with the channels that ``kept`` names; None where they do not fit the layout."""
+    plan = PruningPlan({**plan_window(layout, widths).kept, **kept}, omitted)
+    try:
+        plan.check(layout)
+    except ProtocolError:
+        return None
+    return plan if plan.widths == widths else None
 
 
 def rebuild_method(origin: ModelOrigin, path: Path) -> Method[Any]:

@@ -30,6 +30,7 @@ class Channels:
 
     def __init__(self) -> None:
         self._parent = torch.empty(0, dtype=torch.int64)
+        self._produced = torch.empty(0, dtype=torch.bool)
         self.held: list[Hold] = []
         self._added: list[Tensor] = []
         self._parts: list[tuple[Sequence[Tensor], str]] = []
@@ -38,10 +39,14 @@ class Channels:
     def __len__(self) -> int:
         return len(self._parent)
 
-    def fresh(self, count: int) -> Tensor:
-        """Return the numbers of ``count`` new channels: int64, rising."""
+    def fresh(self, count: int, *, produced: bool = True) -> Tensor:
+        """Return the numbers of ``count`` new channels: int64, rising.
+
+        ``produced`` says that a layer produces them; no layer does those of a parameter that is used as an activation.
+        """
         ids = torch.arange(len(self), len(self) + count)
         self._parent = torch.cat([self._parent, ids])
+        self._produced = torch.cat([self._produced, torch.full((count,), produced)])
         return ids
 
     def roots(self, ids: Tensor) -> Tensor:
@@ -63,7 +68,8 @@ class Channels:
         left = left[both]
         right = right[both]
         if added:
-            self._added.append(left[self.roots(left) != self.roots(right)])
+            of_layers = self._are_produced(left) & self._are_produced(right)
+            self._added.append(left[of_layers & (self.roots(left) != self.roots(right))])
         while True:  # hang every root below the lowest that it meets; repeated, as scatter keeps one of several
             a = self.roots(left)
             b = self.roots(right)
@@ -73,6 +79,12 @@ class Channels:
             # point every channel at its root, so that roots() is a single look-up
             while not torch.equal(self._parent, grand := self._parent[self._parent]):
                 self._parent = grand
+
+    def _are_produced(self, ids: Tensor) -> Tensor:
+        """Return whether a layer produces these channels, or any that were joined with them."""
+        by_root = torch.zeros(len(self), dtype=torch.bool)
+        by_root[self._parent[self._produced]] = True
+        return by_root[self.roots(ids)]
 
     def split(self, parts: Sequence[Tensor], layer: str) -> None:
         """Note a split of a tensor into ``parts`` of equal size, which have to lose the same channels."""

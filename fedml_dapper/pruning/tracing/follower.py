@@ -26,6 +26,15 @@ class Mark:
     ids: Tensor
 
 
+@dataclass(frozen=True)
+class View:
+    """A weight seen with its axes in another order, or among others."""
+
+    name: str
+    dims: tuple[int | None, ...]
+    """Axis of the weight that lies along each axis of the view; None along those that only the view has."""
+
+
 @dataclass(frozen=True, eq=False)
 class Product:
     """A product of two activations: multiply-accumulates per example for each of the channels ``ids``."""
@@ -44,6 +53,8 @@ class Trace:
     """(Tensor, axis) -> the channel of each entry. A tensor with several names has its first one here."""
     producers: set[tuple[str, int]] = field(default_factory=set)
     """(Weight, axis) of filters, which produce channels."""
+    borrowed: dict[str, str] = field(default_factory=dict)
+    """Weight -> a layer that uses it, though another one holds it."""
     computed: list[str] = field(default_factory=list)
     """Layers whose weights are computed from the model's parameters."""
     macs: dict[str, int | Fraction] = field(default_factory=lambda: defaultdict(int))
@@ -78,9 +89,13 @@ class Follower:
         """Whether the running operation is done for each example; one on weights alone is done once per batch."""
         self._of_weights = WeakTensorKeyDictionary()
         self.stack: list[str] = []
+        self.views = cast("MutableMapping[Tensor, View]", WeakTensorKeyDictionary())
         self._names: dict[int, str] = {}
+        self._parameters = set[str]()
         for name, tensor in model.state_dict(keep_vars=True).items():
             self._names.setdefault(id(tensor), name)
+            if isinstance(tensor, nn.Parameter):
+                self._parameters.add(name)
 
     @property
     def layer(self) -> str:
@@ -110,6 +125,29 @@ class Follower:
         """Return the model's name for a parameter or buffer; None for other tensors."""
         return self._names.get(id(tensor))
 
+    def weight(self, tensor: Tensor) -> str | None:
+        """Return the model's name for the parameter or buffer that ``tensor`` is, or is a view of; None for others."""
+        name = self.name(tensor)
+        return self.views[tensor].name if name is None and tensor in self.views else name
+
+    def place(self, tensor: Tensor | None, dim: int) -> tuple[str, int] | None:
+        """Return the parameter or buffer, and its axis, that lies along an axis of ``tensor``; None for other tensors.
+
+        ``tensor`` may be a view of it.
+        """
+        name = self.name(tensor)
+        if name is not None:
+            return name, dim
+        view = None if tensor is None else self.views.get(tensor)
+        axis = None if view is None else view.dims[dim]
+        return None if view is None or axis is None else (view.name, axis)
+
+    def is_matrix(self, tensor: Tensor) -> bool:
+        """Return whether the last two axes of ``tensor`` are those of a parameter, and all others repeat it."""
+        *others, rows, columns = (self.place(tensor, dim) for dim in range(tensor.dim()))
+        repeats = all(place is None or tensor.shape[dim] == 1 for dim, place in enumerate(others))
+        return repeats and rows is not None and columns is not None and rows[0] in self._parameters
+
     def mark(self, tensor: Tensor, dim: int, ids: Tensor) -> None:
         """Note that the channels ``ids`` lie along ``dim`` of an activation, if there are several of them."""
         if len(ids) > 1 and bool((ids >= 0).any()):
@@ -125,14 +163,14 @@ class Follower:
 
     def bind(self, tensor: Tensor | None, dim: int, ids: Tensor) -> None:
         """Note that the entries of a parameter or buffer along ``dim`` belong to the channels ``ids``."""
-        name = self.name(tensor)
-        if name is None:
+        place = self.place(tensor, dim)
+        if place is None:
             if tensor is not None:
                 self.hold([ids, self._ids(tensor)], COMPUTED)
-        elif (name, dim) in self.trace.bound:
-            self.join(self.trace.bound[name, dim], ids, "a weight is used in several ways")
+        elif place in self.trace.bound:
+            self.join(self.trace.bound[place], ids, "a weight is used in several ways")
         else:
-            self.trace.bound[name, dim] = ids
+            self.trace.bound[place] = ids
 
     def _ids(self, tensor: Tensor) -> Tensor:
         mark = self.marks.get(tensor)
@@ -140,11 +178,11 @@ class Follower:
 
     def keep(self, tensor: Tensor | None, why: str) -> None:
         """Note that a parameter or buffer is never cut."""
-        name = self.name(tensor)
-        if name is not None and tensor is not None:
-            for dim, size in enumerate(tensor.shape):
-                self.hold([self.trace.bound.get((name, dim), no_channels(0))], why)
-                self.trace.bound[name, dim] = no_channels(size)
+        for dim, size in enumerate(() if tensor is None else tensor.shape):
+            place = self.place(tensor, dim)
+            if place is not None:
+                self.hold([self.trace.bound.get(place, no_channels(0))], why)
+                self.trace.bound[place] = no_channels(size)
 
     def give_up(self, tensors: Iterable[Tensor], why: str) -> None:
         """Hold all channels of ``tensors``, as they reach an operation whose effect on channels is not known."""
@@ -155,19 +193,21 @@ class Follower:
 
     def produce(self, weight: Tensor, dim: int) -> Tensor:
         """Return the channels of a weight's filters: new ones at its first use."""
-        name = self.name(weight)
-        if name is None:
+        place = self.place(weight, dim)
+        if place is None:
             self.trace.computed.append(self.layer)
             self.hold([self._ids(weight)], COMPUTED)
             return no_channels(weight.shape[dim])
-        self.trace.producers.add((name, dim))
-        if (name, dim) not in self.trace.bound:
-            self.trace.bound[name, dim] = self.channels.fresh(weight.shape[dim])
-        return self.trace.bound[name, dim]
+        self.trace.producers.add(place)
+        if holder(place[0]) != self.layer:
+            self.trace.borrowed[place[0]] = self.layer
+        if place not in self.trace.bound:
+            self.trace.bound[place] = self.channels.fresh(weight.shape[dim])
+        return self.trace.bound[place]
 
     def count(self, weight: Tensor, uses: int | Fraction) -> None:
         """Note that each entry of a weight is multiplied ``uses`` times in the pass, on average."""
-        name = self.name(weight)
+        name = self.weight(weight)
         if name is None:
             self.product(no_channels(weight.numel()), uses * weight.numel())
         elif self.by_example:
@@ -205,6 +245,9 @@ class Follower:
         It is cut as the mark ``like`` of what it is combined with, in a result of ``dims`` axes, or else along its only
         axis.
         """
+        if tensor in self.views:
+            self.keep(tensor, "a parameter has a form of its own")
+            return True
         name = self.name(tensor)
         if name is None:
             return False
@@ -220,11 +263,16 @@ class Follower:
                 self.bind(tensor, each, like.ids if each == dim else no_channels(size))
             self.mark(tensor, dim, like.ids)
         elif like is None and len(sizes) == 1:
-            self.bind(tensor, sizes[0], self.channels.fresh(tensor.shape[sizes[0]]))
+            self.bind(tensor, sizes[0], self.channels.fresh(tensor.shape[sizes[0]], produced=False))
             self.mark(tensor, sizes[0], self.trace.bound[name, sizes[0]])
         else:
             self.keep(tensor, "a parameter has a form of its own")
         return True
+
+
+def holder(tensor: str) -> str:
+    """Return the layer that holds a parameter or buffer."""
+    return tensor.rpartition(".")[0]
 
 
 def _share(macs: int | Fraction, among: int) -> int | Fraction:

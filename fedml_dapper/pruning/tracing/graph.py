@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, TensorSpec
-from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace
+from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, LinearMap, TensorSpec
+from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace, holder
 
 _NAMES_PER_NOTE = 3
 _TOGETHER = "all channels would have to go together, as groups of convolutions or norms join them"
@@ -25,6 +25,8 @@ class FoundGroup:
     places: frozenset[tuple[str, int]]
     filled: bool = False
     """Whether activations keep their full width, with zeros for what is cut."""
+    borrower: str | None = None
+    """A layer that uses a producer's weight without calling the one that holds it, which then cannot fill anything."""
 
 
 class Graph:
@@ -57,7 +59,7 @@ class Graph:
         """Return the groups that may be cut, in the order of the layers that they are named after."""
         return self._together(self._free & self._inner if internal else self._free)
 
-    def heads(self, internal: bool, linear: Collection[str]) -> list[FoundGroup]:
+    def heads(self, internal: bool, linear: Mapping[str, LinearMap]) -> list[FoundGroup]:
         """Return the heads of attention between the ``linear`` layers that make and read them, of a trace ``by_heads``.
 
         Activations between these layers keep their full width, so that nothing there forbids a cut, or is cut itself.
@@ -66,14 +68,20 @@ class Graph:
         found = []
         for group in self._together(allowed & self._inner if internal else allowed):
             places = frozenset(place for place in group.places if self._is_filled(place, group, linear))
-            if all((name, 0) in places for name in group.group.producers):
-                found.append(replace(group, places=places, filled=True))
+            rows = {(name, linear[layer].rows) for name in group.group.producers if (layer := holder(name)) in linear}
+            if len(rows) == len(group.group.producers) and rows <= places:
+                borrowers = [
+                    self._trace.borrowed[name] for name in group.group.producers if name in self._trace.borrowed
+                ]
+                found.append(replace(group, places=places, filled=True, borrower=next(iter(borrowers), None)))
         return found
 
-    def _is_filled(self, place: tuple[str, int], group: FoundGroup, linear: Collection[str]) -> bool:
+    def _is_filled(self, place: tuple[str, int], group: FoundGroup, linear: Mapping[str, LinearMap]) -> bool:
         """Whether all channels along an axis of a linear layer's tensor belong to the group."""
-        layer, _, kind = place[0].rpartition(".")
-        return layer in linear and kind in ("weight", "bias") and bool(torch.isin(self.bound[place], group.roots).all())
+        layer, _, tensor = place[0].rpartition(".")
+        known = linear.get(layer)
+        is_its = known is not None and tensor in (known.matrix, known.bias)
+        return is_its and bool(torch.isin(self.bound[place], group.roots).all())
 
     def _together(self, allowed: Tensor) -> list[FoundGroup]:
         """Group those ``allowed`` channels that lie in the same tensors."""

@@ -112,9 +112,9 @@ class Layers(TorchFunctionMode):
 
     def _grouped(self, ids: Tensor, weight: Tensor, groups: int, filters: int) -> Tensor:
         """The output channels of a grouped convolution, whose groups are kept or dropped as a whole."""
-        name = self._follower.name(weight)
-        if name is not None:
-            self._follower.trace.producers.add((name, 0))
+        place = self._follower.place(weight, 0)
+        if place is not None:
+            self._follower.trace.producers.add(place)
         blocks = self._follower.whole_blocks(ids, groups, "some inputs of a grouped convolution are fixed")
         return blocks.repeat_interleave(filters)
 

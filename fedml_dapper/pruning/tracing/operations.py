@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedml_dapper.models.running import first_line, nested_tensor_hint
 from fedml_dapper.pruning.tracing.channels import RANGE, SPREAD
-from fedml_dapper.pruning.tracing.follower import Follower, Mark, no_channels
+from fedml_dapper.pruning.tracing.follower import Follower, Mark, View, no_channels
 
 aten = torch.ops.aten
 _SAME_FORM = {
@@ -29,6 +29,8 @@ _MOVES = {
     aten.reshape, aten._reshape_alias, aten.unfold,
 }  # fmt: skip
 """Operations that move values without changing any."""
+_RESHAPES = {aten.view, aten._unsafe_view, aten.reshape, aten._reshape_alias}
+"""Those among them that depend on where values lie in memory."""
 _ALONG_AXES = {
     aten.mean, aten.sum, aten.amax, aten.amin, aten.prod, aten.var, aten.std, aten.var_mean, aten._softmax,
     aten._log_softmax, aten.softmax, aten.log_softmax, aten.cumsum, aten.logsumexp, aten.max, aten.min, aten.argmax,
@@ -50,7 +52,7 @@ _ON_LAST_AXES = {
 """Operations that work on the last axes alone, and on how many of them."""
 _OTHER_PRODUCTS = {
     **dict.fromkeys((aten.mv, aten.dot), 0),
-    **dict.fromkeys((aten.addmm, aten.addmm_, aten.addmv, aten.addbmm, aten.baddbmm), 1),
+    **dict.fromkeys((aten.addmm_, aten.addmv, aten.addbmm), 1),
 }
 """Products of matrices and vectors, most of them added to something, and the index of their left factor."""
 _REPEATED = {aten.expand, aten.repeat}
@@ -93,12 +95,16 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet = func.overloadpacket
         if packet in (aten.mm, aten.bmm):
             self._matrix_product(args[0], args[1], out)
+        elif packet in (aten.addmm, aten.baddbmm):
+            self._matrix_product(args[1], args[2], out)
+            if kwargs.get("beta", 1) != 0:
+                self._elementwise([out, args[0]], out, added=True)
         elif packet in _OTHER_PRODUCTS:
             left = args[_OTHER_PRODUCTS[packet]]
             summands = left.shape[-1] * (len(left) if packet is aten.addbmm else 1)
             follower.product(no_channels(1), out.numel() * summands)
             follower.give_up(tensors, f"`{packet.__name__}` sums over channels")
-        elif not any(each in follower.marks or follower.name(each) for each in tensors):
+        elif not any(each in follower.marks or follower.weight(each) for each in tensors):
             return
         elif torch.Tag.pointwise in func.tags or packet in _SAME_FORM:
             self._elementwise(tensors, out, added=packet not in _PRODUCTS)
@@ -164,22 +170,18 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _moved(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
         follower = self._follower
         moved = args[0]
+        if self._turned(func, args, kwargs, out):
+            return
         mark = follower.mark_of(moved)
         if mark is None:
             return
         roots = self._follower.channels.roots(mark.ids)
-        labels = (
-            roots.view([-1 if dim == mark.dim else 1 for dim in range(moved.dim())]).expand(moved.shape).contiguous()
-        )
+        labels = _along_axis(roots, mark.dim, moved).contiguous()
         # moved like the values, the labels say which channel each entry of the results belongs to
         moves = list(zip(tree_leaves(out), tree_leaves(func(labels, *args[1:], **kwargs)), strict=True))
         parts = []
         for result, places in moves:
-            varying = [
-                dim
-                for dim, size in enumerate(places.shape)
-                if size > 1 and bool((places != places.narrow(dim, 0, 1)).any())
-            ]
+            varying = _varying(places)
             if follower.by_heads and places.numel() and len(varying) > 1:
                 follower.mark(result, varying[-2], self._heads(places, varying))
                 continue
@@ -187,13 +189,37 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 follower.hold([mark.ids], SPREAD if varying else "a single channel is taken")
                 continue
             [dim] = varying
-            ids = places[tuple(slice(None) if each == dim else 0 for each in range(places.dim()))]
+            ids = _line(places, dim)
             follower.mark(result, dim, ids)
             parts.append(ids)
         if len(parts) > 1 and len({len(part) for part in parts}) == 1 and len(torch.cat(parts)) == len(roots):
             follower.channels.split(parts, follower.layer)
         elif any(not bool(torch.isin(roots, each).all()) for each in parts):
             follower.hold([mark.ids], RANGE)
+
+    def _turned(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> bool:
+        """Follow a weight whose axes are only put elsewhere, as in ``x @ weight.T``; return False for other moves."""
+        follower = self._follower
+        moved = args[0]
+        name = follower.weight(moved)
+        if name is None or moved in follower.marks or not isinstance(out, Tensor):
+            return False
+        dims: list[int | None] = [None] * out.dim()
+        own = [(dim, place[1]) for dim in range(moved.dim()) if (place := follower.place(moved, dim)) is not None]
+        several = [(dim, axis) for dim, axis in own if moved.shape[dim] > 1]
+        if len(several) < 2:
+            return False  # a vector, which is followed as activations are
+        for dim, axis in several:
+            numbers = torch.arange(moved.shape[dim], device=moved.device)
+            labels = _along_axis(numbers, dim, moved)
+            labels = func(labels.contiguous() if func.overloadpacket in _RESHAPES else labels, *args[1:], **kwargs)
+            match _varying(labels):
+                case [found] if dims[found] is None and torch.equal(_line(labels, found), numbers):
+                    dims[found] = axis
+                case _:
+                    return False
+        follower.views[out] = View(name, tuple(dims))
+        return True
 
     def _heads(self, places: Tensor, varying: Sequence[int]) -> Tensor:
         """Return the channels along the last but one of the ``varying`` axes, and join those along the others.
@@ -241,11 +267,13 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _matrix_product(self, left: Tensor, right: Tensor, out: Tensor) -> None:
         follower = self._follower
+        rows = out.dim() - 2
+        columns = out.dim() - 1
+        if self._mapped(left, columns, right, out, columns) or self._mapped(right, rows, left, out, rows):
+            return
         inner = left.shape[-1]
         a = follower.marks.get(left)
         b = follower.marks.get(right)
-        rows = out.dim() - 2
-        columns = out.dim() - 1
         both = a is not None and b is not None and a.dim == b.dim < rows
         if a is not None and b is not None and both:
             follower.join(a.ids, b.ids, "a matrix product uses a weight")
@@ -265,3 +293,42 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 follower.keep(tensor, "a matrix product uses a weight")
             follower.product(found.ids, out.numel() * inner)
             follower.mark(out, found.dim, found.ids)
+
+    def _mapped(self, x: Tensor, inner: int, matrix: Tensor, out: Tensor, outer: int) -> bool:
+        """Follow activations times a parameter, which maps channels as a linear layer does.
+
+        Return False for other products, and where channels lie along the axis of ``x`` that the product leaves alone.
+
+        Args:
+            inner: Axis of ``x`` that is summed over.
+            outer: Axis of ``out``, and of ``matrix``, along which the channels of the result lie.
+        """
+        follower = self._follower
+        mark = follower.marks.get(x)
+        is_activation = follower.by_example and follower.weight(x) is None
+        if not is_activation or not follower.is_matrix(matrix) or (mark is not None and mark.dim != inner):
+            return False
+        summed = 2 * out.dim() - 3 - outer  # the other one of the last two axes
+        follower.count(matrix, out.numel() // matrix.shape[outer])
+        follower.bind(matrix, summed, no_channels(x.shape[inner]) if mark is None else mark.ids)
+        follower.mark(out, outer, follower.produce(matrix, outer))
+        return True
+
+
+def _along_axis(numbers: Tensor, dim: int, like: Tensor) -> Tensor:
+    """Return ``numbers`` along the axis ``dim``, repeated to the shape of ``like``."""
+    return numbers.view([-1 if each == dim else 1 for each in range(like.dim())]).expand(like.shape)
+
+
+def _varying(labels: Tensor) -> list[int]:
+    """Return the axes along which ``labels`` vary."""
+    return [
+        dim
+        for dim, size in enumerate(labels.shape)
+        if size > 1 and bool((labels != labels.narrow(dim, 0, 1)).any())
+    ]  # fmt: skip
+
+
+def _line(labels: Tensor, dim: int) -> Tensor:
+    """Return the first line of ``labels`` along an axis."""
+    return labels[tuple(slice(None) if each == dim else 0 for each in range(labels.dim()))]

@@ -24,6 +24,7 @@ from fedml_dapper.pruning.tracing.dependencies import plain_layout
 from fedml_dapper.pruning.tracing.follower import Follower, Trace
 from fedml_dapper.pruning.tracing.graph import FoundGroup, Graph, listed
 from fedml_dapper.pruning.tracing.layers import Layers
+from fedml_dapper.pruning.tracing.linear_maps import linear_maps
 from fedml_dapper.pruning.tracing.operations import Operations
 from fedml_dapper.pruning.verification import Fault, Trial
 
@@ -92,6 +93,8 @@ def _traced(
     whole = ChannelLayout({}, tensors, products=graph.products())
     if scope is None or scope == "official_mask":
         return whole
+    with undisturbed(example):
+        whole = replace(whole, linear_maps=linear_maps(probe))
     internal = scope == "internal"
     idle = _idle(model, trace.used)
     trial = Trial(model, example, many=bool(idle))
@@ -101,16 +104,23 @@ def _traced(
     if plain is not None and trial.fault(plain, _a_third_less(plain, plain.groups)) is None:
         return _with_idle(plain, _idle(model, trace.used | trial.ran))
     found = [(graph, each) for each in graph.groups(internal)]
+    borrowed = list[FoundGroup]()
     if any(hold.why == SPREAD for hold in trace.channels.held):
         with undisturbed(example):
             by_heads = Graph(follow(probe, example, by_heads=True), list(model.state_dict()), output_layer)
-        linear = [name for name, layer in model.named_modules() if type(layer) is nn.Linear]
         known = {each.group.name for _, each in found}
-        found += [(by_heads, each) for each in by_heads.heads(internal, linear) if each.group.name not in known]
+        heads = [each for each in by_heads.heads(internal, whole.linear_maps) if each.group.name not in known]
+        borrowed = [each for each in heads if each.borrower is not None]
+        found += [(by_heads, each) for each in heads if each.borrower is None]
         found.sort(key=lambda placed: list(tensors).index(placed[1].group.producers[0]))
     layout = _cut(whole, found, graph, _aliases(model))
-    heads = [producer for _, each in found if each.filled for producer in each.group.producers]
-    tried = _tried(layout, trial, graph.notes(internal, heads))
+    told = [each for _, each in found if each.filled] + borrowed
+    notes = graph.notes(internal, [producer for each in told for producer in each.group.producers])
+    notes += [
+        f"`{each.group.name}` not cut: {listed([each.borrower or ''])} uses its weight without calling it"
+        for each in borrowed
+    ]
+    tried = _tried(layout, trial, notes)
     return _with_idle(tried, _idle(model, trace.used | trial.ran))
 
 
