@@ -8,6 +8,8 @@ _LONGEST_QUOTE = 200
 _LONGEST_WORD = 400
 _SHOWN = 100
 """Letters that are shown of words above ``_LONGEST_WORD``, as errors may quote values of any length."""
+USER_CODE_ERRORS = (Exception, SystemExit)
+"""What users' code may raise: a script that calls ``sys.exit`` would end ours without a word."""
 
 
 def complaint(program: str, text: str) -> str:

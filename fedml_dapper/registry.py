@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import Generic, TypeVar, cast
 
 from fedml_dapper.config import ENTRY_POINTS, Reference, did_you_mean, installed
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError
 
 T = TypeVar("T")
+_FOR_SCRIPTS = '; put what it does as a script below `if __name__ == "__main__":`'
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -92,9 +93,10 @@ def _module(reference: Reference, key: str) -> ModuleType:
         return importlib.import_module(reference.place) if file is None else _from_file(file)
     except DapperError:
         raise
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
+        remedy = _FOR_SCRIPTS if isinstance(error, SystemExit) else ""
         raise ConfigError(
-            f"{key}: {reference.place} cannot be loaded: {type(error).__name__}: {error}{_where(error, file)}"
+            f"{key}: {reference.place} cannot be loaded: {type(error).__name__}: {error}{_where(error, file)}{remedy}"
         ) from error
 
 

@@ -66,15 +66,15 @@ def nested(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of(row: Row) -> str:
-    return f"{row.this.words} {row.relation} {row.that.words}".replace("dapper_args.", "")
+    return f"{row.this.label} {row.relation} {row.that.label}".replace("dapper_args.", "")
 
 
 def assert_refuses(row: Row, line: str) -> None:
     """The line says what is wrong, why and what to do, as the row has it."""
     verb = "does not go with" if row.relation == "excludes" else "needs"
     before, _, behind = line.partition(f" {verb} ")
-    assert before.startswith(row.this.words)
-    assert behind.startswith(row.that.words)
+    assert before.startswith(row.this.label)
+    assert behind.startswith(row.that.label)
     assert f": {row.why}; " in line
     assert line.endswith(row.remedy) or row.own_remedy is not None
     assert "\n" not in line

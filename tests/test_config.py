@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedml_dapper.config import load_settings
@@ -267,5 +268,54 @@ def test_a_file_may_have_the_former_name_and_one_above_it_the_present_one(experi
     assert load_settings([experiment, below]).dapper_args.personal_layers == "norms"
     assert load_settings([experiment, below], ["personal_layers=none"]).dapper_args.personal_layers == "none"
     below.write_text("dapper_args: {at_home: norms, personal_layers: none}")
-    with pytest.raises(ConfigError, match="unknown key `at_home` in dapper_args"):
+    with pytest.raises(ConfigError, match=r"`at_home` in dapper_args: the former name of `dapper_args.person"):
         load_settings([experiment, below])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (".inf", "`x` is inf; write it as a word, 'inf', of which float() makes it"),
+        ("[1, .nan]", "`x` holds a value that is nan"),
+        ("2026-11-27", "`x` is a date; give numbers, words, lists and mappings alone (in a file, quotes make a word"),
+        ("{deep: {day: 2026-11-27}}", "`x` holds `deep`, which holds `day`, which is a date"),
+        ("{1: one}", "`x` has the key 1; keys are words, so write '1'"),
+        ("!!set {a, b}", "`x` is a set"),
+        ("!!binary /w==", "`x` is a bytes"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data_args.arguments", "model_args.arguments", "task_arguments", "params.moon"])
+def test_arguments_of_ones_own_are_what_a_ledger_can_hold(experiment: Path, key: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(experiment, [f"{key}={{x: {value}}}"])
+    assert key.removesuffix(".moon") in str(caught.value)
+    assert message.replace("`x` ", "") in str(caught.value)
+
+
+def test_a_program_s_arguments_are_held_to_the_same(experiment: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data_args.arguments: `scale` is a float32; give numbers"):
+        load_settings(experiment, {"data_args.arguments": {"scale": np.float32(0.5)}})
+    plain = {"a": None, "b": [1, 2.5, "three"], "c": {"d": (True, False)}, "e": Path("data")}
+    assert load_settings(experiment, {"data_args.arguments": plain}).data_args.arguments == plain
+
+
+def test_a_value_within_a_setting_is_known_by_the_setting_s_end(experiment: Path) -> None:
+    settings = load_settings(experiment, ["params.moon.mu=0.5", "task_arguments.depth.of=3"])
+    assert settings.dapper_args.params == {"moon": {"mu": 0.5}}
+    assert settings.train_args.task_arguments == {"depth": {"of": 3}}
+    with pytest.raises(ConfigError, match=r"several sections; write data_args.arguments.n or model_args.arguments.n$"):
+        load_settings(experiment, ["arguments.n=3"])
+    with pytest.raises(ConfigError, match=r"`ratios` in dapper_args.levels is \{'0': 0.1\}"):
+        load_settings(experiment, ["ratios.0=0.1"])
+
+
+@pytest.mark.parametrize("override", ["train_args=", "train_args={}", "dapper_args.levels=null"])
+def test_an_empty_section_takes_nothing_from_the_file(experiment: Path, override: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set [a-z_.]+: a section, and this leaves nothing in it; name one of"):
+        load_settings(experiment, [override])
+    assert load_settings(experiment, ["dapper_args.privacy="]).dapper_args.privacy is None
+
+
+def test_a_key_in_capitals_is_recognised(experiment: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--set EPOCHS: unknown key; did you mean `epochs`\?$"):
+        load_settings(experiment, ["EPOCHS=3"])

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedml_dapper.cli import main
+from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import DataError
 
@@ -106,6 +107,8 @@ SETTINGS: dict[str, str] = {
     "max_change=.nan": "max_change",
 }
 OVERLONG = 300
+NOBODY = 65534
+"""Number of the account ``nobody``."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,48 @@ def test_a_name_may_be_too_long(experiment: Path) -> None:
     check_refused(attempt("run", "-c", "c" * OVERLONG), "too long for a file")
 
 
+def open_as_nobody(folder: Path) -> None:
+    (folder / "file").touch(0o600)
+    os.seteuid(NOBODY)
+    try:
+        (folder / "file").open()
+    finally:
+        os.seteuid(0)
+
+
+def open_a_circle(folder: Path) -> None:
+    (folder / "circle").symlink_to("circle")
+    (folder / "circle").open()
+
+
+def open_below_a_file(folder: Path) -> None:
+    (folder / "file").touch()
+    (folder / "file" / "below").open()
+
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another account")
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        pytest.param(open_as_nobody, "file: this account may not use it; change its permissions, or", marks=ONLY_ROOT),
+        (open_a_circle, "circle: links that lead to each other; name the file itself"),
+        (open_below_a_file, "below: a part of this path is a file; name another place"),
+        (lambda folder: (folder / ("o" * OVERLONG)).open(), "ooo: a name that is too long for a file"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], use: Callable[[Path], None], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended, complaining("fedml-dapper"):
+        use(tmp_path)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("fedml-dapper: /")
+    assert message in line
+
+
 # Data
 
 
@@ -276,6 +321,13 @@ PACKED: dict[str, tuple[Callable[[], bytes], str]] = {
     "several domains": (lambda: saved(x=SOME, y=LABELS, classes=CLASSES, domain=CLASSES), "expected one name"),
     "one label, no list of them": (lambda: saved(x=SOME, y=np.array(1), classes=CLASSES), "class cat has no training"),
     "a picture of no dimensions": (lambda: saved(x=np.uint8(3), y=LABELS, classes=CLASSES), "expected uint8"),
+    "words as labels": (lambda: saved(x=SOME, y=CLASSES[LABELS], classes=CLASSES), "y is <U3 (4,); expected integers"),
+    "fractions as labels": (lambda: saved(x=SOME, y=LABELS / 1, classes=CLASSES), "y is float64 (4,); expected integ"),
+    "no class": (lambda: saved(x=SOME, y=LABELS, classes=CLASSES[:0]), "has no class; there have to be two"),
+    "pictures to validate on, without labels": (
+        lambda: saved(x_train=SOME, y_train=LABELS, x_test=SOME, y_test=LABELS, x_val=SOME, classes=CLASSES),
+        "has x_val without y_val; give both, or neither",
+    ),
     "a zero-sized picture": (lambda: saved(x=SOME[:, :0], y=LABELS, classes=CLASSES), "expected uint8"),
 }
 

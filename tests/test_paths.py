@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import fedml_dapper
-from fedml_dapper.config import load_settings
-from fedml_dapper.datasets import data_root
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.cli import main
+from fedml_dapper.config import DataArgs, load_settings
+from fedml_dapper.datasets import data_root, load_suite
+from fedml_dapper.errors import ConfigError, DataError
 
 from .brought import EXPERIMENT, brought, load_of
 
@@ -115,3 +117,35 @@ def test_a_name_may_be_too_long(home: Path) -> None:
     for key, text in {"model_args.model": "a.py:Net", "data_args.data_cache_dir": "a"}.items():
         with pytest.raises(ConfigError, match=rf"{key}: .*a\.\.\.: a name that is too long for a file"):
             load_settings(stranger.experiment, {key: "a" * 5000 + text})
+
+
+LATIN_1 = os.fsdecode(b"donn\xe9es")
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_a_ledger_would_have_to_hold_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / LATIN_1
+    folder.mkdir()
+    (folder / "my_data.py").write_text("def load(): return {}")
+    (folder / "experiment.yaml").write_text("data_args: {dataset: 'my_data.py:load'}\nmodel_args: {model: lenet5}")
+    with pytest.raises(
+        ConfigError, match=r"donn\\udce9es.*: a name that is not UTF-8, which no ledger can hold; rename"
+    ):
+        load_settings([folder / "experiment.yaml"])
+    monkeypatch.chdir(folder)
+    with pytest.raises(
+        ConfigError, match=r"data_args.dataset: .*donn\\udce9es/my_data.py:load': a name that is not UTF"
+    ):
+        load_settings(["experiment.yaml"])
+    for command in (["report", LATIN_1], ["run", "--output", LATIN_1, "-c", "quickstart.yaml"]):
+        result = CliRunner().invoke(main, command, prog_name="fedml-dapper")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("fedml-dapper: 'donn")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_so_is_a_class_s_folder(home: Path) -> None:
+    (home / "shots" / LATIN_1).mkdir(parents=True)
+    with pytest.raises(DataError, match=r"shots: 'donn\\udce9es': a name that is not UTF-8"):
+        load_suite(DataArgs(dataset="folder", data_cache_dir=home / "shots"))

@@ -63,10 +63,15 @@ def test_entry_points_of_installed_packages(zoo: Path, monkeypatch: pytest.Monke
         ("{folder}/zoo.py:colours", "zoo.py:colours` is no class; name a class"),
         ("no_such_package.module:Zebra", "no_such_package.module cannot be loaded: ModuleNotFoundError"),
         ("{folder}/broken.py:Zebra", r"broken.py cannot be loaded: ZeroDivisionError: division by zero \(line 2\)"),
+        (
+            "{folder}/script.py:Zebra",
+            r"script.py cannot be loaded: SystemExit: 0 \(line 3\); put what it does as a script",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_line(zoo: Path, name: str, message: str) -> None:
     (zoo.parent / "broken.py").write_text("class Zebra: ...\n1 / 0\n")
+    (zoo.parent / "script.py").write_text("import sys\nclass Zebra: ...\nsys.exit(0)\n")
     with pytest.raises(ConfigError, match=message) as caught:
         ANIMALS.find(name.format(folder=zoo.parent))
     assert "\n" not in str(caught.value)

@@ -9,8 +9,8 @@ from typing import get_args
 
 from fedml_dapper.benches.bench_report import write_bench_report
 from fedml_dapper.benches.choices import ProfileName
-from fedml_dapper.benches.grid import Bench, Manifest, bench_names, cells, load_bench
-from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
+from fedml_dapper.benches.grid import Bench, bench_names, cells, load_bench
+from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, read_manifest
 from fedml_dapper.evaluation import write_run_report
 from fedml_dapper.evaluation.page import environment, write_page
 from fedml_dapper.federation import LEDGER_NAME, REPORT_NAME
@@ -43,9 +43,8 @@ def standing(bench: Bench, profile: ProfileName, store: Path) -> Standing:
     """
     chosen = cells(bench, profile)
     folders = {(cell.variant.label, cell.seed): {cell.folder} for cell in chosen}
-    manifest = store / bench.name / MANIFEST_NAME
-    if manifest.is_file():
-        for begun in Manifest.model_validate_json(manifest.read_text(encoding="utf-8")).cells:
+    if (store / bench.name / MANIFEST_NAME).is_file():
+        for begun in read_manifest(store / bench.name).cells:
             folders.get((begun.variant, begun.seed), set()).add(begun.folder)
     finished = sum(any(map(_is_finished, (store / CELLS_NAME / name for name in names))) for names in folders.values())
     return Standing(bench.name, bench.title, finished, len(folders))

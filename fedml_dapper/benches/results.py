@@ -15,8 +15,10 @@ from fedml_dapper.errors import DataError
 from fedml_dapper.evaluation import RunSummary, summarise
 from fedml_dapper.federation import LEDGER_NAME, RoundRecord, RunRecord, read_ledger
 from fedml_dapper.files import xz
+from fedml_dapper.files.regular_file import read_regular
 
 MANIFEST_NAME = "bench.json"
+_MAX_MANIFEST = 64 << 20
 CELLS_NAME = "cells"
 """Folder with the cells of all benches of a store, beside the benches' folders."""
 
@@ -141,17 +143,25 @@ class BenchResults:
         return None
 
 
+def read_manifest(folder: Path) -> Manifest:
+    """Read what the bench in ``folder`` was started as.
+
+    Raises:
+        DataError: There is no bench, or its manifest is damaged.
+    """
+    try:
+        return Manifest.model_validate_json(read_regular(folder / MANIFEST_NAME, _MAX_MANIFEST))
+    except (OSError, ValidationError) as error:
+        raise DataError(f"no bench in {folder.absolute()}: cannot read {MANIFEST_NAME}; run it once more") from error
+
+
 def load_results(folder: Path) -> BenchResults:
     """Read the bench in ``folder`` and its cells' ledgers. A cell that cannot be read counts as open, with its reason.
 
     Raises:
         DataError: There is no bench.
     """
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
-        raise DataError(f"no bench in {folder.absolute()}: cannot read {MANIFEST_NAME}; run it once more") from error
+    manifest = read_manifest(folder)
     store = folder.parent / CELLS_NAME
     read = {name: _read(store / name) for name in dict.fromkeys(cell.folder for cell in manifest.cells)}
     open_ = []

@@ -118,7 +118,8 @@ def run_experiment(
     try:
         with redirect_stdout(sys.stderr), reraising_interruption():
             show_log("server", log_format)
-            rounds_shown = RoundLines() if log_format == "json" else progress_for(console, experiment)
+            headline = experiment.method.problem.task.headline
+            rounds_shown = RoundLines(headline) if log_format == "json" else progress_for(console, experiment)
             observers = [rounds_shown, *([watcher] if profile else [])]
             with profiler.active() if profile else nullcontext():
                 if by_fedml or settings.comm_args.backend != "sp" or settings.tracking_args.using_mlops:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from fedml_dapper.config import experiment_file
+from fedml_dapper.config import check_letters, experiment_file
 from fedml_dapper.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
@@ -36,7 +36,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 class NamedPath(click.Path):
-    """A file or folder as a :class:`Path`; an empty name raises :class:`ConfigError`.
+    """A file or folder as a :class:`Path`; a name that is empty or not UTF-8 raises :class:`ConfigError`.
 
     An unset variable of a shell leaves an empty name, which would otherwise be the working directory.
     """
@@ -48,6 +48,10 @@ class NamedPath(click.Path):
         if not str(value):
             name = "a path" if param is None else param.opts[-1]
             raise ConfigError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
+        try:
+            check_letters(str(value))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         return super().convert(value, param, ctx)
 
 

@@ -40,7 +40,7 @@ from fedml_dapper.config.loading import (
     read_silo_levels,
     read_yaml,
 )
-from fedml_dapper.config.paths import path_of
+from fedml_dapper.config.paths import check_letters, path_of
 from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.references import (
     ENTRY_POINTS,
@@ -97,6 +97,7 @@ __all__ = [
     "Uplink",
     "ValidationArgs",
     "check",
+    "check_letters",
     "counted",
     "did_you_mean",
     "digest_of",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.limits import MAX_ROUNDS, MAX_SECONDS, MAX_WIDTH
+from fedml_dapper.config.plain_values import plain
 from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.section import Section
 
@@ -120,7 +121,7 @@ class DapperArgs(Section):
 
     method: str = "dapperfl"
     """Name of a method (docs/methods.md)."""
-    params: dict[str, dict[str, Any]] = Field(default={})
+    params: Annotated[dict[str, dict[str, Any]], AfterValidator(plain)] = Field(default={})
     """Method name -> that method's own settings (its ``Params`` class); the present method uses its own entry, so one
     file can hold the settings of all methods it is meant to compare."""
     levels: LevelArgs = LevelArgs()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from fedml_dapper.config.limits import (
     MAX_BATCH,
@@ -20,10 +20,13 @@ from fedml_dapper.config.limits import (
     MAX_WIDTH,
     MAX_WORKERS,
 )
+from fedml_dapper.config.plain_values import plain
 from fedml_dapper.config.rules import rule
 from fedml_dapper.config.section import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Arguments = Annotated[dict[str, Any], AfterValidator(plain)]
+"""Arguments of users' own code, by name."""
 Precision = Literal["fp32", "bf16", "fp16"]
 Norm = Literal["batch", "group", "standardised"]
 Normalisation = Literal["imagenet", "measured", "none"]
@@ -75,7 +78,7 @@ class DataArgs(Section):
     data_cache_dir: Path | None = None
     """Root of the data, relative to the working directory or to the experiment file; falls back to the environment
     variable ``DAPPER_DATA``, but for ``folder``, whose folder it is."""
-    arguments: dict[str, Any] = Field(default={})
+    arguments: Arguments = Field(default={})
     """Arguments that a function of one's own is called with, by name."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | tuple[str, ...] | None = None
     """For ``folder`` and functions of one's own: how many classes there are, or their names in the order of labels; as
@@ -147,7 +150,7 @@ class ModelArgs(Section):
     norm: Norm | None = None
     """Norm of ResNets and AlexNet: ``batch`` as published, which is the default, ``group``, or ``standardised``: no
     norm, but convolutions that standardise their own weights, whose slim networks need no statistics."""
-    arguments: dict[str, Any] = Field(default_factory=dict)
+    arguments: Arguments = Field(default_factory=dict)
     """Arguments that any other network is made with; ``num_classes`` is added where it is a parameter."""
     weights: Path | None = None
     """Weights to start from: a state dict as safetensors or in torch's format; drawn from the seed when absent."""
@@ -176,7 +179,7 @@ class TrainArgs(Section):
     networks without BatchNorm, where the gradients are the same (docs/devices.md)."""
     task: str = "classification"
     """What is learnt: ``classification``, ``segmentation``, or the user's own (docs/own_task.md)."""
-    task_arguments: dict[str, Any] = Field(default_factory=dict)
+    task_arguments: Arguments = Field(default_factory=dict)
     """Arguments that the task's class is made with."""
     client_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Optimizer of local training; Adam and AdamW with torch's betas and eps."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from fedml_dapper.config.comm_args import SecureGrpcConfig
 from fedml_dapper.config.fedml_keys import translated
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.keys import is_section
-from fedml_dapper.config.paths import expanded
+from fedml_dapper.config.paths import check_letters, expanded
 from fedml_dapper.config.references import ENTRY_POINTS, Reference
 from fedml_dapper.config.renamed import RENAMED, present_name, with_present_names
 from fedml_dapper.config.section import Judged, check, counted, did_you_mean, with_empty_sections
@@ -67,7 +67,9 @@ def load_with_notes(
     search = _Search([file.parent for file in found])
     judged = Judged(Settings, _with_found_sources(translation.values, search))
     settings = None if judged.sound is None else _with_found_files(judged.sound, search)
-    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes]
+    found_places = {} if settings is None else settings.model_dump(mode="json")
+    unwritable = [] if search.mistakes else list(_unwritable(found_places))
+    mistakes = [*misplaced, *translation.mistakes, *judged.mistakes, *search.mistakes, *unwritable]
     if len(mistakes) == len(misplaced) == 1:
         raise ConfigError(mistakes[0])  # it names its place by itself
     if mistakes or settings is None:
@@ -160,12 +162,34 @@ def _put(values: dict[str, Any], dotted: str, value: Any, shown: str) -> None:
         path = _place_of(path, shown)
     if len(path) > MAX_DEPTH:
         raise ConfigError(f"{shown:.100}: unknown key; none lies that deep")
+    if not value and is_section(_kind_at(path)):  # else it would replace all that files say in that section
+        raise ConfigError(f"{shown}: a section, and this leaves nothing in it; name one of its keys, or leave it out")
     place = values
     for key in path[:-1]:
         place = place.setdefault(key, {})
         if not isinstance(place, dict):
             raise ConfigError(f"{shown}: `{key}` is a value, not a section")
     place[path[-1]] = value
+
+
+def _kind_at(path: Sequence[str]) -> Any:
+    """The type of the setting at ``path``; None where no setting lies there."""
+    kind: Any = Settings
+    for step in path:
+        kind = kind.model_fields[step].annotation if is_section(kind) and step in kind.model_fields else None
+    return kind
+
+
+def _unwritable(value: Any, place: str = "") -> Iterator[str]:
+    """Yield what is wrong with each word in dumped settings that is not UTF-8, such as a folder found on the way."""
+    if isinstance(value, str):
+        try:
+            check_letters(value)
+        except ValueError as error:
+            yield f"{place}: {error}"
+    elif isinstance(value, dict | list):
+        for key, inside in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _unwritable(inside, f"{place}.{key}" if place else str(key))
 
 
 class _Search:
@@ -279,20 +303,23 @@ def _with_found_profiles(fleet: FleetArgs, search: _Search) -> FleetArgs:
 
 
 def _place_of(end: list[str], shown: str) -> list[str]:
-    """The whole path of the one key that ends so."""
+    """The whole path of the one key that ends so, or of a value within it, as in ``params.moon.mu``."""
     keys = leaves(Settings)
-    places = [
-        path
-        for path in [*keys, *(old.split(".") for old in RENAMED)]
-        if path[-len(end) :] == end and path[0] != "silo_args"  # silo_args are written by the silo itself
-    ]
+    known = [path for path in (*keys, *(old.split(".") for old in RENAMED)) if path[0] != "silo_args"]  # of the silo
+    places: list[list[str]] = []
+    inside: list[str] = []
+    for length in range(len(end), 0, -1):
+        places = [path for path in known if path[-length:] == end[:length]]
+        inside = end[length:]
+        if places:
+            break
     if len(places) == 1:
-        return present_name(".".join(places[0])).split(".")
+        return [*present_name(".".join(places[0])).split("."), *inside]
     if not places and len(end) > 1:
         return end  # the caller then reports its first section as unknown
     if not places:
         raise ConfigError(f"{shown}: unknown key{did_you_mean(end[-1], (path[-1] for path in keys))}")
-    options = " or ".join(".".join(path) for path in places)
+    options = " or ".join(".".join([*path, *inside]) for path in places)
     raise ConfigError(f"{shown}: stands in several sections; write {options}")
 
 

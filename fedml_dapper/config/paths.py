@@ -19,9 +19,10 @@ def expanded(path: Path | str) -> Path:
     A path that exists as it stands is returned unchanged.
 
     Raises:
-        ValueError: A variable is not set, or a part is too long to name a file.
+        ValueError: A variable is not set, or the path is one that cannot be.
     """
     text = str(path)
+    check_letters(text)
     if any(len(os.fsencode(part)) > _LONGEST for part in Path(text).parts):
         raise ValueError(f"{text:.60}...: a name that is too long for a file")
     if (not text.startswith("~") and "$" not in text) or os.path.lexists(text):
@@ -38,9 +39,17 @@ def path_of(text: Path | str) -> Path:
     """Return a path as :func:`expanded` does.
 
     Raises:
-        ConfigError: A variable is not set, or a part is too long to name a file.
+        ConfigError: A variable is not set, or the path is one that cannot be.
     """
     try:
         return expanded(text)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def check_letters(text: str) -> None:
+    """Raise ``ValueError`` where the name ``text`` is not UTF-8, which neither a ledger nor a terminal can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!a}: a name that is not UTF-8, which no ledger can hold; rename it") from error

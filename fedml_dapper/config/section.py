@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from fedml_dapper.config.keys import is_section, with_keys
 from fedml_dapper.config.paths import expanded
+from fedml_dapper.config.renamed import present_name
 from fedml_dapper.config.rules import BrokenRulesError, Place, broken_rules
 from fedml_dapper.errors import ConfigError
 
@@ -136,7 +137,7 @@ def _with_empty_ones(kind: Any, value: Any) -> Any:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean `x`?`` when something close is known, else the list of all that is known."""
-    options = sorted(known)
+    options = sorted(set(known))
     if not options:
         return "; none is known here"
     close = _closest(word, options)
@@ -144,7 +145,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _closest(word: str, options: Sequence[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(word, options, n=1, cutoff=0.6)), None)
+    in_small_letters = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(word.lower(), in_small_letters, n=1, cutoff=0.6)
+    return in_small_letters[close[0]] if close else None
 
 
 def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: set[str]) -> str:
@@ -155,6 +158,8 @@ def _explain(model: type[Section], mistake: ErrorDetails, prefix: str, listed: s
     match mistake["type"]:
         case "extra_forbidden":
             known = _keys_at(model, parents)
+            if (present := present_name(f"{place}.{last}")) != f"{place}.{last}":
+                return f"unknown key `{last}`{inside}: the former name of `{present}`, which is there too; keep that"
             if place in listed and _closest(last, known) is None:
                 return f"unknown key `{last}`{inside}"
             listed |= set() if _closest(last, known) else {place}

@@ -54,7 +54,10 @@ def note_on_names(parts: Sequence[Items]) -> str | None:
 
 
 def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | None:
-    """Return a warning if no sample has one of the ``classes``, which are in the order of labels; None otherwise."""
+    """Return a warning if no sample has one of the ``classes``, which are in the order of labels; None otherwise.
+
+    ``parts`` are those that clients train on.
+    """
     labelled = [one.labels for one in parts if one.labels is not None]
     if not labelled:
         return None
@@ -64,7 +67,7 @@ def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | Non
         return None
     named = ", ".join(str(label) for label in missing[:_MOST_NAMED])
     more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    note = f"no item of any domain has the class {named}{more}, so nothing trains the network's output for it"
+    note = f"no training item of any domain has the class {named}{more}, so nothing trains the network's output for it"
     if missing[0] == 0:
         note += "; classes count from 0: where yours count from 1, give target - 1"
     return note

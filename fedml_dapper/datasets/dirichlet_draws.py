@@ -48,11 +48,14 @@ def draw_until_enough(class_sizes: Counts, num_clients: int, alpha: float, rng: 
     if attempt.counts is not None:
         return attempt.counts
     proposal = _lowest_that_works(class_sizes, num_clients, alpha, initial_rng)
-    raised = f"raise it to {proposal:g}, which works" if proposal is not None else "no higher one works soon either"
+    fewer = "lower train_args.client_num_in_total"
+    remedy = f"no higher one works soon either; {fewer}"
+    if proposal is not None:
+        remedy = f"raise it to {proposal:g}, which works, or {fewer}"
     raise ConfigError(
         f"data_args.dirichlet_alpha: in each of {attempt.draws:,} draws with {alpha:g} someone held less than"
         f" {MIN_SAMPLES} of {class_sizes.sum()} samples, {attempt.lacking:.2g} of {num_clients} clients on average;"
-        f" {raised}, or lower train_args.client_num_in_total"
+        f" {remedy}"
     )
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch, Samples
-from fedml_dapper.errors import DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
 from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
 
 LOGGER = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Source:
             return self.dataset[index]
         except DapperError:
             raise
-        except Exception as error:  # whatever the user's data set raises
+        except USER_CODE_ERRORS as error:
             raise DataError(f"{self.name}: item {index} cannot be had: {describe_user_error(error)}") from error
 
     def stated(self, key: str) -> object:
@@ -62,7 +62,7 @@ class Source:
         """
         try:
             return getattr(self.dataset, key, None)
-        except Exception as error:  # whatever the user's property raises
+        except USER_CODE_ERRORS as error:
             raise DataError(f"{self.name}: its `{key}` cannot be had: {describe_user_error(error)}") from error
 
 
@@ -151,7 +151,7 @@ class Items(Samples):
         items = [self.sources[source].item(index) for source, index in places.tolist()]
         try:
             batch = default_collate(items)
-        except (TypeError, RuntimeError, KeyError) as error:
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise self._unlike(items, places, error) from error
         if len({_names_of(item) for item in items}) > 1:  # collating would keep the first item's names alone
             raise self._unlike(items, places, KeyError("dicts of other names"))
@@ -194,7 +194,8 @@ class Items(Samples):
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
             return DataError(f"{name}: item {index} is {looks[differing]}, and {other} is {looks[0]}; {wanted}")
-        return DataError(f"{name}: its items make no batch ({' '.join(str(error).split())}); {wanted}")
+        reason = " ".join(str(error).split())
+        return DataError(f"{name}: its items, {looks[0]}, make no batch ({reason}); {wanted}{_conversion(items[0])}")
 
     def _moved(self, batch: Batch) -> Batch:
         return Batch(moved(batch.inputs, self.device), batch.targets.to(self.device))
@@ -243,14 +244,26 @@ def _way_out(item: object) -> str:
     """Advice on an item of another form, in brackets or after a semicolon."""
     if not isinstance(item, list | tuple):
         return "; take the target out of the dict: ({...}, target)" if isinstance(item, Mapping) else ""
+    if len(item) == 2 and isinstance(item[1], Mapping):
+        return "; the target is one tensor, array or number, as in ({...}, label)"
     if any(isinstance(part, str | bytes) for part in item):
         return " (words are no targets: give each class its number, and data_args.classes their names)"
+    if item and isinstance(item[0], list) and all(isinstance(part, int | float) for part in item[0]):
+        return "; torch.tensor(input) makes one tensor of a list of numbers"
     if len(item) > 2:
         return "; put inputs of several tensors together: ((first, second), target)"
     return "; an input may be a tuple of tensors, or a dict of them by name" if len(item) == 2 else ""
 
 
-def describe_user_error(error: Exception) -> str:
+def _conversion(item: object) -> str:
+    """Advice on an item with a part that is no tensor yet, after a semicolon; empty where there is none."""
+    parts = item if isinstance(item, list | tuple) else [item]
+    if any(hasattr(part, "getpixel") for part in parts):  # a picture of PIL, which need not be installed
+        return "; torchvision.transforms.ToTensor() makes a tensor of a picture"
+    return ""
+
+
+def describe_user_error(error: BaseException) -> str:
     """Describe an error of the user's code on one line: its kind, its words, and the last line that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "site-packages" not in frame.filename and frame.filename != __file__]

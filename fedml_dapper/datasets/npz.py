@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Container
@@ -34,7 +35,7 @@ def read_arrays(path: Path, only: Container[str] | None = None) -> dict[str, Arr
             wanted = {name: info for name, info in members.items() if only is None or name in only}
             _check_inflation(sum(info.file_size for info in wanted.values()), path.stat().st_size)
             return {name: _read(archive, info) for name, info in wanted.items()}
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path}: not a readable .npz of plain arrays ({error}); fetch or pack it again") from error
 
 

@@ -24,13 +24,16 @@ from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing,
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error
-from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.datasets.own_samples import MERGING
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
 
 Load = Callable[..., object]
 
 LOGGER = logging.getLogger(__name__)
 _KEY = "data_args.dataset"
+_LONGEST_NAME = 100
+_MOST_ITEMS = 10**8
 _COMPARED = 32
 """Largest number of items whose labels are compared with those that a data set states; fetching all may take long."""
 
@@ -45,6 +48,7 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
     returned = _called(load, name, args)
     if not isinstance(returned, Mapping) or not returned:
         raise DataError(f"{_KEY}: {name} returns {_kind(returned)}; return {{domain: (train, test)}}, one or more")
+    _check_names(name, returned)
     domains = tuple(_domain(name, str(domain), parts) for domain, parts in returned.items())
     _check_alike(name, domains)
     parts = _all(domains)
@@ -52,7 +56,7 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
     notes = [
         *(note for domain in domains for note in domain.notes),
         None if args.classes is not None else note_on_names(parts),
-        note_on_missing(parts, classes),
+        note_on_missing(parts if args.partition in MERGING else [_items_of(domain) for domain in domains], classes),
     ]
     return Suite(
         name=name,
@@ -78,8 +82,22 @@ def _called(load: Load, name: str, args: DataArgs) -> object:
         return load(**arguments)
     except DapperError:
         raise
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         raise DataError(f"{_KEY}: {name} fails: {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def _check_names(name: str, returned: Mapping[Any, object]) -> None:
+    """Raise :class:`DataError` where a domain's name is empty, too long, unprintable, or another one's as well."""
+    known = set[str]()
+    for domain in map(str, returned):
+        if not domain.strip() or not domain.isprintable() or len(domain) > _LONGEST_NAME:
+            raise DataError(
+                f"{_KEY}: {name} calls a domain {domain[:_LONGEST_NAME]!r}; a name has 1 to {_LONGEST_NAME} letters"
+                " that can be printed"
+            )
+        if domain in known:
+            raise DataError(f"{_KEY}: {name} calls two domains `{domain}`; give each a name of its own")
+        known.add(domain)
 
 
 def _domain(name: str, domain: str, parts: object) -> Domain:
@@ -132,18 +150,25 @@ def _items(name: str, source: object) -> Items:
         )
     try:
         length = len(source)
-    except Exception as error:  # whatever the user's __len__ raises
+    except USER_CODE_ERRORS as error:
         raise DataError(
             f"{name}: {_kind(source)} has no length: {describe_user_error(error)}; give it a __len__ that says how many"
             " items it has"
         ) from error
     if length == 0:
         raise DataError(f"{name}: has no samples; leave the domain out, or give it some")
+    if length > _MOST_ITEMS:
+        raise DataError(f"{name}: says that it has {length:,} items, more than can be numbered; mend its __len__")
+    if _is_pair_of_arrays(source):
+        raise DataError(
+            f"{name}: a {type(source).__name__} of inputs and targets is no data set; TensorDataset(inputs, targets) of"
+            " torch.utils.data makes one of two tensors"
+        )
     held = cast(MapStyle, source)
     places = torch.stack([torch.zeros(length, dtype=torch.int64), torch.arange(length)], dim=1)
     items = Items((Source(name, held),), places, None, seen_whole=_inputs_in_memory(held) is not None)
     target = items.first.targets
-    if target.dim() != 1 or target.is_floating_point() or target.dtype == torch.bool:
+    if target.dim() != 1 or target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         return items
     labels = _stated_labels(items.sources[0], length)
     if labels is None or len(labels) != length or _contradicted(items, labels):
@@ -153,6 +178,15 @@ def _items(name: str, source: object) -> Items:
         index = int(labels.argmin())
         raise DataError(f"{name}: has the class {lowest} (item {index}); classes count from 0")
     return replace(items, labels=labels)
+
+
+def _is_pair_of_arrays(source: object) -> bool:
+    """Whether ``source`` is all inputs and all targets side by side, where a data set has items."""
+    if not isinstance(source, list | tuple) or len(source) != 2:
+        return False
+    return all(isinstance(part, Tensor | np.ndarray) and part.ndim for part in source) and len(source[0]) == len(
+        source[1]
+    )
 
 
 def _contradicted(items: Items, stated: Tensor) -> bool:
@@ -248,6 +282,11 @@ def _targets_of(items: Items) -> str:
 def _look_of(batch: Tensor) -> str:
     """Dtype and shape of a sample."""
     return f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape[1:])}"
+
+
+def _items_of(domain: Domain) -> Items:
+    """The training samples of ``domain``, which are the user's items."""
+    return cast(Items, domain.train)
 
 
 def _all(domains: tuple[Domain, ...]) -> list[Items]:

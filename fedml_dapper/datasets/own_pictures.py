@@ -120,7 +120,8 @@ def _agreed(place: Path, found: Iterable[str], stated: int | tuple[str, ...] | N
                 raise DataError(f"{place}: class {name} is not in data_args.classes{did_you_mean(name, stated)}")
         return stated
     if len(names) < 2:
-        raise DataError(f"{place}: has one class only ({names[0]}); there have to be two, to tell them apart")
+        found_in_all = f"one class only ({names[0]})" if names else "no class"
+        raise DataError(f"{place}: has {found_in_all}; there have to be two, to tell them apart")
     return names
 
 
@@ -208,8 +209,9 @@ def _domain_folders(root: Path, folder: Path) -> list[tuple[str, Path]]:
 
 
 def is_picture(file: Path) -> bool:
-    """Whether ``file`` is a picture, by its name."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+    """Whether ``file`` is a picture, by its name; so is a link that leads nowhere, which reading finds damaged."""
+    is_named_so = file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return is_named_so and (file.is_file() or (file.is_symlink() and not file.exists()))
 
 
 Labelled = tuple[tuple[Path, int], ...]
@@ -337,6 +339,15 @@ def _packed_domain(file: Path, name: Array) -> str:
     return str(name.item())
 
 
+def _classes_in(file: Path, arrays: Mapping[str, Array], names: Sequence[str]) -> list[str]:
+    """Names of the classes that the file has training pictures of."""
+    key = "y_train" if "y_train" in arrays else "y"
+    labels = arrays.get(key, np.empty(0, np.int64))
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"{file}: {key} is {labels.dtype} {labels.shape}; expected integers, the numbers of classes")
+    return [names[label] for label in np.unique(labels).tolist() if 0 <= label < len(names)]
+
+
 def _packed_domains(
     files: Sequence[Path], stated: int | tuple[str, ...] | None, share: float
 ) -> tuple[tuple[str, ...], tuple[DomainRecipe, ...]]:
@@ -350,8 +361,7 @@ def _packed_domains(
         names = packed_classes(file, arrays["classes"])
         domain = _packed_domain(file, arrays["domain"]) if "domain" in arrays else file.stem
         sources.append(OwnPackedFile(file, domain, names, share))
-        labels = np.unique(arrays.get("y_train", arrays.get("y", np.empty(0, np.int64))))
-        trained.append([names[label] for label in labels.tolist() if 0 <= label < len(names)])
+        trained.append(_classes_in(file, arrays, names))
     twice = [name for name, count in Counter(source.domain for source in sources).items() if count > 1]
     if twice:
         raise DataError(f"{folder}: two packed files are of domain {twice[0]}; give each suite a folder of its own")

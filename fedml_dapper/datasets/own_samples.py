@@ -14,8 +14,13 @@ from torch import Tensor
 from fedml_dapper.datasets.dirichlet_draws import MIN_SAMPLES, draw_until_enough
 from fedml_dapper.datasets.domain import Suite
 from fedml_dapper.datasets.partition import FEWEST, Indices, size_of_share, too_few
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
+
+_FEWEST_OF_DOMAIN = 10
+"""Fewest samples of a domain of which a tenth is for testing."""
+MERGING = ("one_per_domain", "dirichlet")
+"""Partitions of this module, by name: clients train on samples of all parts of a domain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +40,7 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
 
     Raises:
         ConfigError: There are not as many clients as domains.
+        DataError: A domain is too small to be tested on.
     """
     if num_clients != len(suite.domains):
         raise ConfigError(
@@ -44,6 +50,11 @@ def one_per_domain(suite: Suite, num_clients: int, seed: int, share: float | Non
     owned = []
     for client, domain in enumerate(suite.domains):
         total = sum(len(part) for part in domain.parts)
+        if total < _FEWEST_OF_DOMAIN:
+            raise DataError(
+                f"data_args.partition: one_per_domain tests on a tenth of a domain, and {domain.name} has {total}"
+                f" samples; give it {_FEWEST_OF_DOMAIN} or more, leave it out, or choose another partition"
+            )
         held_out = total // 5
         test = total // 10
         owned.append(_split(suite, client, np.arange(total), test, held_out - test, client, seed, share))
@@ -88,9 +99,11 @@ def dirichlet(labels: Indices, num_clients: int, alpha: float, rng: np.random.Ge
         ConfigError: There are too few samples, or no draw gives every client enough.
     """
     if num_clients * MIN_SAMPLES > len(labels):
+        most = len(labels) // MIN_SAMPLES
+        remedy = f"lower train_args.client_num_in_total to {most} or less" if most else "choose another partition"
         raise ConfigError(
             f"data_args.partition: {len(labels)} samples are too few for {num_clients} clients of {MIN_SAMPLES} or"
-            f" more; lower train_args.client_num_in_total to {len(labels) // MIN_SAMPLES} or less"
+            f" more; {remedy}"
         )
     counts = draw_until_enough(np.bincount(labels), num_clients, alpha, rng)
     parts: list[list[Indices]] = [[] for _ in range(num_clients)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedml_dapper.config import ClientArgs, did_you_mean
 from fedml_dapper.datasets.batches import ClientData, ClientSamples
 from fedml_dapper.datasets.domain import Domain, Suite
-from fedml_dapper.errors import ConfigError, DapperError, DataError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 
 Indices = NDArray[np.int64]
@@ -148,7 +148,7 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
         holdings = [(domain, torch.as_tensor(indices)) for domain, indices in dealt]  # type: ignore[attr-defined]  # it may return anything
     except DapperError:
         raise
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"{key}(suite, {num_clients}, {seed}) gives no list of (domain's name, indices):"
             f" {type(error).__name__}: {error}"
@@ -160,20 +160,27 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
     places = {domain.name: index for index, domain in enumerate(suite.domains)}
     holders = [torch.zeros(len(domain.train), dtype=torch.int64) for domain in suite.domains]
     for client, (domain, indices) in enumerate(holdings):
+        if not isinstance(domain, str):
+            raise ConfigError(
+                f"{key} gives client {client} a {type(domain).__name__} as its domain; give the domain's name, one of"
+                f" {', '.join(places)}"
+            )
         if domain not in places:
-            raise ConfigError(f"{key} gives client {client} domain `{domain}`{did_you_mean(str(domain), places)}")
+            raise ConfigError(f"{key} gives client {client} domain `{domain}`{did_you_mean(domain, places)}")
+        if not indices.numel():
+            raise too_few(client, domain, 0, f"let {name} deal it more")
         size = len(holders[places[domain]])
         if indices.dtype not in (torch.int64, torch.int32) or indices.dim() != 1:
             raise ConfigError(
                 f"{key} gives client {client} {indices.dtype} {tuple(indices.shape)}; give a list of indices"
             )
-        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+        if not 0 <= int(indices.min()) <= int(indices.max()) < size:
             raise ConfigError(
                 f"{key} gives client {client} indices from {int(indices.min())} to {int(indices.max())}; the training"
                 f" set of {domain} has {size} samples"
             )
         if len(indices) < FEWEST:
-            raise too_few(client, str(domain), len(indices), f"let {name} deal it more")
+            raise too_few(client, domain, len(indices), f"let {name} deal it more")
         if len(set(indices.tolist())) < len(indices):
             raise ConfigError(f"{key} gives client {client} a sample of {domain} twice")
         holders[places[domain]][indices] += 1
@@ -182,7 +189,7 @@ def dealt_by(deal: Callable[..., object], name: str, suite: Suite, num_clients: 
         for domain, counts in zip(suite.domains, holders, strict=True)
         if (counts > 1).any()
     ]
-    domains = [places[str(domain)] for domain, _ in holdings]
+    domains = [places[domain] for domain, _ in holdings]
     nothing = torch.empty(0, dtype=torch.int64)
     return Partition(
         domains=tuple(domains),

@@ -20,6 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedml_dapper.config import check_letters
 from fedml_dapper.datasets.colours import to_rgb
 from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array, read_arrays
@@ -151,6 +152,9 @@ def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: in
         return {"all": _image_set(path, arrays, ("x", "y"), num_classes, size)}
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         names: dict[PartName, str] = {"train": "train", "test": "test", "validation": "val"}
+        if ("x_val" in arrays) != ("y_val" in arrays):
+            given, missing = ("x_val", "y_val") if "x_val" in arrays else ("y_val", "x_val")
+            raise DataError(f"{path}: has {given} without {missing}; give both, or neither")
         return {
             part: _image_set(path, arrays, (f"x_{name}", f"y_{name}"), num_classes, size)
             for part, name in names.items()
@@ -247,10 +251,20 @@ def find_splits(folder: Path) -> tuple[list[Path], Path | None]:
 
 
 def class_names(folder: Path) -> list[str]:
-    """Return the names of the class folders in ``folder``, sorted."""
-    return sorted(
+    """Return the names of the class folders in ``folder``, sorted.
+
+    Raises:
+        DataError: A name is not UTF-8, so that no ledger can hold it.
+    """
+    names = sorted(
         entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
     )
+    for name in names:
+        try:
+            check_letters(name)
+        except ValueError as error:
+            raise DataError(f"{folder}: {error}") from error
+    return names
 
 
 def read_pictures(folder: Path, classes: Sequence[str], size: int, *, some: bool = False) -> ImageSet:

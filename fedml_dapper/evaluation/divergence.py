@@ -1,7 +1,8 @@
-"""Messages on a run whose model is no longer finite: since when, from whom, and what helps."""
+"""Messages on a run in which something is no longer finite: since when, from whom, and what helps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from fedml_dapper.federation import RoundRecord
@@ -19,13 +20,15 @@ def divergence_of(record: RoundRecord) -> Iterator[str]:
         yield f"NOT FINITE: {_clients(record)}"
     if not record.model_is_finite:
         yield "global model NOT FINITE"
+    elif domains := _badly_tested(record):
+        yield f"test loss NOT FINITE: {', '.join(domains)}"
 
 
 def divergence_over(rounds: Sequence[RoundRecord]) -> str | None:
     """Return sentences on the first round with values that are not finite; None for a sound run."""
     first = next((record for record in rounds if record.not_finite or not record.model_is_finite), None)
     if first is None:
-        return None
+        return _of_tests(rounds)
     sent = f"In round {first.round}, {_clients(first)} sent values that are not finite (NaN or infinity)"
     if not first.not_finite:
         sent = f"In round {first.round}, the global model became one that is not finite, from uploads that were"
@@ -33,6 +36,23 @@ def divergence_over(rounds: Sequence[RoundRecord]) -> str | None:
     now = "and the global model is not finite, so its scores mean nothing" if not last.model_is_finite else ""
     now = now or "and the last global model is finite all the same"
     return f"{sent}, {now}. What helps: {REMEDY}."
+
+
+def _of_tests(rounds: Sequence[RoundRecord]) -> str | None:
+    """Return sentences on the first test whose loss is not finite, although the global model is; None without one."""
+    first = next((record for record in rounds if _badly_tested(record)), None)
+    if first is None:
+        return None
+    return (
+        f"In round {first.round}, the loss on test samples of {', '.join(_badly_tested(first))} is not finite (NaN or"
+        f" infinity): so are outputs for them, and figures there mean nothing. What helps: {REMEDY}."
+    )
+
+
+def _badly_tested(record: RoundRecord) -> list[str]:
+    """Domains on whose test or validation samples the loss is not finite."""
+    tested = [scores.domain_loss for scores in (record.scores, record.validation_scores) if scores is not None]
+    return sorted({domain for losses in tested for domain, loss in losses.items() if not math.isfinite(loss)})
 
 
 def _clients(record: RoundRecord) -> str:

@@ -11,7 +11,9 @@ from typing import Literal
 import click
 
 from fedml_dapper.errors import on_one_line
+from fedml_dapper.evaluation.divergence import divergence_of
 from fedml_dapper.federation import RoundRecord, RunObserver
+from fedml_dapper.tasks import Metric
 
 LOGGER = logging.getLogger(__name__)
 
@@ -21,24 +23,29 @@ def show_log(who: str, log_format: Literal["text", "json"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine(who) if log_format == "json" else _TextLine(who))
     logger = logging.getLogger("fedml_dapper")
+    for earlier in [one for one in logger.handlers if isinstance(one.formatter, _TextLine | _JsonLine)]:
+        logger.removeHandler(earlier)  # of a run before in this process, or each line would come twice
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
 
 
 class RoundLines(RunObserver):
-    """Logs each round as a line, where nobody watches."""
+    """Logs each round as a line, with the global model's headline in ``metric``, where nobody watches."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
     def round_finished(self, record: RoundRecord) -> None:
-        accuracy = "" if record.scores is None else f", accuracy {record.scores.global_accuracy:.1f} %"
-        LOGGER.info(
-            "round %d is closed: %d uploads, %d absent, %.1f s%s",
-            record.round,
-            len(record.clients),
-            len(record.absent),
-            record.seconds.total,
-            accuracy,
-        )
+        parts = [
+            f"{len(record.clients)} uploads",
+            f"{len(record.absent)} absent",
+            f"{record.seconds.total:.1f} s",
+            *divergence_of(record),
+        ]
+        if record.scores is not None:
+            parts.append(f"{self._metric.name} {self._metric.text(record.scores.global_accuracy)}")
+        LOGGER.info("round %d is closed: %s", record.round, ", ".join(parts))
 
 
 class _TextLine(logging.Formatter):

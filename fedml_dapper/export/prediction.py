@@ -11,7 +11,7 @@ import torch
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats import FORMATS, Runtime
-from fedml_dapper.export.sidecar import Sidecar, read_sidecar
+from fedml_dapper.export.sidecar import SIDECAR_NAME, Sidecar, read_sidecar
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,17 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
             " pictures, so run this one by its own runtime"
         )
     runtime = _runtime(model, about)
-    side = about.inputs[0].shape[-1]
-    assert side is not None, "only a batch's size is free"
+    side = next(iter(about.inputs[0].shape[:1:-1]), None)
+    if side is None:
+        raise DataError(f"{folder / SIDECAR_NAME} does not say how large pictures are; export the model again")
     found = []
     for picture in pictures:
         shares = runtime(read_picture(picture, side)[None])[0].softmax(dim=0)
+        if len(shares) != len(about.classes):
+            raise DataError(
+                f"{model} gives {len(shares)} scores, and {SIDECAR_NAME} beside it names {len(about.classes)} classes;"
+                " keep together what `fedml-dapper export` writes"
+            )
         probability, label = torch.max(shares, dim=0)
         found.append(Prediction(picture, about.classes[int(label)], float(probability)))
     return found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.files.regular_file import read_regular
 
 SIDECAR_NAME = "model.json"
+_MOST_BYTES = 16 << 20
 
 
 class _Part(BaseModel):
@@ -31,9 +33,9 @@ class Sidecar(_Part):
 
     schema_version: Literal[1] = 1
     network: str
-    files: dict[str, str]
+    files: dict[str, str] = Field(min_length=1)
     """Format -> file name; ``onnx-int8`` is the quantised file."""
-    input: Port | tuple[Port, ...]
+    input: Port | Annotated[tuple[Port, ...], Field(min_length=1)]
     """One port, or several where an input has several tensors, in the order in which files without names take them."""
     output: Port
     task: str
@@ -72,7 +74,7 @@ def read_sidecar(folder: Path) -> Sidecar:
     """
     path = folder / SIDECAR_NAME
     try:
-        return Sidecar.model_validate_json(path.read_text(encoding="utf-8"))
+        return Sidecar.model_validate_json(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise DataError(
             f"no {SIDECAR_NAME} in {folder.absolute()}; `fedml-dapper export` writes it beside the model, keep them"

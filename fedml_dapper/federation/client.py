@@ -53,16 +53,25 @@ class ClientSide:
             augment=self._augment(client_id),
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
-        method = self._experiment.method
         if not self._experiment.settings.dapper_args.evaluation.personal:
-            return as_received(self._local_update(context, downlink), method.problem.layout)
+            return self._as_received(self._local_update(context, downlink))
         before = self._own_figures(context, downlink).headline
         upload = self._local_update(context, downlink)
         after = self._own_figures(context, self._as_downlink(upload))
         if self._experiment.settings.dapper_args.evaluation.personal == "trained":
             TrainedFigures(after, self._validation_figures(context, self._as_downlink(upload))).keep(context.memory)
         upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after.headline))
-        return as_received(upload, method.problem.layout)
+        return self._as_received(upload)
+
+    def _as_received(self, upload: Upload) -> Upload:
+        """Return ``upload`` as the server will see it; raise :class:`ProtocolError` where its uplink cannot hold it."""
+        try:
+            return as_received(upload, self._experiment.method.problem.layout)
+        except ProtocolError as error:
+            raise ProtocolError(
+                f"client {upload.client_id} in round {upload.round}: {error} (dapper_args.uplink); look for NaN in its"
+                " data, lower train_args.learning_rate, set train_args.max_grad_norm, e.g. 2, or choose uplink fp32"
+            ) from error
 
     def announcement(self, client_id: int) -> Announcement:
         """Return what the silo of ``client_id`` tells the server of its own data when it joins."""

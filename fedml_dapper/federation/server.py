@@ -11,7 +11,7 @@ from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.round.attendance import Attendance
 from fedml_dapper.federation.round.buffered import Buffered
 from fedml_dapper.federation.round.collector import Collector
-from fedml_dapper.federation.round.edges import EdgeSum, Order
+from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.feature import RoundFeature
 from fedml_dapper.federation.round.new_model import judged, make_model
 from fedml_dapper.federation.round.private_rounds import PrivateRounds
@@ -108,7 +108,7 @@ class Server(Collector):
         if counted is None:
             self._round.set_aside(upload.client_id)
             return
-        if self.holds_memories and not is_finite((*counted.weights.values(), *counted.extras.values())):
+        if self.is_simulation and not is_finite((*counted.weights.values(), *counted.extras.values())):
             self._not_finite.append(counted.client_id)
         self._round.take(counted)
 
@@ -135,7 +135,7 @@ class Server(Collector):
         found = [feature.closing(self._round, unfinished) for feature in self._features]
         void = next((reason for reason in found if reason is not None), None)
         if void is None:
-            void = make_model(self._round, self.state, self._check.times_median, self.holds_memories)
+            void = make_model(self._round, self.state, self._check.times_median, self.is_simulation)
         if void is not None:
             LOGGER.error("round %d: %s; the global model stays as it was before", self._round.number, void)
         self._round.close()
@@ -144,7 +144,7 @@ class Server(Collector):
         evaluation_started = time.perf_counter()
         measured = Measured()
         if self._is_tested(self.state.round):
-            measured = self._scoring.measure(self.state, self.memories if self.holds_memories else None)
+            measured = self._scoring.measure(self.state, self.memories if self.is_simulation else None)
         records = self._round.records
         now = time.perf_counter()
         record = RoundRecord(
@@ -243,7 +243,7 @@ class Server(Collector):
         """Recipients of the open round's messages: clients, and edges in place of the clients that they serve."""
         return self.edges.in_place_of(self._clients)
 
-    def order(self, edge: int) -> Order:
+    def order(self, edge: int) -> EdgeOrder:
         """Make the order for an edge: to train in the open round, or to measure between two rounds."""
         clients = self.edges.among(self._clients, edge) if self._round.is_open else self._own_tests.behind(edge)
         order = self.edges.order(edge, clients, self._usual_now())

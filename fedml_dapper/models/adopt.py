@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedml_dapper.config import did_you_mean
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError
 from fedml_dapper.inputs import Inputs, count, described, repeated, rows, with_numbers
 from fedml_dapper.models.admission import check_network, copied, return_hint
 from fedml_dapper.models.backbone import Backbone
@@ -223,7 +223,7 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
     try:
         with running(module, stack):
             outputs: Any = called(module, inputs)
-    except Exception as error:  # whatever the user's network raises
+    except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"{label} cannot {doing} on inputs of shape {described(inputs, _look)}: {first_line(error)}"
             f"{f' in `{stack[-1]}`' if stack and stack[-1] else ''}"

@@ -11,7 +11,7 @@ from traceback import walk_tb
 
 from torch.autograd import graph
 
-from fedml_dapper.errors import DapperError
+from fedml_dapper.errors import USER_CODE_ERRORS, DapperError
 from fedml_dapper.models.passing import called
 from fedml_dapper.models.running import first_line
 
@@ -33,7 +33,7 @@ def blamed(what: str, *hints: str, backward: bool = False) -> Iterator[None]:
         yield
     except DapperError:
         raise
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         codes = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
         if _FORWARD not in codes and not (backward and _BACKWARD in codes):
             raise
@@ -41,7 +41,7 @@ def blamed(what: str, *hints: str, backward: bool = False) -> Iterator[None]:
         raise DapperError(f"{what}: {said}") from error
 
 
-def place_in_own_code(error: Exception) -> str:
+def place_in_own_code(error: BaseException) -> str:
     """Return the user's own line in which a network raised ``error``, in brackets; empty if it was a library's."""
     within = dropwhile(lambda frame: frame[0].f_code not in (_FORWARD, _BACKWARD), walk_tb(error.__traceback__))
     places = [(frame.f_code.co_filename, line) for frame, line in within]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs, Settings
 from fedml_dapper.config.compatibility import Capabilities, check_capabilities
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError
 from fedml_dapper.inputs import Inputs, described
 from fedml_dapper.models.admission import check_network
 from fedml_dapper.models.adopt import adopt
@@ -110,7 +110,7 @@ def _made(factory: Factory, args: ModelArgs, num_classes: int, label: str) -> nn
         module = factory(**arguments)
     except DapperError:
         raise
-    except Exception as error:  # whatever the user's code raises
+    except USER_CODE_ERRORS as error:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         reason = " ".join(str(error).split())
         raise ConfigError(f"{label} cannot be made from ({given}): {type(error).__name__}: {reason}") from error

@@ -16,7 +16,7 @@ from typing import Any
 import fedml
 from fedml.arguments import Arguments, add_args
 
-from fedml_dapper.config import Settings, check, load_settings, load_with_notes
+from fedml_dapper.config import Settings, check, experiment_file, load_settings, load_with_notes
 from fedml_dapper.config.keys import is_section
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.platform.offline import without_platform
@@ -66,7 +66,8 @@ def init(config_files: Path | str | Sequence[Path | str] | None = None) -> Argum
     command_line: Namespace = add_args()
     command_line.yaml_config_file = str(files[0])
     args = start(loaded.settings, loaded.sections, command_line)
-    setattr(args, _FILES, tuple(str(file) for file in files))
+    # They are read again later, when the program may be in another folder.
+    setattr(args, _FILES, tuple(str(experiment_file(file).absolute()) for file in files))
     show(args, loaded.notes)
     return args
 
@@ -124,8 +125,11 @@ def settings_of_files(args: Arguments) -> Settings:
 
 
 def _files(args: Arguments) -> tuple[str, ...]:
-    files: tuple[str, ...] = vars(args).get(_FILES, (args.yaml_config_file,))
-    return files
+    files: tuple[str, ...] | None = vars(args).get(_FILES)
+    file = vars(args).get("yaml_config_file")
+    if files is None and file is None:
+        raise ConfigError("args name no experiment file; make them by fedml_dapper.platform.init()")
+    return (str(file),) if files is None else files
 
 
 def _flat_key(section: str, key: str) -> str:

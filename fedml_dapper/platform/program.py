@@ -66,16 +66,21 @@ def refuse_protections(args: Arguments) -> None:
             raise ConfigError(why_refused(key))
 
 
-def note_model(args: Arguments, model: nn.Module) -> None:
-    """Note that the program passes ``model``, which is trained from its present weights.
+def note_model(args: Arguments, model: nn.Module | None) -> None:
+    """Note that the program passes ``model``, which is trained from its present weights; None where settings name one.
 
     Raises:
-        ConfigError: It is another network than one passed before, or than the experiment's.
+        ConfigError: It is another network than one passed before, or than the experiment's, or no network.
     """
+    if not isinstance(model, nn.Module | None):
+        raise ConfigError(
+            f"the program passes a {type(model).__name__} as its model; pass a torch.nn.Module, or what"
+            " fedml_dapper.platform.load returns"
+        )
     passed = _passed(args)
     experiment = _built(args)
     own = None if experiment is None else experiment.method.problem.backbone
-    if model is own or model is passed.model:
+    if model is None or model is own or model is passed.model:
         return
     if own is not None:  # the experiment was built with an earlier one, and takes over this one's weights
         check_same_network(model, own, settings_of(args).model_args.model or "what was passed before")

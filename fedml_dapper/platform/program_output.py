@@ -12,6 +12,7 @@ from fedml.arguments import Arguments
 from rich.console import Console
 
 from fedml_dapper.evaluation import progress_for, result_table, summarise
+from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.last_report import report_of_finished
 from fedml_dapper.evaluation.log_lines import show_log
 from fedml_dapper.evaluation.terminal import say, say_place
@@ -52,6 +53,9 @@ def results_shown(args: Arguments, run_dir: Path) -> None:
     console.print(result_table(summarise(record, rounds), record))
     if report is not None:
         say_place(console, "Report", report.absolute())
+    diverged = divergence_over(rounds)
+    if diverged is not None:
+        say(console, diverged)
 
 
 def _console() -> Console:

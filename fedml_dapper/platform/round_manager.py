@@ -273,7 +273,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
 
     def _payload_for(self, client_id: int) -> bytes:
         memories = self._collector.memories
-        memory = memories.get(client_id, Memory()) if self._collector.holds_memories else None
+        memory = memories.get(client_id, Memory()) if self._collector.is_simulation else None
         schema = self._callers.schemas[self._process_of(client_id)]
         return self._codec.encode(self._collector.downlink(client_id), memory, schema)
 
@@ -293,7 +293,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             else:
                 self.note_drop("rank %d: an upload for client %d with another's ticket, dropped", process, sender)
         except ProtocolError as error:
-            if self._collector.holds_memories:  # a simulation, whose ranks run our own code, so this is a bug
+            if self._collector.is_simulation:  # a simulation, whose ranks run our own code, so this is a bug
                 raise
             for client_id in self._unanswered_by(process):
                 self._collector.refuse(client_id, error)
@@ -314,7 +314,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
             raise ProtocolError("expected an upload, got a downlink")
         if self._process_of(message.client_id) != process:
             raise ProtocolError(f"it speaks for client {message.client_id}, which another process serves")
-        if self._collector.holds_memories and memory is not None:
+        if self._collector.is_simulation and memory is not None:
             self._collector.memories[message.client_id] = memory
         return message.client_id, lambda: self._collector.receive(message)
 
@@ -411,6 +411,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
     def _leave(self) -> None:
         """End the run: tell all processes that are online."""
         self._enter(Phase.LEAVING)
+        self._sent = {}  # an upload that still comes is too late, which is no fault of its client's
         self.set_deadline(GOODBYE_SECONDS)
         for process in sorted(self._callers.online):
             if not self._send(Message(MyMessage.MSG_TYPE_S2C_FINISH, 0, process)):

@@ -82,7 +82,7 @@ class DapperServerManager(RoundManager):
             return open_transport(args, comm, 0, len(processes))
 
         super().__init__(args, aggregator, self._server, experiment, codec, processes, connect, comm=comm)
-        if self._server.holds_memories:
+        if self._server.is_simulation:
             cost = cost_of_rounds(experiment, lambda client_id: self._server.state.profiles[client_id])
             self._dispatch = Ranks(len(processes), cost, self._no_more_awaited)
         self._edge_codec = edge_codec
@@ -92,7 +92,8 @@ class DapperServerManager(RoundManager):
         self._journal = journal
         self._measured: dict[int, Measurement] = {}
         self._deferred: list[Message] = []
-        """Uploads that came while a round's model was measured or the run was paused; they count in the next round."""
+        """Uploads that came while a round's model was measured or the run was paused. They are read when the next round
+        opens, in which those of clients still at work (``buffer_size``) count; the others are too late."""
 
     def register_message_receive_handlers(self) -> None:
         super().register_message_receive_handlers()
@@ -114,7 +115,7 @@ class DapperServerManager(RoundManager):
     def handle_message_connection_ready(self, msg_params: Message) -> None:
         # A finished run needs no silos, which may have left long ago. Ranks of a simulation are there, and end only
         # when they are told.
-        is_awaited = self._server.has_rounds_left or self._server.holds_memories
+        is_awaited = self._server.has_rounds_left or self._server.is_simulation
         self._greet(self._join_seconds if is_awaited else GOODBYE_SECONDS)
 
     def _understands(self, process: int, message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""Message transports: our own, and FedML's with their faults mended.
+"""Message transports by name: FedML's, with their faults mended, and our own of :mod:`.secure_grpc`.
 
 FedML's faults are these:
 
@@ -7,7 +7,7 @@ FedML's faults are these:
 * MPI: stopping fails when a message is still queued.
 * MQTT_S3: objects are never deleted.
 
-The messages of all three are FedML's own pickled ``Message`` objects, with our bytes as payload; use them on trusted
+The messages of these three are FedML's own pickled ``Message`` objects, with our bytes as payload; use them on trusted
 networks only.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError
 from fedml_dapper.pruning.footprint import Footprint
 from fedml_dapper.randomness.seeding import Stream, numpy_generator
 from fedml_dapper.registry import Registry
@@ -74,7 +74,7 @@ def levels_by(rule: LevelRule, name: str, fleet: Fleet) -> tuple[int, ...]:
     """
     try:
         levels = tuple(rule(fleet))
-    except Exception as error:  # a user's rule may fail in any way
+    except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"dapper_args.levels.assignment: `{name}` fails in round {fleet.round}: {type(error).__name__}: {error}"
         ) from error

@@ -39,13 +39,13 @@ def reduce(tensor: Tensor, uplink: Uplink) -> tuple[Tensor, Tensor | None]:
     Raises:
         ProtocolError: Values are not finite, or too large for fp16.
     """
+    if not bool(torch.isfinite(tensor).all()):
+        raise ProtocolError("weights are not finite (NaN or infinity)")
     if uplink != "int8":
         codes = tensor.to(CODES[uplink])
         if not bool(torch.isfinite(codes).all()):
             raise ProtocolError(f"weights reach {float(tensor.abs().max()):.3g}, which {uplink} cannot hold")
         return codes, None
-    if not bool(torch.isfinite(tensor).all()):
-        raise ProtocolError("weights are not finite, which int8 cannot hold")
     largest = tensor.flatten(start_dim=1).abs().amax(dim=1)
     mantissa, exponent = torch.frexp(largest / _LARGEST_CODE)  # largest <= 127 * 2^exponent, and no smaller power does
     exponent = (exponent - (mantissa == 0.5).int()).clamp_(min=_SMALLEST_EXPONENT)

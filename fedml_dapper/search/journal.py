@@ -140,7 +140,7 @@ def take_over(journal: SearchJournal) -> None:
         if journal.plan is not None or not path.is_file():
             return
         try:
-            old = _OldRecord.model_validate_json(path.read_text(encoding="utf-8"))
+            old = _OldRecord.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise DataError(f"{path} is not the record of a search; was it written by another version?") from error
         for trial in old.trials[len(journal.trials()) :]:

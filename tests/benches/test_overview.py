@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ from click.testing import CliRunner
 
 from fedml_dapper.benches.grid import cells, load_bench
 from fedml_dapper.benches.overview import INDEX_NAME, standing
-from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME
+from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
 from fedml_dapper.cli import main
+from fedml_dapper.errors import DataError
 from fedml_dapper.federation import LEDGER_NAME
 
 from .conftest import Store, run_record
@@ -87,3 +90,16 @@ def test_the_list_says_how_far_each_bench_is(tmp_path: Path) -> None:
     assert re.search(r"^official +partly +1 of +9 ", result.stdout, re.MULTILINE)
     declared = len(cells(load_bench("table3"), "small"))
     assert re.search(rf"^table3 +not run +0 of +{declared} ", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: path.write_bytes(b"\xff\xfe"), lambda path: path.write_text("{}"), os.mkfifo]
+)
+def test_a_damaged_manifest_is_one_line(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    (tmp_path / "official").mkdir()
+    make(tmp_path / "official" / MANIFEST_NAME)
+    with pytest.raises(DataError, match=r"no bench in .*official: cannot read bench.json; run it once more"):
+        load_results(tmp_path / "official")
+    if (tmp_path / "official" / MANIFEST_NAME).is_file():
+        with pytest.raises(DataError, match=r"cannot read bench.json"):
+            standing(load_bench("official"), "small", tmp_path)

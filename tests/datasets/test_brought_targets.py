@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets import divide
+from fedml_dapper.datasets import divide, load_suite
 from fedml_dapper.datasets.class_numbers import MOST_CLASSES, count_classes
 from fedml_dapper.datasets.items import Items
 from fedml_dapper.datasets.own_data import own_suite
@@ -42,6 +42,7 @@ class Net(nn.Sequential):
         ("F.one_hot(y)", "int64 of shape (B, 4)", "int(target.argmax()) is the class of a one-hot target"),
         ("F.one_hot(y).float()", "float32 of shape (B, 4)", "int(target.argmax())"),
         ("y % 2 == 0", "bool of shape (B)", "int(target) makes the classes 0 and 1"),
+        ("torch.complex(y.float(), y.float())", "complex64 of shape (B)", "a class is one whole number from 0 on"),
         ("y[:, None, None].expand(-1, 8, 8)", "int64 of shape (B, 8, 8)", "train_args.task: segmentation"),
     ],
 )
@@ -74,11 +75,31 @@ def test_whole_numbers_of_any_dtype_are_classes(tmp_path: Path, dtype: str, kind
         ("[(a, int(b)) if i != 3 else (a, 0.5) for i, (a, b) in enumerate(zip(x, y))]", "item 3 has the target 0.5"),
         ("[(a, int(b)) if i != 3 else a for i, (a, b) in enumerate(zip(x, y))]", "item 3 is a Tensor; an item has"),
         ("[(a, int(b) - (i == 5)) for i, (a, b) in enumerate(zip(x, y // 4))]", "has the class -1 (item 5)"),
-        ("[(a, None) for a in x]", "domain a, train: its items make no batch"),
+        (
+            "[(a, None) for a in x]",
+            "domain a, train: its items, (Tensor float32 (3, 8, 8), NoneType), make no batch",
+        ),
+        ("[(a, np.uint64(b)) for a, b in zip(x, y)]", "its items, (Tensor float32 (3, 8, 8), uint64), make no batch"),
+        ("[(a.numpy().astype('>f4'), int(b)) for a, b in zip(x, y)]", "array has byte order different from the native"),
+        ("[(a.numpy()[:, ::-1], int(b)) for a, b in zip(x, y)]", "making a copy of your array"),
+        (
+            "[(Image.new('RGB', (8, 8)), int(b)) for b in y]",
+            "(Image, int), make no batch",
+        ),
+        (
+            "[(Image.new('RGB', (8, 8)), int(b)) for b in y]",
+            "; torchvision.transforms.ToTensor() makes a tensor of a picture",
+        ),
+        (
+            "[({'image': a}, {'label': int(b)}) for a, b in zip(x, y)]",
+            "; the target is one tensor, array or number, as in ({...}, label)",
+        ),
+        ("[([0.5, 1, 2.0], int(b)) for b in y]", "; torch.tensor(input) makes one tensor of a list of numbers"),
     ],
 )
 def test_an_item_unlike_the_others_is_named(tmp_path: Path, items: str, message: str) -> None:
-    line = brought(tmp_path, load_of(f"z = {items}; return {{'a': (z, z)}}")).complaint()
+    code = load_of(f"z = {items}; return {{'a': (z, z)}}")
+    line = brought(tmp_path, f"from PIL import Image\n{code}").complaint()
     assert "my_data, domain a, train: " in line
     assert message in line
 
@@ -299,7 +320,7 @@ def test_what_a_data_set_says_of_itself_may_raise(tmp_path: Path, raising: str, 
     ("lines", "note"),
     [
         ("y = y + 1", "the class 0, so nothing trains the network's output for it; classes count from 0: where yours"),
-        ("y = torch.where(y == 2, 3, y)", "no item of any domain has the class 2, so nothing trains"),
+        ("y = torch.where(y == 2, 3, y)", "no training item of any domain has the class 2, so nothing trains"),
         ("y = y * 20", "the class 1, 2, 3, 4, 5 and 52 more, so"),
     ],
 )
@@ -308,6 +329,16 @@ def test_classes_that_nobody_has_are_said(tmp_path: Path, lines: str, note: str)
     [said] = stranger.suite.notes
     assert note in said
     assert said in " ".join(stranger.run().output.split())
+
+
+@pytest.mark.parametrize(("partition", "notes"), [("domain_shares", 1), ("one_per_domain", 0)])
+def test_a_class_that_tests_alone_have_is_said_unless_clients_train_on_all_parts(
+    tmp_path: Path, partition: str, notes: int
+) -> None:
+    stranger = brought(tmp_path, load_of("y[:16] %= 3"))
+    suite = load_suite(stranger.settings.data_args.model_copy(update={"partition": partition}))
+    assert suite.num_classes == 4
+    assert ["no training item of any domain has the class 3, so" in note for note in suite.notes] == [True] * notes
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,25 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
             r"my_data, domain a, test: inputs are float32 \(3,\), and those of my_data, domain a, train float32 \(1,\)",
         ),
         (f"def load(): return {{'a': ({GOOD}, {GOOD.replace('% 2', '- 1')})}}", "test: has the class -1"),
+        (f"def load(): return {{0: ({GOOD},) * 2, '0': ({GOOD},) * 2}}", "my_data calls two domains `0`; give each"),
+        (f"def load(): return {{' ': ({GOOD},) * 2}}", "my_data calls a domain ' '; a name has 1 to 100 letters"),
+        (f"def load(): return {{'a\\x1b[31m': ({GOOD},) * 2}}", r"calls a domain 'a\\x1b\[31m'; a name has 1 to 100"),
+        (f"def load(): return {{'a' * 101: ({GOOD},) * 2}}", "calls a domain 'aaa.*that can be printed"),
+        ("def load(): raise SystemExit", "load fails: SystemExit"),
+        (
+            "def load(): return {'a': ((torch.zeros(8, 3), torch.arange(8)),) * 2}",
+            r"domain a, train: a tuple of inputs and targets is no data set; TensorDataset\(inputs, targets\)",
+        ),
+        (
+            "def load(): return {'a': (np.zeros(8), [np.zeros((8, 3)), np.arange(8)])}",
+            r"domain a, train: its items are float64; an item has to be \(input, target\)",
+        ),
+        (
+            "class Vast(Dataset):\n    def __len__(self): return 10**12\n"
+            "    def __getitem__(self, i): return torch.zeros(3), 0\n"
+            "def load(): return {'a': (Vast(),) * 2}",
+            "train: says that it has 1,000,000,000,000 items, more than can be numbered; mend its __len__",
+        ),
         (
             f"def load(): return {{'a': ({GOOD}, {GOOD.replace('torch.arange(8) % 2', 'torch.rand(8)')})}}",
             r"domain a, test: targets are float32 \(\), and those of my_data, domain a, train classes; make",
@@ -180,13 +199,20 @@ def test_a_cache_dir_goes_to_a_function_that_takes_it(tmp_path: Path) -> None:
         ("[('a', [0, 1]), ('b', [0, 30])]", "gives client 1 indices from 0 to 30; the training set of b has 30"),
         ("[('a', [0, 1]), ('b', [4, 4])]", "gives client 1 a sample of b twice"),
         ("[('a', [0, 1]), ('b', [0.5])]", "gives client 1 torch.float32"),
+        ("[('a', [0, 1]), ('b', [])]", r"client 1 \(domain b\) gets no training sample, .*; let deal deal it more"),
+        ("[('a', [0, 1]), (suite.domains[1], [0, 1])]", "client 1 a Domain as its domain; give the domain's name"),
+        (
+            "[('a', [0, 1]), (['b'], [0, 1])]",
+            "gives client 1 a list as its domain; give the domain's name, one of a, b",
+        ),
+        ("exit(3)", r"deal\(suite, 2, 1\) gives no list of .*: SystemExit: 3"),
     ],
 )
 def test_what_a_partition_may_not_deal(tmp_path: Path, dealt: str, message: str) -> None:
     suite = suite_of(tmp_path, AUGMENTED, arguments={"size": 30})
     (tmp_path / "my_split.py").write_text(f"def deal(suite, num_clients, seed): return {dealt}\n")
     args = DataArgs(dataset="x", partition=f"{tmp_path / 'my_split.py'}:deal")
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(DapperError, match=message) as caught:
         divide(suite, args, 2, 4, seed=1)
     assert "\n" not in str(caught.value)
 

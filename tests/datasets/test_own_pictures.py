@@ -274,3 +274,15 @@ def test_silos_with_folders_of_their_own_agree_on_stated_classes(tmp_path: Path)
     fill(tmp_path / "mine" / "yak")
     with pytest.raises(DataError, match=r"class yak is not in data_args.classes"):
         load_silo(shared, place)
+
+
+def test_a_link_that_leads_nowhere_is_a_damaged_picture(tmp_path: Path) -> None:
+    for name in ("cod", "eel"):
+        fill(tmp_path / "sea" / name)
+    (tmp_path / "sea" / "cod" / "gone.png").symlink_to(tmp_path / "unmounted.png")
+    (tmp_path / "sea" / "eel" / "round.png").symlink_to("round.png")
+    with pytest.raises(DataError, match=r"(gone|round).png: not a readable picture .*or set data_args.skip_damaged"):
+        load(tmp_path / "sea")
+    assert "2 damaged pictures are left out (gone.png, round.png)" in " ".join(
+        load(tmp_path / "sea", skip_damaged=True).notes
+    )

@@ -11,7 +11,7 @@ import torch
 from fedml_dapper.datasets import Suite, dirichlet_draws
 from fedml_dapper.datasets.dirichlet_draws import MIN_SAMPLES
 from fedml_dapper.datasets.own_samples import OwnSamples, dirichlet, dirichlet_halves, one_per_domain
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 
 MakeSuite = Callable[..., Suite]
 
@@ -127,7 +127,7 @@ def test_where_no_alpha_helps_fewer_clients_are_proposed(monkeypatch: pytest.Mon
     monkeypatch.setattr(dirichlet_draws, "AT_ONCE", 64)
     monkeypatch.setattr(dirichlet_draws, "MAX_DRAWS", 128)
     monkeypatch.setattr(dirichlet_draws, "_DRAWS_OF_A_PROPOSAL", 128)
-    with pytest.raises(ConfigError, match=r"no higher one works soon either, or lower train_args.client_num_in_total"):
+    with pytest.raises(ConfigError, match=r"no higher one works soon either; lower train_args.client_num_in_total"):
         dirichlet(labels_of(*[20] * 20), 10, 0.1, np.random.default_rng(0))  # 40 each, to the sample
 
 
@@ -184,6 +184,17 @@ def test_a_domain_each_in_eight_one_one(small_suite: MakeSuite) -> None:
     for own, total in zip(parts, (1123, 958, 157, 295), strict=True):
         assert sorted(owned_by([own])) == list(range(total))
         assert own.test.max() - own.test.min() > total / 2  # drawn, not cut off the end
+
+
+def test_a_domain_too_small_to_be_tested_on_is_named(small_suite: MakeSuite) -> None:
+    with pytest.raises(DataError, match=r"a tenth of a domain, and d1 has 9 samples; give it 10 or more, leave it out"):
+        one_per_domain(small_suite([40, 5]), 2, seed=1)
+    assert [len(own.test) for own in one_per_domain(small_suite([40, 6]), 2, seed=1)] == [4, 1]
+
+
+def test_too_few_samples_for_a_single_client_name_another_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"24 samples are too few for 2 clients of 40 or more; choose another part"):
+        dirichlet(labels_of(12, 12), 2, 0.5, Drawn())  # type: ignore[arg-type]
 
 
 def test_one_per_domain_wants_as_many_clients_as_domains(small_suite: MakeSuite) -> None:

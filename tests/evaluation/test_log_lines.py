@@ -12,7 +12,8 @@ import pytest
 from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.federation import RoundRecord
-from fedml_dapper.federation.run_folder.records import RoundSeconds
+from fedml_dapper.federation.run_folder.records import RoundSeconds, Scores
+from fedml_dapper.tasks import TOP_1, Metric
 
 LOGGER = logging.getLogger("fedml_dapper.platform.anything")
 FORGED = "refused a call of `silo-1\n2026-11-24 10:00:00 INFO server: all is well\x1b[2J\u2028`"
@@ -58,5 +59,32 @@ def test_json_is_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     show_log("server", "json")
     record = RoundRecord(round=3, scores=None, clients=(), absent=(1, 2), seconds=RoundSeconds(total=2.0, evaluation=0))
-    RoundLines().round_finished(record)
+    RoundLines(TOP_1).round_finished(record)
     assert json.loads(capsys.readouterr().err)["text"] == "round 3 is closed: 0 uploads, 2 absent, 2.0 s"
+
+
+def test_a_round_s_line_has_the_task_s_own_figure_and_says_what_is_not_finite(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_log("server", "json")
+    scores = Scores(
+        global_accuracy=0.5,
+        domain_accuracy={"a": 0.5},
+        domain_loss={"a": float("nan")},
+        best_global_accuracy=0.5,
+        best_domain_accuracy={"a": 0.5},
+    )
+    record = RoundRecord(
+        round=3, scores=scores, clients=(), not_finite=(1,), seconds=RoundSeconds(total=2.0, evaluation=0)
+    )
+    RoundLines(Metric("error", "m", higher_is_better=False)).round_finished(record)
+    text = json.loads(capsys.readouterr().err)["text"]
+    assert text.endswith("2.0 s, NOT FINITE: client 1, test loss NOT FINITE: a, error 0.5 m")
+
+
+def test_a_second_run_in_one_process_says_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    show_log("server", "text")
+    show_log("server", "json")
+    LOGGER.info("once")
+    [line] = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["text"] == "once"

@@ -22,7 +22,7 @@ from fedml_dapper.federation import (
     build_experiment,
     simulate,
 )
-from fedml_dapper.federation.round.edges import Edge, Order
+from fedml_dapper.federation.round.edges import Edge, EdgeOrder
 from fedml_dapper.federation.run_folder.records import RoundRecord
 from fedml_dapper.federation.scoring.own_tests import OwnTests
 from fedml_dapper.federation.scoring.testing import Figures
@@ -111,7 +111,7 @@ def test_silos_that_are_silent_behind_an_edge_are_absent(tiny_settings: Settings
 
 
 @pytest.fixture
-def asked(tiny_settings: SettingsFactory) -> tuple[Server, Edge, ClientSide, Order]:
+def asked(tiny_settings: SettingsFactory) -> tuple[Server, Edge, ClientSide, EdgeOrder]:
     """A server in round 1, and an edge with its order."""
     experiment = build_experiment(across_silos(tiny_settings("client_share=0.04", "epochs=2", "method=dapperfl")))
     server, edge = Server(experiment), Edge(experiment)
@@ -121,7 +121,7 @@ def asked(tiny_settings: SettingsFactory) -> tuple[Server, Edge, ClientSide, Ord
     return server, edge, ClientSide(experiment), order
 
 
-def test_what_an_edge_gets_is_checked_as_by_the_server(asked: tuple[Server, Edge, ClientSide, Order]) -> None:
+def test_what_an_edge_gets_is_checked_as_by_the_server(asked: tuple[Server, Edge, ClientSide, EdgeOrder]) -> None:
     server, edge, clients, _ = asked
     experiment = build_experiment(server._experiment.settings)
     upload = clients.update(edge.downlink(1), experiment.clients[1])
@@ -141,7 +141,7 @@ def test_what_an_edge_gets_is_checked_as_by_the_server(asked: tuple[Server, Edge
 
 
 def test_a_sum_that_does_not_fit_is_refused_before_it_changes_anything(
-    asked: tuple[Server, Edge, ClientSide, Order],
+    asked: tuple[Server, Edge, ClientSide, EdgeOrder],
 ) -> None:
     server, edge, clients, _ = asked
     experiment = build_experiment(server._experiment.settings)
@@ -179,7 +179,7 @@ def test_a_sum_that_does_not_fit_is_refused_before_it_changes_anything(
         server.receive_sum(good)
 
 
-def test_an_empty_sum_needs_no_tensors(asked: tuple[Server, Edge, ClientSide, Order]) -> None:
+def test_an_empty_sum_needs_no_tensors(asked: tuple[Server, Edge, ClientSide, EdgeOrder]) -> None:
     server, edge, _, _ = asked
     server.receive_sum(edge.close())
     assert server.num_uploads == 0

@@ -75,6 +75,27 @@ def test_what_is_gone_on_from_ends_where_a_round_is_missing(
     assert (found[0], [record.round for record in found[1]]) == (run, [1, 2])
 
 
+@pytest.mark.parametrize(("version", "said"), [("0.0.1", "version 0.0.1 wrote the file"), (None, "edited")])
+def test_a_round_of_another_version_is_not_taken_for_a_damaged_one(
+    tiny_settings: Callable[..., Settings], tmp_path: Path, version: str | None, said: str
+) -> None:
+    run = build_experiment(tiny_settings()).record()
+    path = tmp_path / "ledger.jsonl"
+    record = RoundRecord(round=1, scores=None, clients=(), seconds=RoundSeconds(total=1.0, evaluation=0.0))
+    line = record.model_dump_json()
+    run = run if version is None else run.model_copy(update={"version": version})
+    path.write_text(f'{run.model_dump_json()}\n{line}\n{line[:-1]},"carbon":3}}\n')
+    with pytest.raises(DataError, match=f"line 3 is not the record of a round; .*{said}"):
+        read_ledger(path)
+    if version is None:
+        assert read_unfinished(path) == (run, [record])
+    else:
+        with pytest.raises(DataError, match=f"line 3 is not the record of a round; .*{said}"):
+            read_unfinished(path)
+    path.write_text(f"{run.model_dump_json()}\n{line}\n{line[:9]}\n")
+    assert read_unfinished(path) == (run, [record])
+
+
 @pytest.mark.nightly
 def test_rounds_that_are_not_each_other_s_or_the_run_s_are_said(
     tiny_settings: Callable[..., Settings], tmp_path: Path

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedml_dapper.config import DataArgs
+from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets import divide
-from fedml_dapper.evaluation.divergence import divergence_over
+from fedml_dapper.errors import DapperError
+from fedml_dapper.evaluation.divergence import divergence_of, divergence_over
 from fedml_dapper.federation import build_experiment, read_ledger, simulate
 from fedml_dapper.federation.round.update_norm import is_finite
 
-from ..brought import brought, load_of
+from ..brought import NET, PAIR, brought, load_of
 
 NAN = "x[3] = float('nan')"
 LAZY = """
@@ -92,6 +94,71 @@ def test_a_rate_that_is_too_high_is_noticed_without_any_fault_of_the_data(tmp_pa
     _, rounds = simulate(build_experiment(settings.model_copy(update={"train_args": training})))
     assert rounds[0].not_finite == (0, 1)
     assert "In round 1, clients 0, 1 sent values that are not finite" in str(divergence_over(rounds))
+
+
+HUGE = "x[20, 0] = 3e38"
+SQUARING = """
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, num_classes))
+    def forward(self, x): return super().forward(x * x)
+"""
+NAN_IN_EVALUATION = """
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, num_classes))
+    def forward(self, x): return super().forward(x) if self.training or not x.abs().sum() else super().forward(x) / 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("data", "net", "method", "domains"),
+    [
+        (load_of(HUGE), SQUARING, "fedavg", "a"),
+        (load_of(), NAN_IN_EVALUATION, "fedavg", "a"),
+        (load_of("x[3, 0] = float('nan')", "a = " + PAIR.removeprefix("return ") + "['a']",
+                 "return {'a': a, 'b': (TensorDataset(x[5:16], y[5:16]),) * 2}"), NET, "local", "a"),
+    ],
+    ids=["tests alone", "evaluation alone", "a client's own model"],
+)  # fmt: skip
+def test_a_loss_on_tests_that_is_not_finite_is_loud_where_the_global_model_is_sound(
+    tmp_path: Path, data: str, net: str, method: str, domains: str
+) -> None:
+    stranger = brought(tmp_path, data, net)
+    _, rounds = simulate(build_experiment(load_settings([stranger.experiment], [f"method={method}"])))
+    assert rounds[0].not_finite == ()
+    assert rounds[0].model_is_finite
+    assert list(divergence_of(rounds[0])) == [f"test loss NOT FINITE: {domains}"]
+    assert f"In round 1, the loss on test samples of {domains} is not finite" in str(divergence_over(rounds))
+
+
+GAINED = """
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(192, num_classes))
+        self.gain = nn.Parameter(torch.full((2, 4), 1e6))
+    def forward(self, x): return super().forward(x) + 0 * self.gain.sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("uplink", "data", "net", "said"),
+    [
+        ("bf16", NAN, NET, "weights are not finite (NaN or infinity)"),
+        ("int8", NAN, NET, "weights are not finite (NaN or infinity)"),
+        ("fp16", "pass", GAINED, "weights reach 1e+06, which fp16 cannot hold"),
+    ],
+)
+def test_what_an_uplink_cannot_hold_names_the_client_and_what_helps(
+    tmp_path: Path, uplink: str, data: str, net: str, said: str
+) -> None:
+    stranger = brought(tmp_path, load_of(data), net)
+    experiment = build_experiment(load_settings([stranger.experiment], [f"uplink={uplink}"]))
+    with pytest.raises(DapperError) as caught:
+        simulate(experiment)
+    assert re.match(r"client \d in round \d: ", str(caught.value))
+    assert f": {said} (dapper_args.uplink); look for NaN in its data" in str(caught.value)
+    assert str(caught.value).endswith("or choose uplink fp32")
 
 
 def test_sound_rounds_say_nothing(tmp_path: Path) -> None:

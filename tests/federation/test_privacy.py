@@ -14,7 +14,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import ClientSide, Edge, Experiment, Server, build_experiment, read_ledger, simulate
 from fedml_dapper.federation.privacy.accountant import epsilon
-from fedml_dapper.federation.round.edges import Order
+from fedml_dapper.federation.round.edges import EdgeOrder
 from fedml_dapper.methods import METHODS, TrainingMetrics, Upload
 from fedml_dapper.pruning import Tensors
 
@@ -158,7 +158,7 @@ def test_an_edge_clips_and_the_server_adds_noise_once(tiny_settings: SettingsFac
     edge = Edge(experiment)
     server = Server(experiment)
     clients = server.round_clients()
-    order = Order(
+    order = EdgeOrder(
         1, 6, tuple(clients), tuple(clients), server.state.profiles, server.state.weights, server.state.memory
     )
     edge.begin(order)

@@ -313,7 +313,7 @@ def test_what_comes_later_waits_for_what_comes_first(settings: Settings, whole: 
 def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Settings, tmp_path: Path) -> None:
     experiment = build_experiment(settings)
     server, clients = Server(experiment), ClientSide(experiment)
-    server.holds_memories = False
+    server.is_simulation = False
     files = RunFiles(experiment, server, tmp_path)
     files.run_started(experiment.record())
     for client_id in server.round_clients():

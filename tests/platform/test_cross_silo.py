@@ -190,6 +190,27 @@ def test_a_late_upload_is_dropped_and_its_client_comes_back(
 
 
 @pytest.mark.long
+def test_an_upload_that_comes_after_the_last_round_is_dropped_and_blames_nobody(
+    tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Slow(DapperClientTrainer):
+        def train(self, train_data: Any, device: Any, args: Any) -> None:
+            super().train(train_data, device, args)
+            if args.rank == 3:
+                federation.wait_for_round(1)
+
+    federation = in_threads(experiment_file(tiny_settings, tmp_path, "comm_round=1", "epochs=1"), NUM_SILOS)
+    for rank in range(NUM_SILOS + 1):
+        federation.start(rank, trainer=Slow)
+    federation.wait_for_all_but(3)
+    federation.let_time_pass()
+    federation.wait()
+    assert [record.absent for record in federation.rounds()] == [(2,)]
+    assert "rank 3: an upload that does not answer what it was sent last, dropped" in caplog.text
+    assert "refused" not in caplog.text
+
+
+@pytest.mark.long
 def test_a_client_of_another_experiment_is_refused_naming_the_values(
     tiny_settings: SettingsFactory, tmp_path: Path, in_threads: InThreads
 ) -> None:

@@ -51,7 +51,10 @@ def test_a_report_that_cannot_be_written_takes_nothing_from_it(
     run_dir, args = tmp_path / "run", Namespace(dapper_is_shown=True)
     simulate(build_experiment(tiny_settings("comm_round=1", "epochs=1", "client_share=0.03")), run_dir=run_dir)
     (run_dir / "report.html").mkdir()
+    ledger = run_dir / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"model_is_finite":true', '"model_is_finite":false'))
     results_shown(args, run_dir)
     said = capsys.readouterr().err
     assert "The report was not written: " in said
     assert "global (mean)" in said
+    assert "In round 1, the global model became one that is not finite" in said

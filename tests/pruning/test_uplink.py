@@ -41,7 +41,7 @@ def test_int8_steps_by_hand() -> None:
 
 @pytest.mark.parametrize("uplink", ["fp16", "bf16", "int8"])
 def test_what_cannot_be_held_is_refused(uplink: Uplink) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match=r"^weights are not finite \(NaN or infinity\)$"):
         reduce(torch.tensor([[1.0, float("nan")]]), uplink)
     if uplink == "fp16":
         with pytest.raises(ProtocolError, match="7e\\+04, which fp16 cannot hold"):

@@ -57,11 +57,11 @@ def _listed(settings: Settings) -> Sequence[int] | None:
 
 
 def _one_each(
-    key: str, words: str, items: Callable[[Settings], Sequence[object] | None], example: Sequence[object]
+    key: str, label: str, items: Callable[[Settings], Sequence[object] | None], example: Sequence[object]
 ) -> Row:
     """What ``items`` lists at ``key`` is one for each client."""
     return Row(
-        Feature(words, lambda s: items(s) is not None, lambda s: f"{len(items(s) or ())} entries"),
+        Feature(label, lambda s: items(s) is not None, lambda s: f"{len(items(s) or ())} entries"),
         "needs",
         Feature(
             "one entry for each of train_args.client_num_in_total",
@@ -74,10 +74,10 @@ def _one_each(
     )
 
 
-def _known(words: str, levels: Callable[[Settings], Sequence[int] | None], example: dict[str, object]) -> Row:
+def _known(label: str, levels: Callable[[Settings], Sequence[int] | None], example: dict[str, object]) -> Row:
     """The levels that ``levels`` lists have a ratio."""
     return Row(
-        Feature(words, lambda s: levels(s) is not None, lambda s: f"up to level {max(levels(s) or (0,))}"),
+        Feature(label, lambda s: levels(s) is not None, lambda s: f"up to level {max(levels(s) or (0,))}"),
         "needs",
         Feature(
             "dapper_args.levels.ratios with a ratio for each of its levels",
@@ -213,8 +213,8 @@ OWN_SILOS = (
     _not_with_own("data_args.clients", ["a"] * 10),
     _not_with_own("data_args.client_share", 0.5),
     _not_with_own("data_args.validation_share", 0.1),
-    _not_with_own(UNSEEN.words, "usps"),
-    _not_with_own(_SILO_FILES.words, ["a.yaml"] * 10),
+    _not_with_own(UNSEEN.label, "usps"),
+    _not_with_own(_SILO_FILES.label, ["a.yaml"] * 10),
     Row(given("dapper_args.fleet.devices"), "excludes", OWN_DATA, _DEALS_OUT, _LEAVE_IT_OUT, {**_OWN, **FLEET_OF_ONE}),
     Row(given("dapper_args.fleet.continuous"), "excludes", OWN_DATA, _DEALS_OUT, _LEAVE_IT_OUT,
         {**_OWN, "dapper_args.fleet.round_s": 600, "dapper_args.fleet.continuous": True}),

@@ -41,8 +41,8 @@ def enumerated(values: Sequence[object]) -> str:
 
 def other_than(key: str, *values: object) -> Feature:
     """Something else than ``values`` stands at ``key``."""
-    words = f"{key} other than {enumerated(values)}"
-    return Feature(words, lambda s: value_of(s, key) not in (None, *values), lambda s: value_of(s, key))
+    label = f"{key} other than {enumerated(values)}"
+    return Feature(label, lambda s: value_of(s, key) not in (None, *values), lambda s: value_of(s, key))
 
 
 def as_many(key: str, as_key: str) -> Feature:

@@ -21,6 +21,9 @@ fedml-dapper settings --compatibility
 fedml-dapper settings --compatibility | grep buffer_size
 ```
 
+A row about a section holds for all that stands in it. So whoever sets `dapper_args.privacy.secure_aggregation` has to
+keep the rows of `dapper_args.privacy` as well, those about methods and networks included.
+
 Checked as well, but not listed here, is what depends on the data at hand, such as how many samples a client has, and
 what a method asks of its own `dapper_args.params`.
 """
@@ -36,7 +39,7 @@ def _table(rows: tuple[Row, ...]) -> str:
     lines = ["| This | | That | Why | What to do |", "|---|---|---|---|---|"]
     for row in rows:
         relation = "**needs**" if row.relation == "needs" else "**excludes**"
-        cells = (row.this.words, relation, row.that.words, row.why, row.remedy)
+        cells = (row.this.label, relation, row.that.label, row.why, row.remedy)
         lines.append(f"| {' | '.join(map(_marked_up, cells))} |")
     return "\n".join(lines) + "\n"
 

@@ -89,7 +89,7 @@ _ONE_SIZE = Feature(
     lambda s: ", ".join(_sizes(s)),
 )
 _COLLUDING_IN_SUMS = Feature(
-    _COLLUDING.words,
+    _COLLUDING.label,
     lambda s: _COLLUDING.is_on(s) and SECURE_SUMS.is_on(s),
     _COLLUDING.now,
 )
@@ -108,7 +108,7 @@ _MORE_THAN_HALF = Feature(
     lambda s: f"{max(2, s.train_args.client_num_per_round // 2 + 1)} to {max(2, s.train_args.client_num_per_round)}",
 )
 _HOLDERS = Feature("dapper_args.privacy.secure_aggregation.min_holders", SECURE_SUMS.is_on, _fewest_holders)
-_SUMS_OF_SILOS = Feature(f"{SECURE_SUMS.words} across silos", lambda s: SECURE_SUMS.is_on(s) and CROSS_SILO.is_on(s))
+_SUMS_OF_SILOS = Feature(f"{SECURE_SUMS.label} across silos", lambda s: SECURE_SUMS.is_on(s) and CROSS_SILO.is_on(s))
 _DECIDES = "what a client sends, or when, decides which others count and how"
 _OWN_SAMPLES = "the server would be told how models do on clients' own samples"
 _SILOS = {**SILOS, **SECURE}
@@ -206,7 +206,7 @@ SUMS = (
         "that tells the server how models do on own samples", "leave one of them out",
         {**_SILOS, "data_args.partition": "own"}),
     Row(_SUMS_OF_SILOS, "excludes", chosen("comm_args.backend", "GRPC", "MQTT_S3"),
-        "they do not carry its messages, as DAPPER_GRPC does", "set backend to DAPPER_GRPC",
+        "silos sign with their certificates, which only DAPPER_GRPC has", "set backend to DAPPER_GRPC",
         {
             **SECURE, "common_args.training_type": "cross_silo", "comm_args.backend": "GRPC",
             "comm_args.allow_pickle": True, "comm_args.grpc_ipconfig_path": "addresses.csv",

@@ -75,7 +75,7 @@ class Capabilities:
 class Feature:
     """Something that settings ask for."""
 
-    words: str
+    label: str
     """As messages and the page have it, keys whole."""
     is_on: Callable[[Settings], bool]
     now: Callable[[Settings], object] | None = None
@@ -87,16 +87,16 @@ class Feature:
         return self.is_on(settings)
 
     def shown(self, settings: Settings, capabilities: Capabilities) -> str:
-        """Its words in a message."""
+        """Its label in a message, with what is set now."""
         del capabilities
-        return _with(self.words, "" if self.now is None else self.now(settings))
+        return _with(self.label, "" if self.now is None else self.now(settings))
 
 
 @dataclass(frozen=True)
 class Ability:
     """Something that a method, network, task or data set does or has; otherwise as :class:`Feature`."""
 
-    words: str
+    label: str
     is_on: Callable[[Capabilities], bool | None]
     """None where that is not known."""
     now: Callable[[Capabilities], object]
@@ -107,13 +107,13 @@ class Ability:
         return self.is_on(capabilities)
 
     def shown(self, settings: Settings, capabilities: Capabilities) -> str:
-        """Its words in a message."""
+        """Its label in a message, with what is set now."""
         del settings
-        return _with(self.words, self.now(capabilities))
+        return _with(self.label, self.now(capabilities))
 
 
-def _with(words: str, now: object) -> str:
-    return words if now == "" else f"{words} ({now})"
+def _with(label: str, now: object) -> str:
+    return label if now == "" else f"{label} ({now})"
 
 
 Side: TypeAlias = Feature | Ability

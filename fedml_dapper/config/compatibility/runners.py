@@ -26,9 +26,9 @@ _BY_GRPC = {
     "comm_args.allow_pickle": True, "comm_args.grpc_ipconfig_path": "addresses.csv",
 }  # fmt: skip
 
-_EDGES_BY_RANK = Feature(EDGES.words, EDGES.is_on, lambda s: f"ranks {[edge.rank for edge in s.comm_args.edges]}")
+_EDGES_BY_RANK = Feature(EDGES.label, EDGES.is_on, lambda s: f"ranks {[edge.rank for edge in s.comm_args.edges]}")
 _EDGES_BY_SILO = Feature(
-    EDGES.words, EDGES.is_on, lambda s: f"silos {[silo for edge in s.comm_args.edges for silo in edge.silos]}"
+    EDGES.label, EDGES.is_on, lambda s: f"silos {[silo for edge in s.comm_args.edges for silo in edge.silos]}"
 )
 _RANKS_ABOVE = Feature(
     "ranks that differ and are above train_args.client_num_in_total",

@@ -62,7 +62,7 @@ class Promises:
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 round_, digest = json.loads(line)
-            except ValueError:
+            except (ValueError, TypeError):
                 continue
             promised[str(round_)] = str(digest)
         return promised

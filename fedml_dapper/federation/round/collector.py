@@ -28,7 +28,7 @@ class Collector:
         self._layout = experiment.method.problem.layout
         self._check = UploadCheck(experiment)
         self.state = state
-        self.holds_memories = experiment.settings.common_args.is_simulation
+        self.is_simulation = experiment.settings.common_args.is_simulation
         """Whether this process keeps clients' memories; silos keep theirs to themselves."""
         self.memories: dict[int, Memory] = {}
         """What the method remembers on each client, by client id."""
@@ -38,7 +38,7 @@ class Collector:
     def _open(self, aggregation: Aggregation, awaited: Iterable[int], usual: UpdateNorms) -> None:
         """Begin a round that folds the uploads of the ``awaited`` clients, ``usual`` being their usual size."""
         self._round = OpenRound(
-            self.state.round + 1, aggregation, awaited, usual, self._record, self._note_refusal, self.holds_memories
+            self.state.round + 1, aggregation, awaited, usual, self._record, self._note_refusal, self.is_simulation
         )
 
     def _note_refusal(self, client_id: int) -> None:

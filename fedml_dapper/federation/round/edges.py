@@ -1,6 +1,6 @@
 """Edges: servers near some of the silos, which sum their uploads and send the server one sum in place of many.
 
-In a round an edge gets an :class:`Order` with the server's state, from which it makes the downlinks of its silos. It
+In a round an edge gets an :class:`EdgeOrder` with the server's state, from which it makes its silos' downlinks. It
 checks and folds their uploads as the server would have, and answers with an :class:`EdgeSum`. Sums are in float64, so
 the global model differs from the one without edges by the order of additions alone.
 """
@@ -21,7 +21,7 @@ from fedml_dapper.pruning import PartialSum, Tensors, check_partial
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class EdgeOrder:
     """Message from server to edge: a round that the edge is to run among some of its silos."""
 
     round: int
@@ -78,7 +78,7 @@ class Edge(Collector):
         """Whether an order is being worked on."""
         return self._sum is not None
 
-    def begin(self, order: Order) -> None:
+    def begin(self, order: EdgeOrder) -> None:
         """Begin the round of ``order``; an earlier order that was not finished is dropped."""
         self.state = ServerState(
             order.round - 1, dict(order.weights), order.profiles, order.memory, clients=order.chosen

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedml_dapper.config import EdgeArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.round.edges import EdgeSum, Order, check_sum
+from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum, check_sum
 from fedml_dapper.federation.round.feature import RoundFeature
 from fedml_dapper.federation.round.open_round import OpenRound
 from fedml_dapper.federation.round.update_norm import UpdateNorms
@@ -54,11 +54,11 @@ class ServedEdges(RoundFeature):
         """Return those of ``client_ids`` that the edge serves."""
         return [client_id for client_id in client_ids if client_id + 1 in self._edges[edge].silos]
 
-    def order(self, edge: int, client_ids: Sequence[int], usual: UpdateNorms) -> Order:
+    def order(self, edge: int, client_ids: Sequence[int], usual: UpdateNorms) -> EdgeOrder:
         """Make the order for an edge to run a round among ``client_ids``, which it serves."""
         state = self._state
         self._asked[edge] = {client_id: state.profiles[client_id] for client_id in client_ids}
-        return Order(
+        return EdgeOrder(
             round=state.round + 1,
             edge=edge + 1,
             clients=tuple(client_ids),

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from fedml_dapper import __version__
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.run_folder.records import Record, RoundRecord, RunRecord
@@ -83,23 +84,27 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
         or not even a whole first line.
 
     Raises:
-        DataError: The first line is whole, but no run's.
+        DataError: The first line is whole, but no run's; or a later one is a round's of another version, which would be
+            dropped as if it were damaged.
     """
     if not path.is_file():
         return None
     first, *lines = path.read_bytes().split(b"\n")
     if not lines:
         return None
+    run = _run_of(first, path)
     rounds: list[RoundRecord] = []
     for line in lines[:-1]:
         try:
             record = RoundRecord.model_validate_json(line)
-        except ValidationError:
+        except ValidationError as error:
+            if run.version != __version__ and not _is_torn(error):
+                raise _unread(path, len(rounds) + 2, run) from error
             break
         if record.round != len(rounds) + 1:
             break
         rounds.append(record)
-    return _run_of(first, path), rounds
+    return run, rounds
 
 
 def count_rounds(path: Path) -> tuple[RunRecord | None, int]:
@@ -131,9 +136,22 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
         try:
             rounds.append(RoundRecord.model_validate_json(line))
         except ValidationError as error:
-            raise DataError(f"{path}: line {number} is not the record of a round; was the file edited?") from error
+            raise _unread(path, number, run) from error
     _check_consistent(run, rounds, path)
     return run, rounds
+
+
+def _is_torn(error: ValidationError) -> bool:
+    """Whether the line that raised ``error`` is no JSON at all, rather than a record in another form."""
+    return any(mistake["type"] == "json_invalid" for mistake in error.errors(include_url=False, include_input=False))
+
+
+def _unread(path: Path, number: int, run: RunRecord) -> DataError:
+    """Return the error for a line that is not a round's record here."""
+    reason = "was the file edited?"
+    if run.version != __version__:
+        reason = f"version {run.version} wrote the file, and this is {__version__}; read it with that, or a later one"
+    return DataError(f"{path}: line {number} is not the record of a round; {reason}")
 
 
 def _check_consistent(run: RunRecord, rounds: Sequence[RoundRecord], path: Path) -> None:

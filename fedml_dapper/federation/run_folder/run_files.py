@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedml_dapper.errors import DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
@@ -57,13 +58,23 @@ class RunFiles(RunObserver):
             return None
         _, rounds = found
         if self._opened.exists() and self._server.sums is not None:
-            self._server.sums.opened_before = int(self._opened.read_text())
+            self._server.sums.opened_before = self._opened_before()
         checkpoint = self._checkpoints.latest(len(rounds))
         if checkpoint is None:
             LOGGER.warning("no usable checkpoint below %s: the run starts over from round 1", self._model.parent)
             return []
         self._server.restore(checkpoint)
         return rounds[: checkpoint.round]
+
+    def _opened_before(self) -> int:
+        """Return the round whose secure sum was opened last."""
+        try:
+            return int(self._opened.read_text())
+        except ValueError as error:
+            raise DataError(
+                f"{self._opened} is damaged, and says no more which round's sum was opened last; so that none is opened"
+                " twice, begin anew in another folder"
+            ) from error
 
     def sum_opens(self, round_: int) -> None:
         """Call before clients are asked to open a round's secure sum, so that a later process opens no other one."""

@@ -12,7 +12,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.federation.round.edges import EdgeSum, Order
+from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.update_norm import UpdateNorms
 from fedml_dapper.federation.run_folder.records import ClientRecord
 from fedml_dapper.federation.wire.agreement import Agreement, Identity, ReceivedSettings
@@ -45,7 +45,7 @@ class _Header(BaseModel):
 
 
 class OrderHeader(_Header):
-    """Header of an encoded :class:`~fedml_dapper.federation.round.edges.Order`."""
+    """Header of an encoded :class:`~fedml_dapper.federation.round.edges.EdgeOrder`."""
 
     kind: Literal["order"]
     clients: tuple[int, ...]
@@ -76,7 +76,7 @@ class EdgeCodec:
         self._agreement = agreement
 
     @part("wire")
-    def encode_order(self, order: Order, schema: int | None = None) -> bytes:
+    def encode_order(self, order: EdgeOrder, schema: int | None = None) -> bytes:
         """Encode ``order``, in ``schema`` or by default in that of our answers."""
         schema = schema or self._agreement.schema
         header = OrderHeader(
@@ -95,7 +95,7 @@ class EdgeCodec:
         return framed(header.model_dump_json(exclude_defaults=True).encode(), safetensors.torch.save(tensors))
 
     @part("wire")
-    def decode_order(self, data: bytes) -> Order:
+    def decode_order(self, data: bytes) -> EdgeOrder:
         """Decode an order; from then on this process goes by the server's settings.
 
         Raises:
@@ -115,7 +115,7 @@ class EdgeCodec:
         ordered = {name: weights[name] for name in self._layout.tensors}
         memory = Memory(remembered, header.memory)
         usual = UpdateNorms(*header.usual)
-        return Order(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory, usual)
+        return EdgeOrder(header.round, header.edge, header.clients, header.chosen, profiles, ordered, memory, usual)
 
     @part("wire")
     def encode_sum(self, message: EdgeSum) -> bytes:

@@ -27,7 +27,7 @@ _HOLDING = RecoveringMean | ClippedMean | PrivateMean
 
 
 class Aggregation(Protocol):
-    """One round's aggregation. Uploads arrive in ascending client id and are not kept."""
+    """One round's aggregation. Uploads arrive in ascending client id; robust means keep them until the end."""
 
     def add(self, upload: Upload) -> None:
         """Fold one upload in; raises ``ProtocolError``, with nothing changed, if it does not fit."""

@@ -91,12 +91,12 @@ class Authenticator:
         self._looked = float("-inf")
         self._members_file: MembershipFile | None = None
         self._members: Membership | None = None
-        self._sightings: LastSeen | None = None
+        self._last_seen: LastSeen | None = None
         self._allowed_names = set(links)
         """Names with a certificate that may call."""
         if members_file is not None:
             self._members_file = MembershipFile(members_file)
-            self._sightings = LastSeen(members_file)
+            self._last_seen = LastSeen(members_file)
             self._members = self._members_file.read()
             self._allowed_names = self._find_allowed_names()
 
@@ -164,13 +164,13 @@ class Authenticator:
         if members is not before:
             self._note_changes(before, members)
         self._note_ended(ended, cut_off)
-        if self._sightings is not None:
-            self._sightings.save()
+        if self._last_seen is not None:
+            self._last_seen.save()
 
     def close(self) -> None:
         """Save when each certificate was last seen."""
-        if self._sightings is not None:
-            self._sightings.save(at_once=True)
+        if self._last_seen is not None:
+            self._last_seen.save(at_once=True)
 
     def _note_changes(self, before: Membership | None, now: Membership | None) -> None:
         """Record in the audit log which certificates may call from now on, and which no longer."""
@@ -233,8 +233,8 @@ class Authenticator:
         if tokens and not any(hmac.compare_digest(call.token.encode(), token.encode()) for token in tokens):
             reason = f"{link.name} shows {'another' if call.token else 'no'} token; the server's is asked for"
             raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
-        if self._sightings is not None:
-            self._sightings.note(certificate.fingerprint)
+        if self._last_seen is not None:
+            self._last_seen.note(certificate.fingerprint)
         return link
 
 

@@ -83,7 +83,7 @@ def blank_frames(size: int) -> Iterator[bytes]:
         yield bytes(min(FRAME_BYTES, size - start))
 
 
-class Packing:
+class Numbering:
     """Numbers the messages that this process sends; one that is sent again keeps its number."""
 
     def __init__(self, max_payload_bytes: int) -> None:

@@ -43,7 +43,7 @@ from fedml_dapper.platform.secure_grpc.link import MAX_FETCHES, Link, SiloBusyEr
 from fedml_dapper.platform.secure_grpc.parcel import (
     MIB,
     Envelope,
-    Packing,
+    Numbering,
     Parcel,
     blank_frames,
     read_envelope,
@@ -100,7 +100,7 @@ class SecureServer(Endpoint):
         self._max_payload_bytes = config.max_message_mb * MIB
         self._credentials = credentials
         self._name_of = config.name_of
-        self._packing = Packing(self._max_payload_bytes)
+        self._numbering = Numbering(self._max_payload_bytes)
         self._links = {rank: Link(rank, name, self._max_payload_bytes, clock) for rank, name in callers.items()}
         self._by_name = {link.name: link for link in self._links.values()}
         self._authenticator = Authenticator(
@@ -154,7 +154,7 @@ class SecureServer(Endpoint):
         link = self._links[int(msg.get_receiver_id())]
         if not link.connected:
             raise SiloAwayError(f"{link.name} is not connected")
-        link.put(self._packing.parcel(msg))
+        link.put(self._numbering.parcel(msg))
 
     def handle_receive_message(self) -> None:
         """FedML's hook: pass every message to the managers, until :meth:`stop_receive_message`."""

@@ -27,7 +27,7 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
-from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Packing, Parcel, read_envelope, read_payload
+from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope, read_payload
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
@@ -72,7 +72,7 @@ class SecureSilo(Endpoint):
         self._server_address = config.server_address
         self._give_up_after_s = give_up_after_s
         self._clock = clock
-        self._packing = Packing(self._max_payload_bytes)
+        self._numbering = Numbering(self._max_payload_bytes)
         self._arrivals = Arrivals()
         self._receipt = Receipt()
         self._lost: float | None = clock()
@@ -92,7 +92,7 @@ class SecureSilo(Endpoint):
             grpc.RpcError: The server was not reached; trying again may help.
             DapperError: The server refuses the message or this silo; trying again will not help.
         """
-        parcel = self._packing.parcel(msg)
+        parcel = self._numbering.parcel(msg)
         try:
             with self._connected() as connection:
                 connection.deliver(parcel.frames())

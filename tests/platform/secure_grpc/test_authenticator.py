@@ -156,15 +156,21 @@ def test_a_broken_list_changes_nothing_and_is_said(
         if content is None:
             file.unlink()
         else:
-            file.write_bytes(content)
+            put_in_place(file, content)  # a look that still goes on must not see half of it
         for _ in range(3):
             let_look(server, clock)
             passes(server, silo, 1)
         assert caplog.text.count("the one before still counts") == 1
-    file.write_bytes(good)
+    put_in_place(file, good)
     revoke_members(file, "silo-1")
     clock.now += 2 * LOOK_SECONDS
     assert server.next().get_type() == CUT_OFF
+
+
+def put_in_place(file: Path, content: bytes) -> None:
+    written = file.with_name("written")
+    written.write_bytes(content)
+    written.replace(file)
 
 
 @pytest.mark.long
