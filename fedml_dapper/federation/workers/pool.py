@@ -1,4 +1,4 @@
-"""Pool of worker processes, forked from this one, each of which trains one client at a time.
+"""Pool of worker processes, forked from this one, each of which trains one client after another.
 
 Why processes are forked: a fork takes 0.02 s and shares all memory until somebody writes to it, data and libraries
 included. A fresh process would take seconds for its imports and its copy of the data, and hundreds of megabytes for
@@ -13,6 +13,9 @@ Why these forks are safe:
   have threads, and a worker uses nothing but torch, its data and its pipe.
 * A GPU cannot be used after a fork, so workers are for CPUs (``parallelism.py``).
 
+A worker has its next client at hand while it trains one, so that it need not wait until this process, which may be
+folding uploads, has time for it.
+
 A round's clients begin in the order of their cost (``federation/round/client_queue.py``). Their uploads are handed on
 in client order all the same, and wait here until then.
 """
@@ -23,10 +26,10 @@ import logging
 import multiprocessing
 import os
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from types import TracebackType
@@ -41,6 +44,8 @@ from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.process.profiling import waiting, worked_apart
 
 LOGGER = logging.getLogger(__name__)
+AT_HAND = 2
+"""Most clients that a worker is given at a time: the one that it trains, and its next."""
 MOST_DEATHS = 3
 """How often a worker may die of one client in one round before the run fails."""
 
@@ -49,7 +54,8 @@ MOST_DEATHS = 3
 class _Worker:
     process: ForkProcess
     connection: Connection
-    task: Task | None = None
+    tasks: deque[Task] = field(default_factory=deque)
+    """Clients that it was given and has not answered for: the one that it trains, and its next."""
 
 
 class WorkerPool:
@@ -123,15 +129,19 @@ class WorkerPool:
             yield self._accepted(done.pop(client_id))
 
     def _occupy(self, turns: ClientQueue, counted: set[int]) -> None:
-        """Give idle workers those clients that may begin."""
-        for worker in self._workers:
-            client_id = turns.take(counted) if worker.task is None else None
-            if client_id is not None:
-                task = Task(self._server.downlink(client_id), self._server.memories.get(client_id))
-                self._give(worker, task)
+        """Give those clients that may begin to idle workers, and then the next ones to those that train.
+
+        The last clients of a round wait for a worker that is idle, or one could wait behind another's long training.
+        """
+        for given in range(AT_HAND):
+            for worker in list(self._workers):
+                is_due = len(worker.tasks) == given and (given == 0 or len(turns.left) > len(self._workers))
+                client_id = turns.take(counted) if is_due else None
+                if client_id is not None:
+                    self._give(worker, Task(self._server.downlink(client_id), self._server.memories.get(client_id)))
 
     def _give(self, worker: _Worker, task: Task) -> None:
-        worker.task = task
+        worker.tasks.append(task)
         try:
             worker.connection.send_bytes(self._model.pack(task))
         except ConnectionError:
@@ -139,7 +149,7 @@ class WorkerPool:
 
     def _received(self) -> dict[int, Done]:
         """Wait for messages of workers, and return those of clients that are done, by client id."""
-        busy = {worker.connection: worker for worker in self._workers if worker.task is not None}
+        busy = {worker.connection: worker for worker in self._workers if worker.tasks}
         with waiting():
             ready = [connection for connection in wait(list(busy)) if isinstance(connection, Connection)]
         done: dict[int, Done] = {}
@@ -157,7 +167,7 @@ class WorkerPool:
                     error.add_note(f"\nWhere a client's process raised it:\n{trace}")
                     raise error
                 case Done():
-                    busy[connection].task = None
+                    busy[connection].tasks.popleft()
                     done[message.upload.client_id] = message
         return done
 
@@ -167,11 +177,10 @@ class WorkerPool:
         return done.upload
 
     def _replace(self, dead: _Worker) -> None:
-        """Fork a new worker for the task that ``dead`` has not finished."""
+        """Fork a new worker for the tasks that ``dead`` has not finished."""
         dead.process.join()
         dead.connection.close()
-        assert dead.task is not None
-        client_id = dead.task.downlink.client_id
+        client_id = dead.tasks[0].downlink.client_id
         death = _death(dead.process)
         self._deaths[client_id] += 1
         if self._deaths[client_id] >= MOST_DEATHS:
@@ -184,7 +193,8 @@ class WorkerPool:
         LOGGER.warning("client %d: its worker ended before it was done, %s; another trains it again", client_id, death)
         new = self._forked()
         self._workers[self._workers.index(dead)] = new
-        self._give(new, dead.task)
+        for task in dead.tasks:
+            self._give(new, task)
 
     def _forked(self) -> _Worker:
         ours, theirs = multiprocessing.Pipe()

@@ -10,18 +10,22 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from math import inf
 from multiprocessing.connection import Connection
 
 import torch
 
 from fedml_dapper.federation.client import ClientSide
 from fedml_dapper.federation.workers.messages import Done, Failed, SharedModel, Step, Task
+from fedml_dapper.federation.workers.pipe import WorkerPipe
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.process.interruption import disregard
 from fedml_dapper.process.profiling import apart
 
 HELD_BACK = {signal.SIGINT, signal.SIGTERM}
 """Signals that are blocked in a worker until it has set its handlers."""
+STEP_SECONDS = 0.1
+"""Least time between two messages on one client's steps; those of its first and last step are always sent."""
 _SET_PDEATHSIG = 1
 """Option of ``prctl`` that chooses the signal which the system sends when the thread that forked this process ends."""
 
@@ -39,13 +43,12 @@ def serve(
     _leave_signals_to_parent()
     torch.set_num_threads(threads)
     gc.freeze()  # or the collector would write its marks into shared memory, and so copy all of it
+    pipe = WorkerPipe(connection)
     try:
         while True:
-            task = model.unpack(connection.recv_bytes())
+            task = model.unpack(pipe.receive())
             assert isinstance(task, Task)
-            connection.send_bytes(_answer(task, connection, model, clients, update))
-    except (EOFError, ConnectionError):  # the parent is gone, or has other plans
-        os._exit(0)
+            pipe.send(_answer(task, pipe, model, clients, update))
     except BaseException:  # noqa: BLE001  # nothing may pass: what the parent would do on its way out is not ours to do
         traceback.print_exc()
         sys.stderr.flush()
@@ -53,15 +56,17 @@ def serve(
 
 
 def _answer(
-    task: Task, connection: Connection, model: SharedModel, clients: ClientSide, update: Callable[[Downlink], Upload]
+    task: Task, pipe: WorkerPipe, model: SharedModel, clients: ClientSide, update: Callable[[Downlink], Upload]
 ) -> memoryview:
     """Train the client of ``task``, and return the encoded message to answer with."""
+    told_at = -inf
 
     def send_step(client_id: int, done: int, total: int) -> None:
-        try:
-            connection.send_bytes(model.pack(Step(client_id, done, total)))
-        except ConnectionError:
-            os._exit(0)
+        nonlocal told_at
+        now = time.monotonic()
+        if done == total or now - told_at >= STEP_SECONDS:
+            told_at = now
+            pipe.send(model.pack(Step(client_id, done, total)))
 
     client_id = task.downlink.client_id
     started = time.perf_counter()
