@@ -32,6 +32,15 @@ def _torch_seed() -> None:
     torch.manual_seed(0)
 
 
+_READ_WHOLE = Rendered.read
+
+
+@pytest.fixture
+def all_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded suite as other processes have it, for tests that compare a run of one with a run in this process."""
+    monkeypatch.setattr(Rendered, "read", _READ_WHOLE)
+
+
 @pytest.fixture(scope="module")
 def few_test_images() -> Iterator[None]:
     """A fifth of the embedded suite's test images, in this process: for tests that compare run with run, where most of

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "fedml_dapper"
 
 FLOORS = (
     {"__version__", "errors"},
-    {"files", "inputs", "process", "randomness"},
+    {"files", "inputs", "metric", "process", "randomness"},
     {"secure_sum"},
     {"config"},
     {"registry"},

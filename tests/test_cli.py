@@ -92,6 +92,7 @@ def test_run_as_json_prints_one_document_and_writes_everything(
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("all_test_images")
 def test_an_interrupt_between_checkpoints_costs_no_finished_round(
     tmp_path: Path, tiny_settings: SettingsFactory, environment: dict[str, str]
 ) -> None:

@@ -191,6 +191,7 @@ def test_no_setting_is_named_as_an_argument() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("all_test_images")
 def test_an_interrupted_run_says_how_it_goes_on_and_does(tiny: str, tmp_path: Path) -> None:
     code = f"{held_before(6)}\nfedml_dapper.run({tiny!r}, comm_round=6, output='cut')"
     process = subprocess.Popen(

@@ -19,7 +19,7 @@ from fedml_dapper.evaluation.spending import Kind, axis, spent
 from fedml_dapper.evaluation.style import MARKERS, PALETTE, below_legend, label_rounds, markers, panel
 from fedml_dapper.evaluation.units import quantity, share
 from fedml_dapper.federation import ClientRecord, LevelFootprint, RoundRecord, RunRecord
-from fedml_dapper.tasks.metric import Metric
+from fedml_dapper.metric import Metric
 
 
 def domain_colours(run: RunRecord) -> dict[str, str]:

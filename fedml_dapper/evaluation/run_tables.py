@@ -11,7 +11,7 @@ from fedml_dapper.evaluation.cost import cost_cells, cost_headings, cost_referen
 from fedml_dapper.evaluation.summary import Accuracy, DeviceSummary, PersonalSummary, RunSummary
 from fedml_dapper.evaluation.terminal import as_wide_as_its_title
 from fedml_dapper.federation import LevelFootprint, RunRecord
-from fedml_dapper.tasks.metric import Metric
+from fedml_dapper.metric import Metric
 
 
 def result_table(summary: RunSummary, run: RunRecord) -> Table:

@@ -9,7 +9,7 @@ from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.clock_summary import ClockSummary, summarise_clock
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, PersonalScores, Record
-from fedml_dapper.tasks.metric import Metric
+from fedml_dapper.metric import Metric
 
 _LAST = 5
 

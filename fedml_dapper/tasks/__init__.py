@@ -6,10 +6,10 @@ import inspect
 
 from fedml_dapper.config import TrainArgs
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.metric import TOP_1, Metric
 from fedml_dapper.registry import Registry
 from fedml_dapper.tasks.classification import Classification
 from fedml_dapper.tasks.contract import Task
-from fedml_dapper.tasks.metric import TOP_1, Metric
 from fedml_dapper.tasks.segmentation import Segmentation
 
 

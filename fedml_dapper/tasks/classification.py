@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedml_dapper.metric import TOP_1
 from fedml_dapper.tasks.contract import Task
-from fedml_dapper.tasks.metric import TOP_1
 
 
 class Classification(Task):

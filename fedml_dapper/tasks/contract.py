@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.inputs import described as each_described
-from fedml_dapper.tasks.metric import Metric
+from fedml_dapper.metric import Metric
 
 
 class Task(ABC):

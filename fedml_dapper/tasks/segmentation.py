@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
+from fedml_dapper.metric import Metric
 from fedml_dapper.tasks.contract import Task, described
-from fedml_dapper.tasks.metric import Metric
 
 MEAN_IOU = Metric("mean IoU", "%")
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))

@@ -13,8 +13,8 @@ from fedml_dapper.config import Settings
 from fedml_dapper.datasets import TestData
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.federation.run_folder.records import DeviceScores
-from fedml_dapper.federation.scoring.after_round import after_round
-from fedml_dapper.federation.scoring.after_round import devices as devices_module
+from fedml_dapper.federation.scoring import after_round
+from fedml_dapper.federation.scoring import devices as devices_module
 from fedml_dapper.federation.scoring.metrics import metrics_of
 from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.methods import recalibrate

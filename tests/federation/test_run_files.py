@@ -327,9 +327,11 @@ def test_a_server_without_the_clients_memories_saves_what_it_has(settings: Setti
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("all_test_images")
 def test_a_run_killed_at_any_flush_ends_as_if_it_had_not_been(
-    settings: Settings, whole: Undisturbed, tmp_path: Path, chance: random.Random
+    settings: Settings, tmp_path: Path, chance: random.Random
 ) -> None:
+    whole, _ = simulate(build_experiment(settings), run_dir=tmp_path / "whole")
     cut, file = tmp_path / "cut", tmp_path / "experiment.yaml"
     file.write_text(settings.as_yaml())
     for flushes in (chance.randint(1, 6), chance.randint(1, 3)):  # of a run of four rounds, and of what is left of it
@@ -338,6 +340,6 @@ def test_a_run_killed_at_any_flush_ends_as_if_it_had_not_been(
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     subprocess.run([sys.executable, "-c", PROGRAM, file, cut], check=True, timeout=600)
     saved = load_file(cut / MODEL_NAME)
-    assert all(tensor.equal(saved[name]) for name, tensor in whole.held.weights.items())
-    assert ledger_of(cut) == ledger_of(whole.run_dir)
+    assert all(tensor.equal(saved[name]) for name, tensor in whole.state.weights.items())
+    assert ledger_of(cut) == ledger_of(tmp_path / "whole")
     assert unfinished_in(cut) == []

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
 from fedml_dapper.config import with_present_names
-from fedml_dapper.tasks.metric import TOP_1, Metric
+from fedml_dapper.metric import TOP_1, Metric
 
 
 class Record(BaseModel):
