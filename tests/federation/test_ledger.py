@@ -75,7 +75,7 @@ def test_what_is_gone_on_from_ends_where_a_round_is_missing(
     assert (found[0], [record.round for record in found[1]]) == (run, [1, 2])
 
 
-@pytest.mark.parametrize(("version", "said"), [("0.0.1", "version 0.0.1 wrote the file"), (None, "edited")])
+@pytest.mark.parametrize(("version", "said"), [("99.0.0", "version 99.0.0 wrote the file"), (None, "edited")])
 def test_a_round_of_another_version_is_not_taken_for_a_damaged_one(
     tiny_settings: Callable[..., Settings], tmp_path: Path, version: str | None, said: str
 ) -> None:

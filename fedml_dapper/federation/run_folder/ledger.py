@@ -14,6 +14,7 @@ from fedml_dapper import __version__
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation.observer import RunObserver
 from fedml_dapper.federation.run_folder.records import Record, RoundRecord, RunRecord
+from fedml_dapper.federation.wire.versions import is_older
 from fedml_dapper.files import xz
 from fedml_dapper.files.atomic import explained, written_whole
 from fedml_dapper.files.locks import try_lock
@@ -149,7 +150,7 @@ def _is_torn(error: ValidationError) -> bool:
 def _unread(path: Path, number: int, run: RunRecord) -> DataError:
     """Return the error for a line that is not a round's record here."""
     reason = "was the file edited?"
-    if run.version != __version__:
+    if is_older(__version__, run.version):
         reason = f"version {run.version} wrote the file, and this is {__version__}; read it with that, or a later one"
     return DataError(f"{path}: line {number} is not the record of a round; {reason}")
 

@@ -16,7 +16,7 @@ from fedml_dapper.platform.secure_grpc.parcel import (
     MAX_ENVELOPE_BYTES,
     MAX_SESSIONS,
     Arrivals,
-    Packing,
+    Numbering,
     Parcel,
     read_envelope,
     read_payload,
@@ -46,7 +46,7 @@ def test_whatever_can_travel_arrives_as_it_was(params: dict[str, object], payloa
         if key not in message.get_params():
             message.add_params(key, value)
     message.add_params("weights and all", payload)
-    arrived = read(Packing(LIMIT).parcel(message).frames()).message()
+    arrived = read(Numbering(LIMIT).parcel(message).frames()).message()
     assert arrived.get_params() == message.get_params()
     assert {key: type(value) for key, value in arrived.get_params().items()} == {
         key: type(value) for key, value in message.get_params().items()
@@ -98,7 +98,7 @@ def test_only_plain_values_travel_beside_the_payload(value: object) -> None:
     message.add_params("payload", b"payload")
     message.add_params("other", value)
     with pytest.raises(ProtocolError):
-        Packing(LIMIT).parcel(message)
+        Numbering(LIMIT).parcel(message)
 
 
 def test_deep_json_is_refused() -> None:
