@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from fedml_dapper.models.copying import with_same_tensors
 from fedml_dapper.process.profiling import part
 from fedml_dapper.pruning.filled import FilledLinear, SlimLinearMap
 from fedml_dapper.pruning.layer_sizes import match_attributes
@@ -96,8 +96,7 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
 
     Tensors that ``model`` shares under several names are shared in the new model too.
     """
-    shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    slim = copy.deepcopy(model, shared)  # new modules around the dense tensors, each of which is replaced below
+    slim = with_same_tensors(model)  # new modules around the dense tensors, each of which is replaced below
     kept = KeptIndices(plan)
     replaced = dict[int, Tensor]()
 
@@ -113,17 +112,23 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
 
     for module_name, module in slim.named_modules():
         prefix = f"{module_name}." if module_name else ""
-        own = (
-            *module.named_parameters(recurse=False, remove_duplicate=False),
-            *module.named_buffers(recurse=False, remove_duplicate=False),
-        )
-        for name, tensor in own:
-            setattr(module, name, cut(tensor, prefix + name))
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    _put(module, held, name, cut(tensor, prefix + name))
         known = layout.linear_maps.get(module_name)
         if known is not None:
             _fit(module, known, layout.tensors[f"{prefix}{known.matrix}"], kept)
         match_attributes(module)
     return slim
+
+
+def _put(module: nn.Module, held: dict[str, Any], name: str, tensor: Tensor) -> None:
+    """Set an entry of a layer's own tensors, by the layer's own way where it has one, as recurrent layers do."""
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        held[name] = tensor
+    else:
+        setattr(module, name, tensor)
 
 
 def _fit(layer: nn.Module, known: LinearMap, matrix: TensorSpec, kept: KeptIndices) -> None:

@@ -1,0 +1,64 @@
+"""Copies of a network around the same tensors, as ``copy.deepcopy`` would make them, in a fifth of its time.
+
+Every client of a round gets a network of its own, so that with small networks copying is much of a round: deepcopy
+looks at each of the twenty attributes that a layer has whether there is anything to copy.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+_CONTAINERS = frozenset({dict, OrderedDict, set, tuple, list})
+_HELD = ("_parameters", "_buffers", "_modules")
+_IMMUTABLE = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_OWN_WAYS = ("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__new__", "__getnewargs__")
+
+
+def with_same_tensors(model: ModuleT) -> ModuleT:
+    """Return a copy of ``model`` that shares its parameters and buffers: all else is as deep as deepcopy makes it."""
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    modules = list(model.modules())
+    if not all(_is_plain(type(module)) and module._compiled_call_impl is None for module in modules):
+        return copy.deepcopy(model, memo)
+    for module in modules:  # all of them first, as layers may refer to one another
+        memo[id(module)] = object.__new__(type(module))
+    for module in modules:
+        vars(memo[id(module)]).update({name: _copied(name, held, memo) for name, held in vars(module).items()})
+    made: ModuleT = memo[id(model)]
+    return made
+
+
+def _copied(name: str, held: Any, memo: dict[int, Any]) -> Any:
+    if type(held) in _IMMUTABLE:
+        return held
+    if id(held) in memo:
+        return memo[id(held)]
+    if name in _HELD and type(held) is dict:
+        return {key: None if part is None else memo[id(part)] for key, part in held.items()}
+    if type(held) in _CONTAINERS and not held:
+        return type(held)()
+    if type(held) is tuple and all(type(part) in _IMMUTABLE for part in held):
+        return held
+    return copy.deepcopy(held, memo)
+
+
+@cache
+def _is_plain(kind: type[nn.Module]) -> bool:
+    """Return whether deepcopy copies the attributes of such a layer and does nothing else.
+
+    Torch's own ``__setstate__`` completes what old files lack, and finds nothing to do in a copy.
+    """
+    is_torch_s = _origin(kind, "__setstate__").startswith("torch.")
+    return is_torch_s and all(getattr(kind, name, None) == getattr(nn.Module, name, None) for name in _OWN_WAYS)
+
+
+def _origin(kind: type, name: str) -> str:
+    """Return the module of the class from which ``kind`` has the attribute ``name``."""
+    return next(base.__module__ for base in kind.__mro__ if name in vars(base))
