@@ -164,7 +164,10 @@ class _Summand:
         self.entries = values.numel()
         self._weight = weight
         self._rows = kept.get(0)
-        self._row_numbers = [] if self._rows is None else self._rows.tolist()
+        self._row_numbers: list[int] | None = None
+        """The numbers in ``_rows``; None where all rows are one block, so that nobody asks for them."""
+        if self._rows is not None and values.device.type == "cpu":
+            self._row_numbers = self._rows.tolist()
         within = {dim: entries for dim, entries in kept.items() if dim > 0}
         self._columns = _positions((1, *shape[1:]), within, values.device) if within else None
 
@@ -173,8 +176,8 @@ class _Summand:
         first = rows.start
         last = rows.stop
         if self._rows is not None:
-            first = bisect_left(self._row_numbers, first)
-            last = bisect_left(self._row_numbers, last)
+            first = 0 if self._row_numbers is None else bisect_left(self._row_numbers, first)
+            last = len(self._rows) if self._row_numbers is None else bisect_left(self._row_numbers, last)
         values = self._values if last - first == self._values.shape[0] else self._values[first:last]
         values = wide[: values.numel()].view(values.shape).copy_(values)
         if self._rows is None and self._columns is None:

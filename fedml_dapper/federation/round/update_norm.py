@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.federation.round.fetched import fetched
 from fedml_dapper.federation.run_folder.records import ClientRecord
 from fedml_dapper.methods import Upload
 from fedml_dapper.pruning import Tensors, relative_change
@@ -79,12 +80,11 @@ def usual_norms(records: Collection[ClientRecord]) -> UpdateNorms:
 
 def is_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether no tensor holds infinity or NaN."""
-    return all(_is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
-
-
-def _is_finite(tensor: Tensor) -> bool:
+    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
     # A finite sum proves it in a fraction of the time; a sum that overflows proves nothing.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+    proved = fetched([torch.isfinite(tensor.sum()) for tensor in floating])
+    others = [tensor for tensor, is_proved in zip(floating, proved, strict=True) if not is_proved]
+    return all(fetched([torch.isfinite(tensor).all() for tensor in others]))
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:

@@ -6,9 +6,12 @@ numbers finite and its plan within the model; the server checks that it is await
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from fedml_dapper.config import DefenceArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
+from fedml_dapper.federation.round.fetched import fetched
 from fedml_dapper.federation.round.update_norm import UpdateNorms, norms_of_update
 from fedml_dapper.methods import ClientProfile, ServerState, Upload
 from fedml_dapper.models.norms import BatchNorm, InstanceNorm
@@ -63,14 +66,18 @@ class UploadCheck:
         self._check_shares(upload)
         self.check_steps(server, upload)
         counted = self._most_counted(server)
+        wrong: dict[str, Tensor] = {}
         for name, (lowest, highest) in self._first_counts.items():
             if name in upload.weights:
                 most = highest + counted
-                if not bool(((upload.weights[name] >= lowest) & (upload.weights[name] <= most)).all()):
-                    raise ProtocolError(f"upload's `{name}` counts outside {lowest}..{most}")
+                outside = ~((upload.weights[name] >= lowest) & (upload.weights[name] <= most)).all()
+                wrong[f"upload's `{name}` counts outside {lowest}..{most}"] = outside
         for name in self._variances:
-            if name in upload.weights and bool((upload.weights[name] < 0).any()):
-                raise ProtocolError(f"upload's `{name}` holds negative variances")
+            if name in upload.weights:
+                wrong[f"upload's `{name}` holds negative variances"] = (upload.weights[name] < 0).any()
+        for reason, is_wrong in zip(wrong, fetched(list(wrong.values())), strict=True):
+            if is_wrong:
+                raise ProtocolError(reason)
 
     def check_steps(self, server: ServerState, upload: Upload) -> None:
         """Raise :class:`ProtocolError` where the upload's client cannot have made as many steps as it reports."""

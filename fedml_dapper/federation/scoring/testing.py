@@ -39,19 +39,19 @@ def evaluate(model: nn.Module, task: Task, test: TestData, device: torch.device)
     """
     model.to(device).eval()
     sums = dict[str, Tensor]()
-    loss = 0.0
+    loss = torch.zeros((), dtype=torch.float64, device=device)
     for batch in test.batches(device):
         at_once = CPU_BATCH if device.type == "cpu" else count(batch.inputs)
         with blamed("the network cannot be tested"):
             outputs = torch.cat([model(inputs) for inputs in pieces(batch.inputs, at_once)])
         for name, value in task.sums(outputs, batch.targets).items():
-            summand = value.cpu().double()
+            summand = value.double()
             sums[name] = sums[name] + summand if name in sums else summand
-        loss += float(task.total_loss(outputs, batch.targets))
-    figures = dict(task.figures(sums))
+        loss += task.total_loss(outputs, batch.targets)
+    figures = dict(task.figures({name: total.cpu() for name, total in sums.items()}))
     if task.headline.name not in figures:
         raise ConfigError(
             f"train_args.task: figures of task `{task.name}` lack its headline `{task.headline.name}`; they are"
             f" {', '.join(figures) or 'none'}"
         )
-    return Figures(figures.pop(task.headline.name), loss / test.num_samples, figures)
+    return Figures(figures.pop(task.headline.name), float(loss) / test.num_samples, figures)
