@@ -15,6 +15,7 @@ FLOORS = (
     {"config"},
     {"registry"},
     {"models", "datasets"},
+    {"capture"},
     {"pruning", "tasks"},
     {"methods"},
     {"fleet"},

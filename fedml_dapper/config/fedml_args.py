@@ -235,6 +235,9 @@ class DeviceArgs(Section):
     precision: Precision = "fp32"
     """Precision of the clients' forward and backward passes (torch's autocast); weights, optimizers, aggregation and
     tests stay fp32. ``fp16`` scales the loss, and needs a GPU."""
+    capture: Literal["auto", "off"] = "auto"
+    """Recording of training steps as CUDA graphs, which spares a GPU the wait for Python. ``auto``: where there is a
+    GPU, and for each step that can be recorded; ``off``: nowhere. Results differ in their last bits."""
 
 
 class TrackingArgs(Section):

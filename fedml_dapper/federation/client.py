@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import nan
 
+from fedml_dapper.capture import EAGER, Capture, Captures, CudaGraphs
 from fedml_dapper.datasets import Batch, ClientData, TestData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
@@ -42,6 +43,8 @@ class ClientSide:
     def __init__(self, experiment: Experiment, memories: dict[int, Memory] | None = None) -> None:
         self._experiment = experiment
         self.memories: dict[int, Memory] = {} if memories is None else memories
+        self.capture = _capture_of(experiment)
+        """The way in which clients take their training steps."""
         self.on_step: ClientStepListener = lambda client_id, done, total: None
 
     def update(self, downlink: Downlink, data: ClientData) -> Upload:
@@ -51,6 +54,7 @@ class ClientSide:
             self._context(downlink, data),
             precision=self._experiment.settings.device_args.precision,
             augment=self._augment(client_id),
+            capture=self.capture,
             on_step=lambda done, total: self.on_step(client_id, done, total),
         )
         if not self._experiment.settings.dapper_args.evaluation.personal:
@@ -171,3 +175,10 @@ class ClientSide:
         whole = {name: upload.weights[name] for name in upload.unsliced}
         weights = {**upload.weights, **slim_tensors(whole, layout, upload.plan)}
         return Downlink(upload.round, upload.client_id, weights, upload.plan)
+
+
+def _capture_of(experiment: Experiment) -> Capture:
+    """Return CUDA graphs where there is a GPU, unless the settings switch them off."""
+    args = experiment.settings.device_args
+    captures = args.capture == "auto" and experiment.device.type == "cuda"
+    return Captures(CudaGraphs(experiment.device)) if captures else EAGER

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -25,7 +26,8 @@ def with_same_tensors(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` that shares its parameters and buffers: all else is as deep as deepcopy makes it."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     modules = list(model.modules())
-    if not all(_is_plain(type(module)) and module._compiled_call_impl is None for module in modules):
+    kinds: set[Hashable] = {type(module) for module in modules}
+    if not all(map(_is_plain, kinds)) or any(module._compiled_call_impl is not None for module in modules):
         return copy.deepcopy(model, memo)
     for module in modules:  # all of them first, as layers may refer to one another
         memo[id(module)] = object.__new__(type(module))
@@ -50,7 +52,7 @@ def _copied(name: str, held: Any, memo: dict[int, Any]) -> Any:
 
 
 @cache
-def _is_plain(kind: type[nn.Module]) -> bool:
+def _is_plain(kind: Any) -> bool:
     """Return whether deepcopy copies the attributes of such a layer and does nothing else.
 
     Torch's own ``__setstate__`` completes what old files lack, and finds nothing to do in a copy.

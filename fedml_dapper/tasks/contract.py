@@ -9,12 +9,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedml_dapper.capture import Unchanging
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.inputs import described as each_described
 from fedml_dapper.metric import Metric
 
 
-class Task(ABC):
+class Task(Unchanging, ABC):
     """What a federation learns to do: a loss, metrics, and the meaning of a model's outputs.
 
     Everywhere ``outputs`` are those of the model for a batch, and ``targets`` those of the data.

@@ -9,12 +9,13 @@ from fedml_dapper.methods.contract.aggregation import (
     mean_of_uploads,
 )
 from fedml_dapper.methods.contract.base import Method, MethodParams, P
-from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining, Loss, Terms
+from fedml_dapper.methods.contract.local_training import Augment, ClientContext, LocalTraining
 from fedml_dapper.methods.contract.messages import Downlink, TrainingMetrics, Upload, as_received, payload_bytes
 from fedml_dapper.methods.contract.phases import Pass, Phase, forward_only
 from fedml_dapper.methods.contract.privacy import Privacy, SecureSums
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.state import ClientProfile, Memory, ServerState, Value
+from fedml_dapper.methods.contract.step import Loss, Terms
 from fedml_dapper.pruning import Tensors
 
 __all__ = [

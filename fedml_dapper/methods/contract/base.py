@@ -14,17 +14,19 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
+from fedml_dapper.capture import Unchanging
 from fedml_dapper.config import Section, check
 from fedml_dapper.datasets import ClientData
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.methods.contract.aggregation import Aggregation, RecoverAndAverage
 from fedml_dapper.methods.contract.batchnorm import renew_statistics
-from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining, Loss, Terms
+from fedml_dapper.methods.contract.local_training import ClientContext, LocalTraining
 from fedml_dapper.methods.contract.messages import Downlink, Upload
 from fedml_dapper.methods.contract.phases import Pass, Phase
 from fedml_dapper.methods.contract.problem import Problem
 from fedml_dapper.methods.contract.requirements import check_importance, check_problem
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
+from fedml_dapper.methods.contract.step import Loss, Terms
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import (
     DENSE,
@@ -48,7 +50,7 @@ class MethodParams(Section):
 P = TypeVar("P", bound=MethodParams)
 
 
-class Method(Generic[P]):
+class Method(Unchanging, Generic[P]):
     """A federated learning method: what is sent, how a client trains, how the server aggregates.
 
     A round calls six hooks, of which a method overrides those that it does differently from FedAvg:

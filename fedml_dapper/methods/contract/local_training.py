@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import nan
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fedml_dapper.capture import EAGER, Capture
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
-from fedml_dapper.methods.contract.clipping import clip_adaptively
 from fedml_dapper.methods.contract.messages import TrainingMetrics
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
+from fedml_dapper.methods.contract.step import Loss, Step, Terms
 from fedml_dapper.models import Backbone
 from fedml_dapper.process.profiling import fetching, part
 
-Loss = Callable[[Backbone, Batch], Tensor]
-"""A local objective: the model's mean loss over a batch."""
-Terms = Callable[[Backbone, Batch], Iterator[Tensor]]
-"""A local objective that comes term by term. Gradients of each are taken before the next is computed, so that memory
-holds what one of them needs; terms may share outputs as values only."""
-_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Augment = Callable[[Iterable[Batch], int, int], Iterable[Batch]]
 """Augmentation: from the batches of an epoch, its round and its number, to the batches that are trained on."""
 StepListener = Callable[[int, int], None]
@@ -42,6 +38,8 @@ class ClientContext:
     augment: Augment = lambda batches, round_, epoch: batches
     """Augmentation of the task, beside the data's."""
     on_step: StepListener = lambda done, total: None
+    capture: Capture = EAGER
+    """The way of taking steps."""
 
 
 class LocalTraining:
@@ -57,8 +55,9 @@ class LocalTraining:
         self._epochs = args.epochs if epochs is None else epochs
         self._epoch = 0
         self._steps = 0
-        self._loss = float("nan")
-        self._scaler = torch.GradScaler(client.device.type, enabled=client.precision == "fp16")
+        self._mean_loss = torch.tensor(nan)
+        """Of the last epoch; it stays on the device until somebody asks."""
+        self._scaler = torch.GradScaler(client.device.type) if client.precision == "fp16" else None
         self._started = time.perf_counter()
 
     @property
@@ -94,64 +93,36 @@ class LocalTraining:
         self._epoch += 1
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
-        samples = 0
-        head = model.head_tensors
-        body = [parameter for name, parameter in model.named_parameters() if name not in head]
-        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
-        for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
-            optimizer.zero_grad(set_to_none=True)
-            for piece in batch.pieces(self._args.micro_batch_size or len(batch.targets)):
-                with part("forward/backward"):
-                    value = self._take_gradients(loss, model, piece, len(piece.targets) / len(batch.targets))
-                total += value * len(piece.targets)
-            with part("optimizer"):
-                self._scaler.unscale_(optimizer)
-                if before_step is not None:
-                    before_step()
-                if self._args.adaptive_clipping is not None:
-                    clip_adaptively(body, self._args.adaptive_clipping)
-                if self._args.max_grad_norm is not None:
-                    stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-                    nn.utils.clip_grad_norm_(stepped, self._args.max_grad_norm)
-                self._scaler.step(optimizer)
-                self._scaler.update()
-                if after_step is not None:
-                    after_step()
-            samples += len(batch.targets)
-            self._steps += 1
-            self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
-        self._loss = float(total) / samples
-
-    def _take_gradients(self, loss: Loss | Terms, model: Backbone, batch: Batch, share: float) -> Tensor:
-        """Add ``share`` of the gradients of ``loss``, term by term; returns its value."""
         precision = self._client.precision
-        value = torch.zeros((), device=self._client.device)
-        autocast = torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32")
-        with autocast:
-            found = loss(model, batch)
-        terms = iter((found,) if isinstance(found, Tensor) else found)
-        while True:
-            with autocast:
-                term = next(terms, None)
-            if term is None:
-                return value
-            self._scaler.scale(term * share).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
-            value = value + term.detach()
+        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
+        samples = 0
+        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
+        with self._client.capture.epoch(step) as take:
+            for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
+                take(batch)
+                samples += len(batch.targets)
+                self._steps += 1
+                self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
+        self._mean_loss = total / samples
 
     def metrics(self) -> TrainingMetrics:
         """Report of the epochs so far: loss of the last one, steps, seconds."""
-        return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
+        return TrainingMetrics(float(self._mean_loss), self._steps, time.perf_counter() - self._started)
 
 
 def new_optimizer(
     args: TrainArgs, parameters: Iterable[nn.Parameter], rate: float, momentum: float | None = None
 ) -> torch.optim.Optimizer:
     """The optimizer that ``args`` name, at learning rate ``rate``; ``momentum`` replaces the setting's."""
+    stepped = list(parameters)
+    decay = args.weight_decay
+    on_gpu = all(parameter.is_cuda for parameter in stepped)
+    fused = True if on_gpu else None  # one kernel for all parameters; what torch takes on a CPU is left to it
     match args.client_optimizer:
         case "sgd":
             momentum = args.momentum if momentum is None else momentum
-            return uncompiled(torch.optim.SGD)(parameters, rate, momentum, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.SGD)(stepped, rate, momentum, weight_decay=decay, fused=fused)
         case "adam":
-            return uncompiled(torch.optim.Adam)(parameters, rate, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.Adam)(stepped, rate, weight_decay=decay, fused=fused, capturable=on_gpu)
         case "adamw":
-            return uncompiled(torch.optim.AdamW)(parameters, rate, weight_decay=args.weight_decay)
+            return uncompiled(torch.optim.AdamW)(stepped, rate, weight_decay=decay, fused=fused, capturable=on_gpu)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from fedml_dapper.capture import Unchanging
 from fedml_dapper.config import DefenceArgs, PersonalLayers, PruningArgs, TrainArgs, Uplink
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import Inputs
@@ -18,7 +19,7 @@ from fedml_dapper.tasks import Classification, Task
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(Unchanging):
     """The problem of a run, the same for every method that is compared on it."""
 
     backbone: Backbone

@@ -1,0 +1,110 @@
+"""Recording of a step, which is then replayed: as a CUDA graph, or by calling it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3
+"""Times that a step runs before it is captured, as torch asks for: libraries choose their kernels meanwhile."""
+SHARE_OF_MEMORY = 0.25
+"""Share of the device's memory that recorded steps may take."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded step."""
+
+    replay: Callable[[], None]
+    bytes: int
+    """Memory that it holds on the device, besides the tensors that it reads and writes."""
+
+
+class Recorder(Protocol):
+    """A way of recording steps."""
+
+    device: torch.device
+
+    @property
+    def most_bytes(self) -> int:
+        """Memory that recordings and their tensors may take."""
+
+    def record(self, step: Callable[[], None]) -> Recording:
+        """Record ``step``, which reads and writes the same tensors whenever it is called.
+
+        Calling it while it is recorded may change them. Raises ``RuntimeError`` where it cannot be recorded.
+        """
+
+    def random_state(self) -> Tensor:
+        """Return where the device's random numbers are."""
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Go back to where the device's random numbers were."""
+
+
+class CallsAgain:
+    """Recordings that call the step again, on a CPU: all that surrounds a recording can be tried without a GPU."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, most_bytes: int = 2**30) -> None:
+        self.most_bytes = most_bytes
+
+    def record(self, step: Callable[[], None]) -> Recording:
+        for _ in range(WARM_UP):
+            step()
+        return Recording(step, 0)
+
+    def random_state(self) -> Tensor:
+        return torch.get_rng_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        torch.set_rng_state(state)
+
+
+class CudaGraphs:
+    """CUDA graphs: all kernels of a step are launched by one call, which takes microseconds of Python's time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def most_bytes(self) -> int:
+        total: int = torch.cuda.get_device_properties(self.device).total_memory
+        return int(SHARE_OF_MEMORY * total)
+
+    def record(self, step: Callable[[], None]) -> Recording:
+        before = torch.cuda.memory_reserved(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self.device):
+            with self._aside():
+                for _ in range(WARM_UP):
+                    step()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                step()
+        return Recording(graph.replay, max(0, torch.cuda.memory_reserved(self.device) - before))
+
+    def random_state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device)
+
+    def set_random_state(self, state: Tensor) -> None:
+        torch.cuda.set_rng_state(state, self.device)
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Run the block on a stream of its own, as what is captured next has to be warmed up."""
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch ships it untyped
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            yield
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+
+
+def bytes_of(tensors: tuple[Tensor, ...]) -> int:
+    """Return the memory of ``tensors``."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -1,0 +1,119 @@
+"""A step over tensors of its own, whose values are exchanged with those of any step of the same fingerprint."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial, singledispatch
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedml_dapper.capture.eager import TrainingStep
+from fedml_dapper.capture.reading import NotCapturableError, Reading, read
+from fedml_dapper.datasets import Batch
+from fedml_dapper.inputs import mapped, tensors_of
+
+
+class StaticStep:
+    """A copy of a step that stays where it is in memory."""
+
+    def __init__(self, step: TrainingStep, reading: Reading) -> None:
+        self.step: TrainingStep = _copy_of_step(step, {id(constant): constant for constant in reading.constants})
+        own = read(self.step)
+        shared = {*map(id, own.tensors)} & {*map(id, reading.tensors)}
+        if own.fingerprint != reading.fingerprint or shared:
+            raise NotCapturableError("cannot be copied as a whole")
+        self.tensors = own.tensors
+        self._alike = _by_dtype(self.tensors)
+        for group in self.step.optimizer.param_groups:
+            if self.tensors[0].is_cuda:  # a graph would keep the number itself
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.tensors[0].device)
+
+    @torch.no_grad()
+    def fill(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the values of a step's ``tensors``."""
+        _copy(tensors, self.tensors, self._alike)
+
+    def set_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take over the learning rates of ``optimizer``."""
+        for own, group in zip(self.step.optimizer.param_groups, optimizer.param_groups, strict=True):
+            if isinstance(own["lr"], Tensor):
+                own["lr"].fill_(group["lr"])
+            else:
+                own["lr"] = group["lr"]
+
+    @torch.no_grad()
+    def hand_back(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the values into the first of a step's tensors, ``tensors``, which are those that it writes."""
+        _copy(self.tensors, tensors, _by_dtype(tensors))
+
+
+class StaticBatch:
+    """A batch that stays where it is in memory."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = Batch(mapped(batch.inputs, torch.clone), batch.targets.clone())
+
+    def fill(self, batch: Batch) -> None:
+        """Copy the values of a batch of the same shape."""
+        for own, given in zip(tensors_of(self.batch.inputs), tensors_of(batch.inputs), strict=True):
+            own.copy_(given)
+        self.batch.targets.copy_(batch.targets)
+
+
+def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Return the places of the tensors of each dtype, which are copied in one call."""
+    places: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+    for place, tensor in enumerate(tensors):
+        places[tensor.dtype].append(place)
+    return list(places.values())
+
+
+def _copy(source: Sequence[Tensor], target: Sequence[Tensor], places: list[list[int]]) -> None:
+    for alike in places:
+        torch._foreach_copy_([target[place] for place in alike], [source[place] for place in alike])
+
+
+def _copy_of_step(step: Any, memo: dict[int, Any]) -> Any:
+    """Copy the fields of ``step`` in their order, the model before what refers to it."""
+    return replace(step, **{each.name: _copied(getattr(step, each.name), memo) for each in fields(step)})
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """Copy ``value`` as :func:`copy.deepcopy` does, and what functions hold of it as well."""
+    return memo[id(value)] if id(value) in memo else _copy_of(value, memo)
+
+
+@singledispatch
+def _copy_of(value: Any, memo: dict[int, Any]) -> Any:
+    return copy.deepcopy(value, memo)
+
+
+@_copy_of.register
+def _(method: MethodType, memo: dict[int, Any]) -> MethodType:
+    return MethodType(method.__func__, _copied(method.__self__, memo))
+
+
+@_copy_of.register
+def _(given: partial, memo: dict[int, Any]) -> partial[Any]:  # type: ignore[type-arg]  # dispatch is by the class alone
+    args = (_copied(each, memo) for each in given.args)
+    return partial(_copied(given.func, memo), *args, **_copied(given.keywords, memo))
+
+
+@_copy_of.register
+def _(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    if not function.__closure__:
+        return function
+    cells = tuple(CellType() for _ in function.__closure__)
+    own = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    own.__kwdefaults__ = function.__kwdefaults__
+    vars(own).update(vars(function))
+    memo[id(function)] = own  # before its cells, one of which may hold it
+    for cell, held in zip(cells, function.__closure__, strict=True):
+        cell.cell_contents = _copied(held.cell_contents, memo)
+    return own

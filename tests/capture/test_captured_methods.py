@@ -1,0 +1,52 @@
+"""Every method by recorded steps, which are called again here: what surrounds CUDA graphs changes no bit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from fedml_dapper.capture import EAGER, Capture, Captures
+from fedml_dapper.config import Settings
+from fedml_dapper.federation import ClientSide, Server, build_experiment
+from fedml_dapper.federation.rounds import run_rounds
+from fedml_dapper.methods import METHODS
+
+from ..grids import sampled
+from .recorders import CountedCalls
+
+SettingsFactory = Callable[..., Settings]
+FEW = ("client_num_in_total=4", "client_num_per_round=4", "epochs=3", "learning_rate_decay=0.9")
+STEP_BY_STEP = {
+    "dapperfl_slim": "reads a cycle",
+    "fdse": "reads a ConsistencyLoss",
+    "fedsr": "reads a Generator",
+}
+"""Methods of which some steps cannot be recorded, and what they read that changes beside their tensors."""
+
+
+@pytest.mark.parametrize("method", sampled(sorted(METHODS)))
+def test_a_method_ends_at_the_same_bits(
+    tiny_settings: SettingsFactory, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = tiny_settings(*FEW, f"method={method}")
+    recorder = CountedCalls()
+    with caplog.at_level(logging.WARNING, "fedml_dapper.capture"):
+        recorded = trained(settings, Captures(recorder))
+    plain = trained(settings, EAGER)
+    assert recorder.replays > 0 or method in STEP_BY_STEP
+    for name, tensor in plain.state.weights.items():
+        assert tensor.equal(recorded.state.weights[name]), name
+    said = [record.getMessage() for record in caplog.records]
+    assert [STEP_BY_STEP[method] in line for line in said] == [True] if method in STEP_BY_STEP else said == []
+
+
+def trained(settings: Settings, capture: Capture) -> Server:
+    """The server after all rounds."""
+    experiment = build_experiment(settings)
+    server = Server(experiment)
+    clients = ClientSide(experiment)
+    clients.capture = capture
+    run_rounds(experiment, server, clients, lambda sent: clients.update(sent, experiment.clients[sent.client_id]), [])
+    return server
