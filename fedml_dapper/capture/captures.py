@@ -46,11 +46,8 @@ class _Known:
     static: StaticStep | None = None
     recordings: dict[Hashable, tuple[StaticBatch, Recording]] = field(default_factory=dict)
     refused: bool = False
-
-    @property
-    def bytes(self) -> int:
-        own = 0 if self.static is None else bytes_of(self.static.tensors)
-        return own + sum(recording.bytes for _, recording in self.recordings.values())
+    bytes: int = 0
+    """Memory of the recordings and their tensors."""
 
 
 class Captures:
@@ -165,6 +162,7 @@ class _Epoch:
             self._refuse(f"its step cannot be captured: {str(error).splitlines()[0]}")
         else:
             self._known.recordings[shape_of(batch)] = (static_batch, recording)
+            self._known.bytes += recording.bytes + bytes_of(tensors_of(static_batch.batch.inputs))
         finally:
             self._recorder.set_random_state(numbers)
 
@@ -172,6 +170,7 @@ class _Epoch:
         """Record the step on ``batch``; afterwards the recording's tensors hold the values from ``before`` the step."""
         if self._known.static is None:
             self._known.static = StaticStep(self._step, self._reading)
+            self._known.bytes = bytes_of(self._known.static.tensors)
         static = self._known.static
         static_batch = StaticBatch(batch)
         static.fill(before)
@@ -204,6 +203,7 @@ class _Epoch:
         self._known.refused = True
         self._known.static = None
         self._known.recordings.clear()
+        self._known.bytes = 0
         self._say(reason)
 
 

@@ -27,7 +27,7 @@ from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
 from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, shapes_of_sums
 from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
-from fedml_dapper.pruning.slim import KeptIndices
+from fedml_dapper.pruning.slim import KeptIndices, common_device
 from fedml_dapper.randomness.chacha20 import Noise
 
 _WORTH_THREADS = 2**20
@@ -84,7 +84,7 @@ class RecoveringMean:
 
     def take(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add an upload without checking it; unlike for :meth:`add`, floating-point tensors may have any dtype."""
-        kept = KeptIndices(plan)
+        kept = KeptIndices(plan, common_device(self._previous.values()))
         for name, sent in weights.items():
             if name in self._sums:
                 cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])

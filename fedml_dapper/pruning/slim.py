@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,10 +20,14 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class KeptIndices:
-    """Kept entries of every tensor under a plan. Found once per kind of axis, since many tensors share theirs."""
+    """Kept entries of every tensor under a plan, on ``device``.
 
-    def __init__(self, plan: PruningPlan) -> None:
+    They are found, and brought there, once per kind of axis, since many tensors share theirs.
+    """
+
+    def __init__(self, plan: PruningPlan, device: torch.device | str = "cpu") -> None:
         self._plan = plan
+        self._device = device
         self._found: dict[tuple[object, ...], Tensor] = {}
 
     def of(self, spec: TensorSpec) -> dict[int, Tensor]:
@@ -37,7 +41,7 @@ class KeptIndices:
     def _entries(self, size: int, axes: tuple[Axis, ...]) -> Tensor:
         key = (size, *((axis.group, axis.repeat, axis.entries) for axis in axes))
         if key not in self._found:
-            self._found[key] = self._find(size, axes)
+            self._found[key] = self._find(size, axes).to(self._device)
         return self._found[key]
 
     def _find(self, size: int, axes: tuple[Axis, ...]) -> Tensor:
@@ -49,6 +53,11 @@ class KeptIndices:
             stays[axis.of(torch.arange(axis.channels(size)))] = False
             stays[axis.of(self._plan.kept[axis.group])] = True
         return stays.nonzero().flatten()
+
+
+def common_device(tensors: Iterable[Tensor]) -> torch.device:
+    """Return the device of the first of ``tensors``, on which the others are too; the CPU where there are none."""
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def slim_tensor(tensor: Tensor, spec: TensorSpec, kept: KeptIndices) -> Tensor:
@@ -63,7 +72,7 @@ def slim_tensors(
     tensors: Tensors, layout: ChannelLayout, plan: PruningPlan, unsliced: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Cut every tensor to ``plan``, except for those named in ``unsliced``."""
-    kept = KeptIndices(plan)
+    kept = KeptIndices(plan, common_device(tensors.values()))
     return {
         name: tensor if name in unsliced else slim_tensor(tensor, layout.tensors[name], kept)
         for name, tensor in tensors.items()
@@ -97,7 +106,7 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
     Tensors that ``model`` shares under several names are shared in the new model too.
     """
     slim = with_same_tensors(model)  # new modules around the dense tensors, each of which is replaced below
-    kept = KeptIndices(plan)
+    kept = KeptIndices(plan, common_device(model.parameters()))
     replaced = dict[int, Tensor]()
 
     def cut(tensor: Tensor, name: str) -> Tensor:
@@ -185,7 +194,7 @@ def carry_optimizer_state(
     Tensors of a parameter's shape (momenta, second moments) are cut to the kept channels; others (step counts) are
     copied.
     """
-    kept = KeptIndices(plan)
+    kept = KeptIndices(plan, common_device(dense_model.parameters()))
     slim_parameters = dict(slim_model.named_parameters())
     for name, parameter in dense_model.named_parameters():
         for key, value in dense.state.get(parameter, {}).items():

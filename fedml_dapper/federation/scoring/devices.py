@@ -16,6 +16,7 @@ from fedml_dapper.federation.scoring.testing import evaluate
 from fedml_dapper.methods import ClientContext, ClientProfile, Memory, ServerState, renew_statistics
 from fedml_dapper.methods.contract.batchnorm import running_statistics
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.process.profiling import part
 
 
@@ -115,7 +116,7 @@ class _Fleet(ABC):
         if images is not None:
             renew_statistics(model, images, device)
         figure = evaluate(model, method.problem.task, self._tests[domain], device).headline
-        model.load_state_dict({**model.state_dict(), **before})  # the same model is tested on other domains, too
+        put_tensors(model, before)  # the same model is tested on other domains, too
         return figure
 
 

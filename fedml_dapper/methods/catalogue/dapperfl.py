@@ -40,6 +40,7 @@ from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statist
 from fedml_dapper.methods.parts.dar import DARNorm, dar
 from fedml_dapper.methods.parts.fusion import FusionParams, fuse
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import (
     DENSE,
     Footprint,
@@ -202,7 +203,7 @@ class DapperFL(Method[DapperFLParams]):
         one. Where clients keep their norms, it is what the level carries, of which the client has trained them."""
         model = self.load(client, downlink)
         if downlink.plan.kept:
-            model.load_state_dict({**model.state_dict(), **client.memory.recall(_OWN_STATISTICS)})
+            put_tensors(model, client.memory.recall(_OWN_STATISTICS))
         elif self.personal:
             model = slim_model(model, self.problem.layout, self._plan(model, client.profile.ratio))
         return model

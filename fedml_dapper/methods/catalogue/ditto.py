@@ -28,6 +28,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 
 
 class DittoParams(MethodParams):
@@ -73,7 +74,7 @@ class Ditto(Method[DittoParams]):
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The client's own model v_i; the received one on a client that has none yet."""
         model = self.load(client, downlink)
-        model.load_state_dict({**model.state_dict(), **client.memory.recall("own_model")})
+        put_tensors(model, client.memory.recall("own_model"))
         return model
 
     def personal_objective(self, client: ClientContext, downlink: Downlink) -> Loss:

@@ -51,6 +51,7 @@ from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
 from fedml_dapper.methods.parts.decomposition import Activation, Roles, decompose, decomposed_layers, roles_of
 from fedml_dapper.methods.parts.min_norm import consensus_step
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import Tensors
 from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
@@ -164,7 +165,7 @@ class FDSE(Method[FDSEParams]):
                 consistency(features).backward()  # type: ignore[no-untyped-call]  # torch ships it untyped
                 optimizer.step()
         measured = recalibrate(model, data, device, [layer.bn_dse for layer in layers])
-        model.load_state_dict({**model.state_dict(), **measured})
+        put_tensors(model, measured)
         return model
 
     def _eraser(self, server: ServerState, client_id: int) -> Tensors:

@@ -41,6 +41,7 @@ from fedml_dapper.methods.contract import (
 )
 from fedml_dapper.methods.parts.layers import Layer, modules_of
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.models.substitution import run_with
 from fedml_dapper.pruning import DENSE, Tensors
@@ -97,7 +98,7 @@ class PartialFed(Method[PartialFedParams]):
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The global model, but for the layers that the client keeps."""
         model = super().load(client, downlink)
-        model.load_state_dict({**model.state_dict(), **self.kept(client)})
+        put_tensors(model, self.kept(client))
         return model
 
     def kept(self, client: ClientContext) -> Tensors:

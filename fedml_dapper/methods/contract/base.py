@@ -28,6 +28,7 @@ from fedml_dapper.methods.contract.requirements import check_importance, check_p
 from fedml_dapper.methods.contract.state import ClientProfile, ServerState, Value
 from fedml_dapper.methods.contract.step import Loss, Terms
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import (
     DENSE,
     Footprint,
@@ -127,10 +128,12 @@ class Method(Unchanging, Generic[P]):
     def load(self, client: ClientContext, downlink: Downlink) -> Backbone:
         """The client's own copy of the model it was sent, on its device, with its personal tensors put in."""
         model = self.local_model(downlink.plan).to(client.device)
-        state = model.state_dict()
-        own = {name: tensor for name, tensor in client.memory.recall("personal").items() if name in state}
-        own = slim_tensors(own, self.problem.layout, downlink.plan)
-        model.load_state_dict({**state, **downlink.weights, **own})
+        remembered = client.memory.recall("personal")
+        if remembered:
+            present = model.state_dict().keys()
+            remembered = {name: tensor for name, tensor in remembered.items() if name in present}
+        own = slim_tensors(remembered, self.problem.layout, downlink.plan)
+        put_tensors(model, {**downlink.weights, **own})
         return model
 
     def train_epochs(
@@ -398,7 +401,7 @@ class Method(Unchanging, Generic[P]):
         anyone = ClientProfile(0, "", level, self.problem.ratios[level - 1], 0)
         downlink = self.downlink(replace(server, profiles=(anyone, *server.profiles[1:])), anyone.client_id)
         model = self.local_model(downlink.plan)
-        model.load_state_dict({**model.state_dict(), **downlink.weights})
+        put_tensors(model, downlink.weights)
         return model
 
     def personal_model(self, client: ClientContext, downlink: Downlink) -> Backbone:

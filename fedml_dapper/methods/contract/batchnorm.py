@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import count, moved
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.process.profiling import part
 
@@ -59,7 +60,7 @@ def recalibrate(
 
 def renew_statistics(model: Backbone, data: Iterable[Batch], device: torch.device) -> None:
     """Give ``model``, which is on ``device``, the statistics that :func:`recalibrate` measures on ``data``."""
-    model.load_state_dict({**model.state_dict(), **recalibrate(model, data, device)})
+    put_tensors(model, recalibrate(model, data, device))
 
 
 def _tracks(layer: nn.Module) -> TypeGuard[BatchNorm]:

@@ -33,7 +33,8 @@ def fuse(local: Tensors, received: Tensors, alpha: float) -> None:
 
     Tensors that stay with the client are no part of the global model.
     """
-    for name, tensor in local.items():
-        if name not in received:
-            continue
-        tensor.mul_(1 - alpha).add_(received[name].to(tensor.device), alpha=alpha)
+    fused = [tensor for name, tensor in local.items() if name in received]
+    sent = [received[name].to(tensor.device) for name, tensor in local.items() if name in received]
+    if fused:
+        torch._foreach_mul_(fused, 1 - alpha)
+        torch._foreach_add_(fused, sent, alpha=alpha)
