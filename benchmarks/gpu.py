@@ -7,7 +7,6 @@ clients' steps on a stream each, launched in turns by one thread, and clients in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
@@ -22,6 +21,7 @@ from benchmarks.networks import Networks, network_options
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, time_in_turns
 from benchmarks.uploads import RATIOS
+from fedml_dapper.capture import CudaGraphs
 from fedml_dapper.config import Norm, Precision
 
 STEPS = 20
@@ -55,7 +55,7 @@ def main(
 def _row(networks: Networks, ratio: float, precision: Precision, runs: int) -> dict[str, Figure]:
     steps = [networks.step(networks.slim(ratio), precision) for _ in range(2)]
     streams = [torch.cuda.Stream() for _ in steps]  # type: ignore[no-untyped-call]  # torch ships it untyped
-    graph = _captured(steps[0])
+    recording = CudaGraphs(torch.device("cuda", torch.cuda.current_device())).record(steps[0])
 
     def one_after_another() -> None:
         for step in steps:
@@ -72,7 +72,7 @@ def _row(networks: Networks, ratio: float, precision: Precision, runs: int) -> d
 
     def replayed() -> None:
         for _ in range(2 * STEPS):
-            graph.replay()
+            recording.replay()
         torch.cuda.synchronize()
 
     work = {"eager": one_after_another, "streams": on_two_streams, "graph": replayed}
@@ -86,20 +86,6 @@ def _row(networks: Networks, ratio: float, precision: Precision, runs: int) -> d
         "GPU busy": median_ratio(seconds["graph"], seconds["eager"]),
         "on two streams, of one after another": median_ratio(seconds["streams"], seconds["eager"]),
     }
-
-
-def _captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """The kernels of a step, which is warmed up on a stream of its own, as capturing asks for."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch ships it untyped
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph
 
 
 def _in_processes(networks: Networks, count: int) -> float:

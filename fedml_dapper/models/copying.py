@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ def with_same_tensors(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` that shares its parameters and buffers: all else is as deep as deepcopy makes it."""
     memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     modules = list(model.modules())
-    kinds: set[Hashable] = {type(module) for module in modules}
+    kinds: set[Any] = {type(module) for module in modules}
     if not all(map(_is_plain, kinds)) or any(module._compiled_call_impl is not None for module in modules):
         return copy.deepcopy(model, memo)
     for module in modules:  # all of them first, as layers may refer to one another
