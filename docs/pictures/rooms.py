@@ -14,6 +14,7 @@ FLOORS: tuple[tuple[Colour, tuple[tuple[str, str], ...]], ...] = (
     ("green", (("fleet/", "devices, and what a level needs of them"),)),
     ("orange", (("methods/", "one file a method, over parts that several share"),)),
     ("orange", (("pruning/", "ratio, plan, slim model, recovery"), ("tasks/", "loss and metrics"))),
+    ("orange", (("capture/", "training steps, recorded once and replayed"),)),
     ("orange", (("models/", "backbones"), ("datasets/", "domains, dealt out to clients"))),
     ("soft", (("config/", "typed settings; registry.py: what these may name"),)),
     ("soft", (("secure_sum/", "sums of which the server sees no summand"),)),
