@@ -18,6 +18,9 @@ HALT_S = 600
 _PROGRAM = """
 import runpy, signal
 from fedml_dapper.platform.round_manager import RoundManager
+from fedml_dapper.process import interruption
+
+interruption.GRACE_S = {halt_s}  # of a loaded machine's time, an end in order can take more than the eight seconds
 
 def tells(text, handle):
     def handle_and_tell(server, message):
