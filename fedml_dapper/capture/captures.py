@@ -80,6 +80,8 @@ class Captures:
         finally:
             epoch.hand_back()
             self._evict()
+        if not known.recordings and not known.refused and read(step).fingerprint != reading.fingerprint:
+            self._say("its step changes what it reads besides tensors, and so is another one each time")
 
     def _check_devices(self, reading: Reading) -> None:
         """Raise :class:`NotCapturableError` where a step reads from elsewhere, which a recording does once for all."""

@@ -157,7 +157,9 @@ def _pickled(value: object) -> bytes:
     try:
         _WithoutTensors(file).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise NotCapturableError(f"reads a {type(value).__name__}, which could change while it trains") from error
+        raise NotCapturableError(
+            f"reads an object of {type(value).__name__}, which could change while it trains"
+        ) from error
     return file.getvalue()
 
 

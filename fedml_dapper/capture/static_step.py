@@ -112,6 +112,7 @@ def _(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
     cells = tuple(CellType() for _ in function.__closure__)
     own = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
     own.__kwdefaults__ = function.__kwdefaults__
+    own.__module__ = function.__module__  # of a decorated function another than its code's
     vars(own).update(vars(function))
     memo[id(function)] = own  # before its cells, one of which may hold it
     for cell, held in zip(cells, function.__closure__, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -129,6 +130,27 @@ def test_tensors_that_an_objective_holds_are_each_client_s_own(objective: Callab
     assert recorder.recordings == 1
 
 
+@torch.no_grad()
+def pull(model: dict[str, nn.Parameter], towards: dict[str, Tensor]) -> None:
+    for name, parameter in model.items():
+        assert parameter.grad is not None
+        parameter.grad.add_(towards[name], alpha=0.01)
+
+
+def test_a_change_of_gradients_is_recorded_for_the_recording_s_own_network() -> None:
+    """As SCAFFOLD's, which holds the parameters that are trained, by a decorated function."""
+    captures = Captures(recorder := CountedCalls())
+    for seed in range(3):
+        towards = {name: torch.randn_like(tensor) for name, tensor in network(seed=seed).named_parameters()}
+        steps = [step_of(network()) for _ in range(2)]
+        one, other = (
+            replace(step, before_step=partial(pull, dict(step.model.named_parameters()), towards)) for step in steps
+        )
+        data = batches(PATIENCE + 2, seed=seed)
+        assert alike(train(one, data, captures), train(other, data, None))
+    assert recorder.recordings == 1
+
+
 def test_an_epoch_that_is_interrupted_leaves_the_model_where_it_was() -> None:
     captures = Captures(CountedCalls())
     first = batches(PATIENCE + 1)
@@ -175,7 +197,7 @@ def refused(loss: Loss, network: Callable[[], Network] = network) -> None:
     assert recorder.replays == 0
 
 
-def test_an_objective_that_counts_is_taken_step_by_step() -> None:
+def test_an_objective_that_counts_is_taken_step_by_step(said: list[str]) -> None:
     seen: list[int] = []
 
     def loss(model: Backbone, batch: Batch) -> Tensor:
@@ -184,6 +206,7 @@ def test_an_objective_that_counts_is_taken_step_by_step() -> None:
 
     refused(loss)
     assert len(seen) == 4 * (PATIENCE + 2)
+    assert "changes" in said[0]
 
 
 def test_an_objective_that_keeps_a_running_mean_is_taken_step_by_step(said: list[str]) -> None:
@@ -205,8 +228,8 @@ def test_an_object_that_may_change_is_named(said: list[str]) -> None:
         return cross_entropy(model, batch) * (1 + 0 * torch.rand((), generator=noise))
 
     refused(loss)
-    assert said == ["device_args.capture: training goes on step by step where its step reads a Generator, which could"
-                    " change while it trains"]  # fmt: skip
+    [line] = said
+    assert line.endswith("where its step reads an object of Generator, which could change while it trains")
 
 
 def test_a_network_with_hooks_is_taken_step_by_step(said: list[str]) -> None:
