@@ -200,7 +200,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             say(console, "What each level's devices get was not measured; --set devices=true measures it.")
         if report is not None:
             say_place(console, "Report", report.absolute())
-    diverged = divergence_over(rounds)
+    diverged = divergence_over(record, rounds)
     if diverged is not None:
         say(console, diverged)
     if interrupted:
