@@ -1,8 +1,10 @@
 """Entry point of ``python -m fedml_dapper --cf FILE``; see :mod:`fedml_dapper.commands.fedml`."""
 
 from fedml_dapper.process.interruption import ending_in_order
+from fedml_dapper.process.loading import loaded_for_good
 
 with ending_in_order("fedml_dapper"):
-    from fedml_dapper.commands.fedml import main  # slow, so it is imported where Ctrl-C is handled
+    with loaded_for_good():
+        from fedml_dapper.commands.fedml import main  # slow, so it is imported where Ctrl-C is handled
 
     main(prog_name="python -m fedml_dapper")

@@ -3,5 +3,5 @@
 # Further arguments go to `fedml-dapper run`, e.g. bash run/quickstart.sh --set comm_round=5
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash run/setup.sh
+bash run/setup.sh --for-a-run
 exec .venv/bin/fedml-dapper run -c config/quickstart.yaml "$@"

@@ -9,5 +9,5 @@ if [[ $# -lt 1 ]]; then
 fi
 config=$1
 shift
-bash run/setup.sh
+bash run/setup.sh --for-a-run
 exec bash run/silo_processes.sh --cf "$config" "$@"

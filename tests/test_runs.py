@@ -18,7 +18,7 @@ from torch import nn
 import fedml_dapper
 from fedml_dapper import Run
 from fedml_dapper.config import Settings, load_settings
-from fedml_dapper.config.loading import leaves
+from fedml_dapper.config.overrides import leaves
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import MODEL_NAME, build_experiment, simulate
 from fedml_dapper.runs import run as run_function

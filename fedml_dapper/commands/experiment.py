@@ -41,8 +41,6 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.privacy.promises import Promises
 from fedml_dapper.one_process import run_in_one_process
-from fedml_dapper.operations import read_membership
-from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.process.interruption import (
     INTERRUPTED,
     ignore_further_interruptions,
@@ -163,6 +161,9 @@ def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
 
 def _check_who_is_who(config: SecureGrpcConfig, rank: int) -> None:
     """Read certificates and the list of members now, so that a mistake shows before the data are loaded."""
+    from fedml_dapper.operations import read_membership
+    from fedml_dapper.operations.credentials import read_credentials
+
     read_credentials(config, rank)
     if config.members_file is not None and (rank == 0 or config.edge(rank) is not None):
         read_membership(config.members_file)
@@ -200,7 +201,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             say(console, "What each level's devices get was not measured; --set devices=true measures it.")
         if report is not None:
             say_place(console, "Report", report.absolute())
-    diverged = divergence_over(rounds)
+    diverged = divergence_over(record, rounds)
     if diverged is not None:
         say(console, diverged)
     if interrupted:

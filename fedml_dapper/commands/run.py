@@ -16,6 +16,7 @@ from fedml_dapper.commands.options import (
     resume_option,
     shipped_where_missing,
 )
+from fedml_dapper.process.loading import loaded_for_good
 
 
 @click.command()
@@ -59,7 +60,8 @@ def run(
     log_format: LogFormat,
 ) -> None:
     """Train the federation of an experiment file."""
-    from fedml_dapper.commands.experiment import run_experiment
+    with loaded_for_good():
+        from fedml_dapper.commands.experiment import run_experiment
 
     run_experiment(
         configs,

@@ -36,10 +36,10 @@ from fedml_dapper.config.loading import (
     load_settings,
     load_with_notes,
     merge,
-    parse_override,
     read_silo_levels,
     read_yaml,
 )
+from fedml_dapper.config.overrides import parse_override
 from fedml_dapper.config.paths import check_letters, path_of
 from fedml_dapper.config.privacy_args import PrivacyArgs
 from fedml_dapper.config.references import (

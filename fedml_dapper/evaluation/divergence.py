@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from fedml_dapper.federation import RoundRecord
+from fedml_dapper.federation import RoundRecord, RunRecord
 
 _MOST_NAMED = 10
-REMEDY = (
+_REMEDY = (
     "look for such values in the data, lower train_args.learning_rate, or clip gradients by train_args.max_grad_norm,"
     " e.g. 2"
 )
+BEYOND_FP16 = "weights beyond 65504 are too large for dapper_args.uplink fp16, and need bf16 or fp32"
 
 
 def divergence_of(record: RoundRecord) -> Iterator[str]:
@@ -24,18 +25,19 @@ def divergence_of(record: RoundRecord) -> Iterator[str]:
         yield f"test loss NOT FINITE: {', '.join(domains)}"
 
 
-def divergence_over(rounds: Sequence[RoundRecord]) -> str | None:
+def divergence_over(run: RunRecord, rounds: Sequence[RoundRecord]) -> str | None:
     """Return sentences on the first round with values that are not finite; None for a sound run."""
     first = next((record for record in rounds if record.not_finite or not record.model_is_finite), None)
     if first is None:
         return _of_tests(rounds)
+    hint = f"; {BEYOND_FP16}" if run.settings["dapper_args"].get("uplink") == "fp16" else ""
     sent = f"In round {first.round}, {_clients(first)} sent values that are not finite (NaN or infinity)"
     if not first.not_finite:
         sent = f"In round {first.round}, the global model became one that is not finite, from uploads that were"
     last = rounds[-1]
     now = "and the global model is not finite, so its scores mean nothing" if not last.model_is_finite else ""
     now = now or "and the last global model is finite all the same"
-    return f"{sent}, {now}. What helps: {REMEDY}."
+    return f"{sent}, {now}. What helps: {_REMEDY}{hint}."
 
 
 def _of_tests(rounds: Sequence[RoundRecord]) -> str | None:
@@ -45,7 +47,7 @@ def _of_tests(rounds: Sequence[RoundRecord]) -> str | None:
         return None
     return (
         f"In round {first.round}, the loss on test samples of {', '.join(_badly_tested(first))} is not finite (NaN or"
-        f" infinity): so are outputs for them, and figures there mean nothing. What helps: {REMEDY}."
+        f" infinity): so are outputs for them, and figures there mean nothing. What helps: {_REMEDY}."
     )
 
 

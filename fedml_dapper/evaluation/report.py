@@ -97,7 +97,7 @@ def write_report(
             summary=summary,
             privacy=_spent(rounds),
             opened_share=_opened_share(rounds),
-            divergence=divergence_over(rounds),
+            divergence=divergence_over(run, rounds),
             without_change=[record for record in rounds if record.rolled_back is not None],
             others=_other_figures(rounds),
             clients=client_rows(run, summary),

@@ -68,14 +68,8 @@ class ClientSide:
         return self._as_received(upload)
 
     def _as_received(self, upload: Upload) -> Upload:
-        """Return ``upload`` as the server will see it; raise :class:`ProtocolError` where its uplink cannot hold it."""
-        try:
-            return as_received(upload, self._experiment.method.problem.layout)
-        except ProtocolError as error:
-            raise ProtocolError(
-                f"client {upload.client_id} in round {upload.round}: {error} (dapper_args.uplink); look for NaN in its"
-                " data, lower train_args.learning_rate, set train_args.max_grad_norm, e.g. 2, or choose uplink fp32"
-            ) from error
+        """Return ``upload`` as the server will see it."""
+        return as_received(upload, self._experiment.method.problem.layout)
 
     def announcement(self, client_id: int) -> Announcement:
         """Return what the silo of ``client_id`` tells the server of its own data when it joins."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.round.attendance import Attendance
@@ -15,7 +16,6 @@ from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.feature import RoundFeature
 from fedml_dapper.federation.round.new_model import judged, make_model
 from fedml_dapper.federation.round.private_rounds import PrivateRounds
-from fedml_dapper.federation.round.secret_sums import SecretSums
 from fedml_dapper.federation.round.served_edges import ServedEdges
 from fedml_dapper.federation.round.update_norm import UpdateNorms, is_finite, usual_norms
 from fedml_dapper.federation.round.virtual_time import VirtualTime
@@ -26,6 +26,9 @@ from fedml_dapper.federation.scoring.own_tests import OwnTests
 from fedml_dapper.federation.wire.announcement import Announcement, Measurement
 from fedml_dapper.federation.wire.sum_codec import Ready, SumMessage
 from fedml_dapper.methods import ServerState, Upload
+
+if TYPE_CHECKING:
+    from fedml_dapper.federation.round.secret_sums import SecretSums
 
 LOGGER = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class Server(Collector):
         self._buffered = Buffered(self.state, self._layout) if is_buffered else None
         self.edges = ServedEdges(experiment, self.state)
         """Edges between this server and some of the silos."""
-        self.sums = SecretSums(experiment, self.state) if experiment.sums_in_secret else None
+        self.sums = _secret_sums(experiment, self.state)
         """Secure sums; None where silos send uploads."""
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
         composed = (self.edges, self._buffered, self._late, private, self.sums)
@@ -294,3 +297,12 @@ class Server(Collector):
             scores = self._scoring.of_silos(found, self._own_tests.num_samples, self.state.profiles)
             self.last_record = self.last_record.model_copy(update={"scores": scores})
         return self.last_record
+
+
+def _secret_sums(experiment: Experiment, state: ServerState) -> SecretSums | None:
+    """Return the feature of secure sums where there are such; only then its ciphers are loaded."""
+    if not experiment.sums_in_secret:
+        return None
+    from fedml_dapper.federation.round.secret_sums import SecretSums  # noqa: PLC0415
+
+    return SecretSums(experiment, state)

@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedml_dapper.config import DapperArgs, did_you_mean
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.catalogue.dapperfl import DapperFL
-from fedml_dapper.methods.catalogue.dapperfl_slim import DapperFLSlim
-from fedml_dapper.methods.catalogue.depthfl import DepthFL
-from fedml_dapper.methods.catalogue.ditto import Ditto
-from fedml_dapper.methods.catalogue.fdse import FDSE
-from fedml_dapper.methods.catalogue.fedap import FedAP
-from fedml_dapper.methods.catalogue.fedavg import FedAvg
-from fedml_dapper.methods.catalogue.fedavg_small import FedAvgSmall
-from fedml_dapper.methods.catalogue.fedavg_strong import FedAvgStrong
-from fedml_dapper.methods.catalogue.fedavgm import FedAvgM
-from fedml_dapper.methods.catalogue.fedbabu import FedBABU
-from fedml_dapper.methods.catalogue.fedbn import FedBN
-from fedml_dapper.methods.catalogue.fedcmd import FedCMD
-from fedml_dapper.methods.catalogue.feddrop import FedDrop
-from fedml_dapper.methods.catalogue.feddyn import FedDyn
-from fedml_dapper.methods.catalogue.fedecover import FedEcover
-from fedml_dapper.methods.catalogue.fedfa import FedFA
-from fedml_dapper.methods.catalogue.fedfomo import FedFomo
-from fedml_dapper.methods.catalogue.fedheal import FedHEAL
-from fedml_dapper.methods.catalogue.fedmp import FedMP
-from fedml_dapper.methods.catalogue.fedper import FedPer
-from fedml_dapper.methods.catalogue.fedprox import FedProx
-from fedml_dapper.methods.catalogue.fedrep import FedRep
-from fedml_dapper.methods.catalogue.fedrolex import FedRolex
-from fedml_dapper.methods.catalogue.fedsr import FedSR
-from fedml_dapper.methods.catalogue.fiarse import FIARSE
-from fedml_dapper.methods.catalogue.fjord import FjORD
-from fedml_dapper.methods.catalogue.fpl import FPL
-from fedml_dapper.methods.catalogue.heterofl import HeteroFL
-from fedml_dapper.methods.catalogue.lg_fedavg import LGFedAvg
-from fedml_dapper.methods.catalogue.local import Local
-from fedml_dapper.methods.catalogue.moon import MOON
-from fedml_dapper.methods.catalogue.nefl import NeFL
-from fedml_dapper.methods.catalogue.partialfed import PartialFed
-from fedml_dapper.methods.catalogue.pfedsim import PFedSim
-from fedml_dapper.methods.catalogue.scaffold import SCAFFOLD
-from fedml_dapper.methods.catalogue.scalefl import ScaleFL
+from fedml_dapper.methods.catalogue import Catalogue
 from fedml_dapper.methods.contract import (
     Aggregation,
     Augment,
@@ -71,7 +35,14 @@ from fedml_dapper.methods.contract import (
     payload_bytes,
 )
 from fedml_dapper.methods.contract.batchnorm import recalibrate, renew_statistics, running_statistics
+from fedml_dapper.process.lazy_imports import lazy_names
 from fedml_dapper.registry import Registry
+
+if TYPE_CHECKING:
+    from fedml_dapper.methods.catalogue.dapperfl import DapperFL
+    from fedml_dapper.methods.catalogue.fedavg import FedAvg
+else:
+    __getattr__ = lazy_names(__name__, __file__)
 
 
 def _fits(found: object) -> str:
@@ -82,15 +53,7 @@ def _fits(found: object) -> str:
     return f"a method without `{missing[0]}`; give its class one (docs/add_a_method.md)" if missing else ""
 
 
-_BUILT_IN: tuple[type[Method[Any]], ...] = (
-    DapperFL, DapperFLSlim, DepthFL, Ditto, FDSE, FedAP, FedAvg, FedAvgM, FedAvgSmall, FedAvgStrong, FedBABU, FedBN,
-    FedCMD, FedDrop, FedDyn, FedEcover, FedFA, FedFomo, FedHEAL, FedMP, FedPer, FedProx, FedRep, FedRolex, FedSR,
-    FIARSE, FjORD, FPL, HeteroFL, LGFedAvg, Local, MOON, NeFL, PartialFed, PFedSim, SCAFFOLD, ScaleFL,
-)  # fmt: skip
-
-METHODS: Registry[type[Method[Any]]] = Registry(
-    "dapper_args.method", "method", {method.name: method for method in _BUILT_IN}, _fits
-)
+METHODS: Registry[type[Method[Any]]] = Registry("dapper_args.method", "method", Catalogue(), _fits)
 """Methods that ``dapper_args.method`` may name."""
 
 __all__ = [

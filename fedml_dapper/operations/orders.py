@@ -8,6 +8,7 @@ from typing import Literal, Protocol, get_args
 import grpc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedml_dapper import __version__
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import Credentials
 from fedml_dapper.operations.status import ServerStatus
@@ -75,7 +76,8 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
     """Send an order to the server at ``address`` (HOST:PORT), and return its answer.
 
     Raises:
-        DapperError: There is no server, or it refuses the order or cannot carry it out; nothing has changed.
+        DapperError: There is no server, or it refuses the order or cannot carry it out, and nothing has changed; or its
+            answer is none that this version knows.
     """
     tls = grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate)
     options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES))
@@ -85,7 +87,7 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             iter([order.model_dump_json().encode()]), timeout=CALL_SECONDS, metadata=metadata
         )
         try:
-            return Answer.model_validate_json(b"".join(call))
+            answer = b"".join(call)
         except grpc.RpcError as error:
             details = str(error.details())
             if "CERTIFICATE_VERIFY_FAILED" in details:
@@ -96,3 +98,11 @@ def give_order(address: str, credentials: Credentials, order: Order) -> Answer:
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 raise DapperError(f"no server answers at {address}: {details}") from error
             raise DapperError(f"the server at {address} refuses: {details}") from error
+    try:
+        return Answer.model_validate_json(answer)
+    except ValidationError as error:
+        done = "" if order.act == "status" else f"; whether it carried out `{order.act}`, its log and `status` say"
+        raise DapperError(
+            f"the server at {address} answers in a form that fedml_dapper {__version__} does not know; ask it with the"
+            f" version that it has{done}"
+        ) from error

@@ -16,6 +16,7 @@ from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterMana
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
+from fedml_dapper.evaluation.divergence import BEYOND_FP16
 from fedml_dapper.federation import (
     Codec,
     Experiment,
@@ -164,6 +165,8 @@ class DapperClientManager(EventLoop, ClientMasterManager):  # type: ignore[misc]
             if args.max_grad_norm is None
             else f"lower train_args.learning_rate ({args.learning_rate:g}) or max_grad_norm ({args.max_grad_norm:g})"
         )
+        if self._experiment.settings.dapper_args.uplink == "fp16":
+            remedy = f"{remedy} ({BEYOND_FP16})"
         LOGGER.warning(
             "client %d: round %d: training diverged, the model has values that are not finite, and its upload is of no"
             " use; %s, or look for such values in the data",

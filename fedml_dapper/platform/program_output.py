@@ -53,7 +53,7 @@ def results_shown(args: Arguments, run_dir: Path) -> None:
     console.print(result_table(summarise(record, rounds), record))
     if report is not None:
         say_place(console, "Report", report.absolute())
-    diverged = divergence_over(rounds)
+    diverged = divergence_over(record, rounds)
     if diverged is not None:
         say(console, diverged)
 

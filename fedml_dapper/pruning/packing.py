@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from fedml_dapper.pruning.plan import PruningPlan
 from fedml_dapper.pruning.recovery import PartialSum
 from fedml_dapper.pruning.running_sum import shapes_of_sums
 from fedml_dapper.pruning.slim import KeptIndices
-from fedml_dapper.secure_sum import Opened, cells_of
+from fedml_dapper.secure_sum import cells_of
+
+if TYPE_CHECKING:
+    from fedml_dapper.secure_sum import Opened
 
 Bits = NDArray[np.uint64]
 CellNumbers = NDArray[np.unsignedinteger[Any]]

@@ -3,12 +3,16 @@
 Weights are rounded on the client, so that all runners see the same numbers whether bytes travel or not. Rounding twice
 changes nothing more. Relative to the weight itself bf16 is off by at most 2^-8 and fp16 by 2^-11 (for weights below
 6e-5: by 2^-25 in all). int8 has one power of two per filter: it is off by at most 1/127 of the filter's largest weight.
+
+What is not finite arrives so in every format, for the server to judge: fp16 and bf16 hold NaN and infinity, and int8
+marks a filter with such a weight. So it goes with what a format cannot hold: weights beyond 65504 in fp16, and beyond
+3.37e38 in bf16 and int8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import nan, prod
 
 import torch
 from torch import Tensor
@@ -23,6 +27,9 @@ _SMALLEST_EXPONENT = -126
 """Below this exponent a power of two is no normal float32; above ``_LARGEST_EXPONENT`` 127 steps would not be finite.
 """
 _LARGEST_EXPONENT = 121
+_LARGEST_IN_INT8 = 127 * 2.0**_LARGEST_EXPONENT
+_NOT_FINITE = 127
+"""In place of the exponent of a filter with a weight that is not finite, or beyond ``_LARGEST_IN_INT8``."""
 
 
 def is_reduced(spec: TensorSpec, uplink: Uplink) -> bool:
@@ -35,36 +42,36 @@ def reduce(tensor: Tensor, uplink: Uplink) -> tuple[Tensor, Tensor | None]:
 
     Returns:
         The codes, in the shape of ``tensor``, and for int8 the exponent of each filter's step, int8 of shape (rows,).
-
-    Raises:
-        ProtocolError: Values are not finite, or too large for fp16.
     """
-    if not bool(torch.isfinite(tensor).all()):
-        raise ProtocolError("weights are not finite (NaN or infinity)")
     if uplink != "int8":
-        codes = tensor.to(CODES[uplink])
-        if not bool(torch.isfinite(codes).all()):
-            raise ProtocolError(f"weights reach {float(tensor.abs().max()):.3g}, which {uplink} cannot hold")
-        return codes, None
+        return tensor.to(CODES[uplink]), None
     largest = tensor.flatten(start_dim=1).abs().amax(dim=1)
+    is_held = largest <= _LARGEST_IN_INT8  # no NaN is
+    if not bool(is_held.all()):
+        largest = torch.where(is_held, largest, 0)
+        tensor = torch.where(_by_row(is_held, tensor), tensor, 0)
     mantissa, exponent = torch.frexp(largest / _LARGEST_CODE)  # largest <= 127 * 2^exponent, and no smaller power does
     exponent = (exponent - (mantissa == 0.5).int()).clamp_(min=_SMALLEST_EXPONENT)
     codes = (tensor / _steps(exponent, tensor)).round_().clamp_(-_LARGEST_CODE, _LARGEST_CODE)
-    return codes.to(torch.int8), exponent.to(torch.int8)
+    return codes.to(torch.int8), torch.where(is_held, exponent, _NOT_FINITE).to(torch.int8)
 
 
 def restore(codes: Tensor, exponents: Tensor | None) -> Tensor:
-    """Decode ``codes`` to float32.
+    """Decode ``codes`` to float32; filters that are marked as not finite become NaN.
 
     Raises:
         ProtocolError: An exponent is none that :func:`reduce` makes.
     """
-    if exponents is not None and exponents.numel():
-        lowest, highest = (int(value) for value in exponents.aminmax())
+    values = codes.to(torch.float32)
+    if exponents is None:
+        return values
+    is_marked = exponents == _NOT_FINITE
+    others = exponents[~is_marked]
+    if others.numel():
+        lowest, highest = (int(value) for value in others.aminmax())
         if lowest < _SMALLEST_EXPONENT or highest > _LARGEST_EXPONENT:
             raise ProtocolError(f"int8 exponents are {lowest} to {highest}")
-    values = codes.to(torch.float32)
-    return values if exponents is None else values * _steps(exponents, values)
+    return (values * _steps(exponents, values)).masked_fill_(_by_row(is_marked, values), nan)
 
 
 def rounded(tensor: Tensor, uplink: Uplink) -> Tensor:
@@ -81,5 +88,9 @@ def travelling_bytes(shape: Sequence[int], spec: TensorSpec, uplink: Uplink) -> 
 
 
 def _steps(exponents: Tensor, like: Tensor) -> Tensor:
-    steps = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.to(torch.int32))
-    return steps.view(-1, *[1] * (like.dim() - 1))
+    return _by_row(torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.to(torch.int32)), like)
+
+
+def _by_row(values: Tensor, like: Tensor) -> Tensor:
+    """Return one value per filter in a shape that goes with ``like``."""
+    return values.view(-1, *[1] * (like.dim() - 1))

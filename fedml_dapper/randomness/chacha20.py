@@ -8,7 +8,6 @@ from math import prod
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,6 +22,8 @@ class Noise:
     """Stream of independent random numbers, each given out once."""
 
     def __init__(self, key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms  # noqa: PLC0415  # most runs draw no noise
+
         self._stream = Cipher(algorithms.ChaCha20(key, bytes(_NONCE_BYTES)), mode=None).encryptor()
 
     @classmethod

@@ -6,21 +6,28 @@ sign their keys and one list of survivors (``signatures``). There are two additi
 coordinates that both hold (``cells``), and coordinates that too few survivors hold are never opened (``seeds``).
 """
 
-from fedml_dapper.secure_sum.cells import Cells, cells_of
-from fedml_dapper.secure_sum.fixed_point import FixedPoint
-from fedml_dapper.secure_sum.participant import Participant
-from fedml_dapper.secure_sum.protocol import (
-    MOST_CLIENTS,
-    Consent,
-    Deal,
-    PublicKeys,
-    Revealed,
-    Roster,
-    Rules,
-    TooFewError,
-)
-from fedml_dapper.secure_sum.signatures import Identity, Witness
-from fedml_dapper.secure_sum.summation import Opened, Summation
+from typing import TYPE_CHECKING
+
+from fedml_dapper.process.lazy_imports import lazy_names
+
+if TYPE_CHECKING:
+    from fedml_dapper.secure_sum.cells import Cells, cells_of
+    from fedml_dapper.secure_sum.fixed_point import FixedPoint
+    from fedml_dapper.secure_sum.participant import Participant
+    from fedml_dapper.secure_sum.protocol import (
+        MOST_CLIENTS,
+        Consent,
+        Deal,
+        PublicKeys,
+        Revealed,
+        Roster,
+        Rules,
+        TooFewError,
+    )
+    from fedml_dapper.secure_sum.signatures import Identity, Witness
+    from fedml_dapper.secure_sum.summation import Opened, Summation
+else:
+    __getattr__ = lazy_names(__name__, __file__)
 
 __all__ = [
     "MOST_CLIENTS",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,21 @@ def test_uploads_in_fewer_bits_arrive_as_the_client_rounded_them(tiny_settings: 
     whole = server.downlink(0)
     assert same(whole, codec.decode(codec.encode(whole))[0])
     assert payload_bytes(uploads[0], layout) < 0.55 * payload_bytes(whole, layout)
+
+
+@pytest.mark.parametrize("uplink", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("value", [nan, inf])
+def test_an_upload_that_is_not_finite_is_sent_in_every_format_and_refused(
+    tiny_settings: SettingsFactory, uplink: str, value: float
+) -> None:
+    experiment = build_experiment(tiny_settings("epochs=1", "method=fedavg", f"uplink={uplink}"))
+    codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
+    name = next(name for name, tensor in uploads[0].weights.items() if tensor.dim() == 4)
+    broken = uploads[0].weights[name].clone()
+    broken[0, 0, 0, 0] = value
+    sent = codec.encode(replace(uploads[0], weights={**uploads[0].weights, name: broken}))
+    with pytest.raises(ProtocolError, match=r"^message holds values that are not finite, in `"):
+        codec.decode(sent)
 
 
 def test_parts_of_a_model_and_extras_travel_too(tiny_settings: SettingsFactory) -> None:

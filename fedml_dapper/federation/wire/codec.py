@@ -240,12 +240,14 @@ class Codec:
             raise ProtocolError(f"message holds unexpected tensors: {', '.join(sorted(flat)[:3])}")
         exponents = found.pop(_EXPONENTS, {})
         arrived = {name: tensor for tensors in found.values() for name, tensor in tensors.items()}
-        return {
-            name: restore(arrived[name], exponents.get(name))
+        restored = {
+            name: restore(tensor, exponents.get(name))
+            for name, tensor in arrived.items()
             if is_reduced(self._layout.tensors[name], uplink)
-            else arrived[name]
-            for name in names
         }
+        if exponents:  # int8 has no NaN among its codes, but among its exponents
+            check_finite(restored)
+        return {name: restored.get(name, arrived[name]) for name in names}
 
     def _uplink(self, is_upload: bool) -> Uplink:
         return self._layout.uplink if is_upload else "fp32"

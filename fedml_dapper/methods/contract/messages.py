@@ -62,10 +62,7 @@ def payload_bytes(message: Downlink | Upload, layout: ChannelLayout) -> int:
 
 
 def as_received(upload: Upload, layout: ChannelLayout) -> Upload:
-    """``upload`` with its weights rounded to what ``layout.uplink`` can carry; the same object where that is all.
-
-    Raises :class:`ProtocolError` for weights that it cannot.
-    """
+    """``upload`` with its weights rounded to what ``layout.uplink`` can carry; the same object where that is all."""
     if layout.uplink == "fp32":
         return upload
     weights = {

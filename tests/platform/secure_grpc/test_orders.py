@@ -12,6 +12,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
+from fedml_dapper import __version__
 from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import DapperError
@@ -100,6 +101,26 @@ def test_no_silo_gives_orders_and_no_admin_is_a_silo(
         status, reason = refused(lambda call=call: next(call))
         assert (status, "`admin` is no silo's" in reason) == (grpc.StatusCode.PERMISSION_DENIED, True)
     assert manager.asked == []
+
+
+@pytest.mark.parametrize(
+    "newer", [{"state": "migrating"}, {"round": "three"}, {"callers": None}], ids=["word", "type", "left out"]
+)
+def test_an_answer_in_a_form_that_this_version_does_not_know_is_one_line(
+    server: Running, own: SecureGrpcConfig, manager: Manager, monkeypatch: pytest.MonkeyPatch, newer: dict[str, object]
+) -> None:
+    of_another_version = manager.status().model_copy(update=newer)
+    monkeypatch.setattr(manager, "status", lambda: of_another_version)
+    said = (
+        f"fedml-dapper: the server at {own.server_address} answers in a form that fedml_dapper {__version__} does not"
+    )
+    for words in (["status"], ["status", "--json"], ["steer", "pause"]):
+        refused = command(own, *words)
+        assert refused.exit_code == 2
+        [line] = refused.stderr.splitlines()
+        assert line.startswith(said)
+        assert ("whether it carried out `pause`" in line) is ("pause" in words)
+    assert [order.act for order, _ in manager.asked] == ["pause"]
 
 
 def test_an_admin_that_is_not_listed_or_revoked_gives_none(
