@@ -50,11 +50,8 @@ _ON_LAST_AXES = {
     **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
 }
 """Operations that work on the last axes alone, and on how many of them."""
-_OTHER_PRODUCTS = {
-    **dict.fromkeys((aten.mv, aten.dot), 0),
-    **dict.fromkeys((aten.addmm_, aten.addmv, aten.addbmm), 1),
-}
-"""Products of matrices and vectors, most of them added to something, and the index of their left factor."""
+_OTHER_PRODUCTS = {aten.dot: 0, **dict.fromkeys((aten.addmm_, aten.addbmm), 1)}
+"""Other products of matrices and vectors, most of them added to something, and the index of their left factor."""
 _REPEATED = {aten.expand, aten.repeat}
 """Operations that give weights to each example, as for learnt queries."""
 
@@ -99,6 +96,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._matrix_product(args[1], args[2], out)
             if kwargs.get("beta", 1) != 0:
                 self._elementwise([out, args[0]], out, added=True)
+        elif packet in (aten.mv, aten.addmv):
+            *summand, matrix, vector = args
+            self._vector_product(matrix, vector, out)
+            self._elementwise([out, *summand], out, added=True)
         elif packet in _OTHER_PRODUCTS:
             left = args[_OTHER_PRODUCTS[packet]]
             summands = left.shape[-1] * (len(left) if packet is aten.addbmm else 1)
@@ -293,6 +294,21 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 follower.keep(tensor, "a matrix product uses a weight")
             follower.product(found.ids, out.numel() * inner)
             follower.mark(out, found.dim, found.ids)
+
+    def _vector_product(self, x: Tensor, vector: Tensor, out: Tensor) -> None:
+        """Follow activations times a vector, which may be a parameter: a sum over channels, each times its weight."""
+        follower = self._follower
+        macs = out.numel() * x.shape[1]
+        if not follower.by_example or follower.weight(x) is not None or follower.mark_of(vector) is None:
+            follower.product(no_channels(1), macs)
+            follower.give_up([x, vector], "a matrix product sums over channels")
+            return
+        ids = follower.along(x, 1, "a matrix product works along another axis")
+        follower.join(ids, follower.along(vector, 0, ""), "they meet values that are never cut")
+        if follower.weight(vector) is None:
+            follower.product(ids, macs)
+        else:
+            follower.count(vector, len(out))
 
     def _mapped(self, x: Tensor, inner: int, matrix: Tensor, out: Tensor, outer: int) -> bool:
         """Follow activations times a parameter, which maps channels as a linear layer does.
