@@ -18,7 +18,7 @@ from fedml_dapper.pruning.tracing.follower import Follower, Mark, View, no_chann
 aten = torch.ops.aten
 _SAME_FORM = {
     aten.hardswish, aten.hardswish_, aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.rand_like,
-    aten.randn_like,
+    aten.randn_like, aten._to_copy,
 }  # fmt: skip
 """Operations whose result has the form of their input, beside those that torch tags as pointwise."""
 _PRODUCTS = {aten.mul, aten.mul_, aten.div, aten.div_}
@@ -38,16 +38,16 @@ _ALONG_AXES = {
 }  # fmt: skip
 """Operations with an argument for the axes they work along; they treat what lies along the others alike."""
 _ON_LAST_AXES = {
-    **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.upsample_nearest1d, aten.upsample_linear1d), 1),
+    **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
+    **dict.fromkeys((aten.upsample_nearest1d, aten.upsample_linear1d, aten._upsample_nearest_exact1d), 1),
+    **dict.fromkeys((aten.reflection_pad1d, aten.replication_pad1d), 1),
     **dict.fromkeys((aten.avg_pool2d, aten.max_pool2d_with_indices, aten._adaptive_avg_pool2d), 2),
     **dict.fromkeys((aten.adaptive_max_pool2d, aten.upsample_nearest2d, aten.upsample_bilinear2d), 2),
-    **dict.fromkeys((aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_nearest_exact2d), 2),
+    **dict.fromkeys((aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa), 2),
+    **dict.fromkeys((aten._upsample_nearest_exact2d, aten.reflection_pad2d, aten.replication_pad2d), 2),
     **dict.fromkeys((aten.avg_pool3d, aten.max_pool3d_with_indices, aten._adaptive_avg_pool3d), 3),
     **dict.fromkeys((aten.adaptive_max_pool3d, aten.upsample_nearest3d, aten.upsample_trilinear3d), 3),
-    **dict.fromkeys((aten.reflection_pad1d, aten.replication_pad1d), 1),
-    **dict.fromkeys((aten.reflection_pad2d, aten.replication_pad2d), 2),
-    **dict.fromkeys((aten.reflection_pad3d, aten.replication_pad3d), 3),
-    **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
+    **dict.fromkeys((aten._upsample_nearest_exact3d, aten.reflection_pad3d, aten.replication_pad3d), 3),
 }
 """Operations that work on the last axes alone, and on how many of them."""
 _OTHER_PRODUCTS = {aten.dot: 0, **dict.fromkeys((aten.addmm_, aten.addbmm), 1)}
