@@ -42,6 +42,7 @@ NORMS = {
     "lazy": lambda channels: nn.LazyBatchNorm3d(),
     "own": lambda channels: Loud(channels, 2.0),
     "untracked": lambda channels: nn.BatchNorm3d(channels, track_running_stats=False),
+    "bare": lambda channels: nn.BatchNorm3d(channels, affine=False, track_running_stats=False),
     "instance": lambda channels: nn.InstanceNorm3d(channels, affine=True, track_running_stats=True),
     "none": lambda channels: nn.Identity(),
 }
@@ -101,9 +102,10 @@ def test_of_fewer_dimensions_too(build: Build, dims: int, norm: str) -> None:
     assert build(norm, "method=fedbn", dims=dims).method.personal == ENTRIES
 
 
-@pytest.mark.parametrize("norm", ["instance", "none"])
+@pytest.mark.parametrize("norm", ["instance", "none", "bare"])
 def test_fedbn_refuses_to_be_fedavg(build: Build, norm: str) -> None:
-    with pytest.raises(ConfigError, match=r"`fedbn` keeps BatchNorm at home, and Net has none, .* would be fedavg"):
+    refused = r"`fedbn` keeps BatchNorm at home, and Net has none, or none with gains or stat.* would be fedavg"
+    with pytest.raises(ConfigError, match=refused):
         build(norm, "method=fedbn")
 
 
