@@ -3,8 +3,8 @@
 The next layer adds up fewer channels, which the scaler makes up for. A norm behind the layer divides any constant
 factor out again, and standardised filters keep their scale by themselves. Grouped convolutions lose whole groups of
 inputs, so that what they add up is as much as before. All other layers have a scaler, such as LeNet's hidden ones; so
-have embeddings, and the queries, keys and values of attention, as in the authors' code. What a network adds to a
-product itself, such as learnt positions, has none.
+have embeddings, and the queries, keys and values of attention, as in the authors' code; of a gate and what it is
+multiplied by, each has one. What a network adds to a product itself, such as learnt positions, has none.
 """
 
 from __future__ import annotations
