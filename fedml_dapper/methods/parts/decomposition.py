@@ -84,7 +84,7 @@ def decompose(
     pairs = {
         layer: norm
         for layer, norm in normalised_layers(decomposed, example, BatchNorm).items()
-        if _is_whole(decomposed.get_submodule(layer)) and _is_complete(decomposed.get_submodule(norm))
+        if _can_be_split(decomposed.get_submodule(layer), decomposed.get_submodule(norm))
     }
     if not pairs:
         raise ConfigError(
@@ -152,16 +152,16 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
     return Roles(tuple(consensus), tuple(similarity), tuple(statistics), local)
 
 
-def _is_whole(layer: nn.Module) -> bool:
-    """Whether it is a linear layer, or a convolution each of whose outputs comes from all inputs."""
+def _can_be_split(layer: nn.Module, norm: nn.Module) -> bool:
+    """Whether each output of the layer comes from all inputs, and the norm has gains, biases and running statistics of
+    these outputs, each of which has its role."""
+    if not isinstance(norm, BatchNorm) or not norm.affine or not norm.track_running_stats:
+        return False
     if isinstance(layer, _ConvNd):
-        return layer.groups == 1 and not isinstance(layer, _ConvTransposeNd)
-    return isinstance(layer, nn.Linear)
-
-
-def _is_complete(norm: nn.Module) -> bool:
-    """Whether it has gains, biases and running statistics, each of which has its role."""
-    return isinstance(norm, BatchNorm) and norm.affine and norm.track_running_stats
+        is_whole = layer.groups == 1 and not isinstance(layer, _ConvTransposeNd)
+    else:
+        is_whole = isinstance(layer, nn.Linear)
+    return is_whole and norm.num_features == len(layer.get_parameter("weight"))
 
 
 def _core_norm(norm: BatchNorm, layer: _ConvNd | nn.Linear) -> type[BatchNorm]:
