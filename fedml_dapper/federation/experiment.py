@@ -235,7 +235,7 @@ def build_experiment(
             *passed_notes,
             *division.notes,
             *layers_out_of_sight(bare(problem.backbone)),
-            *(method.problem.layout.notes if method.slims else ()),
+            *method.notes,
             *(() if fleet is None else fleet.notes),
             *(() if workers.note is None else (workers.note,)),
             *(() if privacy is None else (privacy_note(privacy, settings.train_args.comm_round),)),

@@ -21,8 +21,8 @@ from fedml_dapper.models import Backbone
 def official_masks(model: Backbone, ratio: float) -> dict[str, Tensor]:
     """Return weight name -> 0/1 mask of the weight's shape, chosen from the present weights of ``model``."""
     scratch = copy.deepcopy(model)
-    convolutions = [layer for layer in scratch.modules() if isinstance(layer, nn.Conv2d)][1:]
-    norms = [layer for layer in scratch.modules() if isinstance(layer, nn.BatchNorm2d)][1:]
+    convolutions = masked_convolutions(scratch)
+    norms = [layer for layer in scratch.modules() if isinstance(layer, nn.BatchNorm2d) and layer.affine][1:]
     first_shortcut = next((layer for layer in convolutions if layer.kernel_size == (1, 1)), None)
     for layer in convolutions:
         if layer is not convolutions[0] and layer is not first_shortcut:
@@ -32,6 +32,11 @@ def official_masks(model: Backbone, ratio: float) -> dict[str, Tensor]:
         prune.l1_unstructured(norm, "weight", amount=ratio)  # type: ignore[no-untyped-call]
     _mask_channels(scratch.predictor, ratio, norm=2, dim=1)
     return {name.removesuffix("_mask"): mask for name, mask in scratch.named_buffers() if name.endswith("weight_mask")}
+
+
+def masked_convolutions(model: nn.Module) -> list[nn.Conv2d]:
+    """Convolutions that lose weights: all of images but the stem."""
+    return [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)][1:]
 
 
 def _mask_channels(layer: nn.Module, ratio: float, norm: int, dim: int) -> None:

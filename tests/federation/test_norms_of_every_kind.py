@@ -42,18 +42,20 @@ NORMS = {
     "lazy": lambda channels: nn.LazyBatchNorm3d(),
     "own": lambda channels: Loud(channels, 2.0),
     "untracked": lambda channels: nn.BatchNorm3d(channels, track_running_stats=False),
+    "bare": lambda channels: nn.BatchNorm3d(channels, affine=False, track_running_stats=False),
     "instance": lambda channels: nn.InstanceNorm3d(channels, affine=True, track_running_stats=True),
     "none": lambda channels: nn.Identity(),
 }
 
 class Net(nn.Module):
-    def __init__(self, num_classes, norm, dims=3):
+    def __init__(self, num_classes, norm, dims=3, groups=1):
         super().__init__()
         convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
         self.conv, self.bn = convolution(2, 4, 3, padding=1), NORMS[norm](4)
-        self.deep, self.head = convolution(4, 4, 1), nn.Linear(4, num_classes)
+        self.deep, self.head = convolution(4, 4, 1, groups=groups), nn.Linear(4, num_classes)
+        self.last = NORMS[norm](4) if groups > 1 else nn.Identity()
     def forward(self, x):
-        return self.head(self.deep(torch.relu(self.bn(self.conv(x)))).flatten(2).mean(2))
+        return self.head(self.last(self.deep(torch.relu(self.bn(self.conv(x))))).flatten(2).mean(2))
 """
 OF_BATCHES = ("batch", "sync", "lazy", "own")
 ENTRIES = {f"bn.{key}" for key in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
@@ -100,9 +102,10 @@ def test_of_fewer_dimensions_too(build: Build, dims: int, norm: str) -> None:
     assert build(norm, "method=fedbn", dims=dims).method.personal == ENTRIES
 
 
-@pytest.mark.parametrize("norm", ["instance", "none"])
+@pytest.mark.parametrize("norm", ["instance", "none", "bare"])
 def test_fedbn_refuses_to_be_fedavg(build: Build, norm: str) -> None:
-    with pytest.raises(ConfigError, match=r"`fedbn` keeps BatchNorm at home, and Net has none, .* would be fedavg"):
+    refused = r"`fedbn` keeps BatchNorm at home, and Net has none, or none with gains or stat.* would be fedavg"
+    with pytest.raises(ConfigError, match=refused):
         build(norm, "method=fedbn")
 
 
@@ -175,13 +178,55 @@ def test_privacy_refuses_statistics(build: Build, norm: str) -> None:
         build(norm, "privacy={clip: 1.0, noise_multiplier: 1.0, delta: 1.0e-5}", "aggregation_weights=uniform")
 
 
-@pytest.mark.parametrize("norm", ["flat", "sync"])
-def test_fdse_decomposes_layers_in_front_of_it(build: Build, norm: str) -> None:
-    experiment = build(norm, "method=fdse", dims=2)
+@pytest.mark.parametrize(("norm", "dims"), [("line", 1), ("flat", 2), ("sync", 2), ("batch", 3), ("own", 3)])
+def test_fdse_decomposes_layers_in_front_of_it(build: Build, norm: str, dims: int) -> None:
+    experiment = build(norm, "method=fdse", dims=dims)
     assert any(name.startswith("conv.bn_dse.") for name in experiment.method.personal)
+    assert experiment.method.problem.backbone.get_parameter("conv.dse.weight").shape == (2, 1, *[3] * dims)
+    assert not [note for note in experiment.notes if "fdse" in note]
     simulate(experiment)
+
+
+def test_fdse_refuses_where_no_layer_has_one(build: Build) -> None:
     with pytest.raises(ConfigError, match="fdse decomposes layers"):
-        build("batch", "method=fdse")
+        build("untracked", "method=fdse")
+
+
+def test_fdse_says_which_layers_it_leaves_whole(build: Build) -> None:
+    experiment = build("batch", "method=fdse", "model_args.arguments={norm: batch, groups: 2}")
+    assert any(name.startswith("conv.bn_dse.") for name in experiment.method.personal)
+    assert any(note.startswith("`deep` shared as a whole: fdse decomposes") for note in experiment.notes)
+    simulate(experiment)
+
+
+@pytest.mark.parametrize("dims", [1, 3])
+def test_fedap_compares_convolutions_of_any_dimensions(build: Build, dims: int) -> None:
+    experiment = build("line" if dims == 1 else "batch", "method=fedap", dims=dims)
+    server, _ = simulate(experiment)
+    assert server.state.memory.values
+
+
+@pytest.mark.parametrize("candidates", ["linear", "all"])
+def test_fedcmd_elects_from_convolutions_of_any_dimensions(build: Build, candidates: str) -> None:
+    experiment = build("batch", "method=fedcmd", f"dapper_args.params.fedcmd={{candidates: {candidates}}}")
+    assert experiment.method.candidates == (("conv", "deep", "head") if candidates == "all" else ("head",))  # type: ignore[attr-defined]
+    simulate(experiment)
+
+
+def test_the_official_masks_refuse_what_they_would_leave_as_it_is(build: Build) -> None:
+    official = (
+        "method=dapperfl",
+        "scope=official_mask",
+        "dapper_args.params.dapperfl={recovery: zero, bn_statistics: slim}",
+    )
+    with pytest.raises(ConfigError, match="convolutions of images behind the first to zero, and Net has none"):
+        build("batch", *official)
+    build("flat", *official, dims=2)
+
+
+def test_fedper_counts_convolutions_of_any_dimensions(build: Build) -> None:
+    personal = build("batch", "method=fedper", "dapper_args.params.fedper={num_personal_layers: 2}").method.personal
+    assert personal == {"deep.weight", "deep.bias", "head.weight", "head.bias"}
 
 
 @pytest.mark.parametrize("method", ["partialfed", "fedcmd", "fjord", "heterofl", "dapperfl", "dapperfl_slim"])

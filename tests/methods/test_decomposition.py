@@ -11,7 +11,14 @@ from torch.nn import functional as F
 
 from fedml_dapper.config import ModelArgs
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.methods.parts.decomposition import Activation, DecomposedLayer, decompose, decomposed_layers, roles_of
+from fedml_dapper.methods.parts.decomposition import (
+    Activation,
+    DecomposedLayer,
+    decompose,
+    decomposed_layers,
+    roles_of,
+    undecomposed_layers,
+)
 from fedml_dapper.models import Backbone, build_backbone, example_image
 from fedml_dapper.pruning import trace_layout
 from fedml_dapper.pruning.footprint import count_bytes, count_macs, count_parameters
@@ -170,6 +177,26 @@ class Odd(Backbone):
 
     def encode(self, images: torch.Tensor) -> torch.Tensor:
         return self.conv(self.norm(images)).relu().mean(dim=(2, 3))  # type: ignore[no-any-return]
+
+
+class Positions(Backbone):
+    """The first BatchNorm is over positions, which are none of the linear layer's outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.over_positions = nn.Linear(5, 6), nn.BatchNorm1d(4)
+        self.second, self.norm, self.predictor = nn.Linear(24, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.second(self.over_positions(self.first(x)).flatten(1)))  # type: ignore[no-any-return]
+
+
+def test_a_norm_over_positions_belongs_to_no_layer() -> None:
+    x = torch.ones(2, 4, 5)
+    model = decompose(Positions(), x)
+    assert list(decomposed_layers(model)) == ["second"]
+    assert undecomposed_layers(model, x) == ["first"]
+    assert model.train()(x).shape == (2, 10)
 
 
 def test_a_network_without_a_layer_to_decompose_is_refused() -> None:

@@ -2,11 +2,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedml_dapper.config import ModelArgs
-from fedml_dapper.methods.parts.layers import head_of, layers_of, modules_of, tensors_of, train_only
-from fedml_dapper.models import Backbone, build_backbone, example_image
+from fedml_dapper.methods.parts.layers import (
+    called_layers,
+    head_of,
+    layers_of,
+    linear_layers,
+    modules_of,
+    normalised_layers,
+    tensors_of,
+    train_only,
+)
+from fedml_dapper.models import Backbone, adopt, build_backbone, example_image
 
 BN = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
@@ -46,6 +55,51 @@ def test_batchnorm_belongs_to_the_layer_before_it() -> None:
         *(f"hidden.0.bn.{key}" for key in BN),
     )
     assert layers_of(nn.Sequential(nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1)))[0].tensors[0] == "0.weight"
+
+
+class Own(nn.Module):
+    """A linear layer of one's own."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(torch.zeros(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.kernel
+
+
+class Mixed(nn.Module):
+    """Layers of many kinds, with what follows them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = nn.Embedding(9, 4)
+        self.conv, self.norm = nn.Conv1d(4, 6, 1), nn.BatchNorm1d(6)
+        self.up, self.gate = nn.ConvTranspose1d(6, 6, 1), nn.PReLU(6)
+        self.gru = nn.GRU(6, 6, batch_first=True)
+        self.attention, self.layer_norm = nn.MultiheadAttention(6, 2, batch_first=True), nn.LayerNorm((3, 6))
+        self.gain = nn.Parameter(torch.ones(1, 1, 6))
+        self.own = Own(6, 5)
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.gate(self.up(self.norm(input=self.conv(self.word(ids).transpose(1, 2))))).transpose(1, 2)
+        x = self.gru(x)[0]
+        x = self.layer_norm(self.attention(x, x, x, need_weights=False)[0]) * self.gain
+        return self.head(self.own(x).mean(1))  # type: ignore[no-any-return]
+
+
+def test_layers_of_any_kind_are_layers() -> None:
+    ids = torch.ones(1, 3, dtype=torch.int64)
+    model = adopt(Mixed(), ids)
+    found = {layer.name: layer.tensors for layer in layers_of(model)}
+    assert list(found) == ["", "word", "conv", "up", "gru", "attention", "attention.out_proj", "own", "head"]
+    assert found["conv"] == ("conv.weight", "conv.bias", *(f"norm.{key}" for key in BN))
+    assert found["up"] == ("up.weight", "up.bias", "gate.weight")
+    assert {name.rpartition(".")[0] for name in found["head"]} == {"head", "head.parametrizations.weight"}
+    assert linear_layers(model, ids) == {"attention.out_proj", "own", "head"}
+    assert normalised_layers(model, ids, nn.BatchNorm1d) == {"conv": "norm"}
+    assert "attention.out_proj" not in called_layers(model, ids)
 
 
 def test_modules_are_single_and_found_by_type() -> None:

@@ -17,7 +17,7 @@ from fedml_dapper.federation import Experiment, Server, build_experiment, simula
 from fedml_dapper.methods import ClientContext, Upload
 from fedml_dapper.methods.contract.batchnorm import recalibrate, running_statistics
 from fedml_dapper.methods.parts.masked_classes import zeroed
-from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of
+from fedml_dapper.methods.parts.scaler import Scalers, Shares
 from fedml_dapper.pruning import PruningPlan
 
 SettingsFactory = Callable[..., Settings]
@@ -122,7 +122,7 @@ def test_layers_that_are_normalised_have_no_scaler(tiny_settings: SettingsFactor
     plan = experiment.method.plan(Server(experiment).state, max(experiment.profiles, key=lambda p: p.ratio).client_id)
     assert plan.kept
     problem = experiment.method.problem
-    assert shares_of(problem.layout, plan, layers_without_norm(problem.backbone, problem.example)) == {}
+    assert Scalers.of(problem.backbone, problem.example, problem.layout).shares(problem.layout, plan) == Shares()
 
 
 def test_statistics_are_measured_after_training_unless_tracked(tiny_settings: SettingsFactory) -> None:

@@ -82,6 +82,46 @@ def test_what_cannot_be_followed_stays_whole(way: str) -> None:
     assert count_macs(layout, {}) == (19 * 64 + 63 * 24 if way == "a part" else 20 * 64 + 64 * 24) + 24 * 4
 
 
+class Scores(nn.Module):
+    """Two scores, each a product with a vector, in the given ``way``."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.enter, self.vectors = nn.Linear(5 if way == "of several positions" else 20, 12), nn.ParameterList()
+        for _ in range(2):
+            self.vectors.append(nn.Parameter(torch.randn(12, 1) if way == "of a column" else torch.randn(12)))
+        self.offset = nn.Parameter(torch.zeros(1))
+
+    def score(self, x: Tensor, vector: Tensor) -> Tensor:
+        if self.way == "addmv":
+            return torch.addmv(self.offset, x, vector)
+        if self.way == "of a column":
+            return x @ vector.squeeze(1)
+        if self.way == "of several positions":
+            return (x @ vector).mean(1)
+        return x @ vector
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x.view(len(x), 4, 5) if self.way == "of several positions" else x).relu()
+        return torch.stack([self.score(x, vector) for vector in self.vectors], 1)
+
+
+@pytest.mark.parametrize("way", ["@", "addmv", "of a column", "of several positions"])
+def test_products_with_vectors_lose_channels(way: str) -> None:
+    network = Scores(way)
+    layout = trace_layout(network, ROW, "internal")
+    assert {name: group.channels for name, group in layout.groups.items()} == {"enter": 12}
+    assert layout.notes == ()
+    slim = slim_model(network, layout, PruningPlan({"enter": torch.arange(6) * 2}))
+    assert {tuple(vector.shape) for vector in slim.vectors} == {(6, 1) if way == "of a column" else (6,)}
+    assert slim(torch.randn(3, 20)).shape == (3, 2)
+    positions = 4 if way == "of several positions" else 1
+    inputs = 5 if way == "of several positions" else 20
+    assert count_macs(layout, {}) == positions * 12 * (inputs + 2)
+    assert count_macs(layout, {"enter": 6}) == positions * 6 * (inputs + 2)
+
+
 class Columns(nn.Module):
     """A linear layer whose matrix has the outputs as columns, and whose size stands in its code, as GPT-2's do."""
 

@@ -16,7 +16,7 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import ModelArgs, PruningArgs, Settings, check, load_settings
 from fedml_dapper.config.fedml_args import BUILT_IN
 from fedml_dapper.errors import ConfigError
-from fedml_dapper.models import BACKBONES, build_backbone, example_image
+from fedml_dapper.models import BACKBONES, adopt, build_backbone, example_image
 from fedml_dapper.pruning import Scoped, trace_layout
 
 IMAGE = torch.zeros(1, 12)
@@ -102,6 +102,26 @@ def test_where_a_gate_forbids_all_cuts_it_says_which(scope: str) -> None:
     said = refusal(Added(), 0.5, scope)
     assert "cuts no channel either" in said
     assert ("`_softmax` works along the channels" in said) == (scope != "internal") or "`gate` not cut" in said
+
+
+class Listed(nn.Module):
+    """Most of its layers are in a plain list, which torch does not look into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = [nn.Linear(12, 12), nn.Linear(12, 12)], nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_where_layers_are_in_a_plain_list_it_says_so(adopted: bool) -> None:
+    network = adopt(Listed(), IMAGE) if adopted else Listed()
+    for scope in ("auto", "internal", "grouped"):
+        assert "a weight is used that is none of the network's parameters" in refusal(network, 0.5, scope)
 
 
 def settings_of(model: str | None, pruning: dict[str, str] | None = None) -> Settings:

@@ -52,7 +52,7 @@ from fedml_dapper.pruning import (
     plan_by_importance,
     slim_model,
 )
-from fedml_dapper.pruning.official_mask import apply_masks, official_masks
+from fedml_dapper.pruning.official_mask import apply_masks, masked_convolutions, official_masks
 
 _OWN_STATISTICS = "slim_statistics"
 
@@ -109,6 +109,11 @@ class DapperFL(Method[DapperFLParams]):
             raise ConfigError(
                 "dapper_args.pruning.scope: official_mask uploads masked dense models, which only fits"
                 " `recovery: zero` and `bn_statistics: slim` in dapper_args.params"
+            )
+        if problem.pruning.scope == "official_mask" and not masked_convolutions(problem.backbone):
+            raise ConfigError(
+                "dapper_args.pruning.scope: official_mask sets weights of convolutions of images behind the first to"
+                f" zero, and {problem.backbone.label} has none; choose auto, internal or grouped"
             )
 
     def local_update(self, client: ClientContext, downlink: Downlink) -> Upload:

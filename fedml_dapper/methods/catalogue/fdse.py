@@ -48,11 +48,19 @@ from fedml_dapper.methods.contract.batchnorm import recalibrate
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.parts.averaging import check_like
 from fedml_dapper.methods.parts.consistency import ConsistencyLoss, entering
-from fedml_dapper.methods.parts.decomposition import Activation, Roles, decompose, decomposed_layers, roles_of
+from fedml_dapper.methods.parts.decomposition import (
+    Activation,
+    Roles,
+    decompose,
+    decomposed_layers,
+    roles_of,
+    undecomposed_layers,
+)
 from fedml_dapper.methods.parts.min_norm import consensus_step
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.pruning import Tensors
+from fedml_dapper.pruning.tracing.graph import listed
 from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
@@ -102,6 +110,13 @@ class FDSE(Method[FDSEParams]):
         params = self.params
         with seeded_layers(self.problem.seed, Stream.METHOD):
             return decompose(backbone, self.problem.example, params.expansion, params.dse_act, params.shortcut)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not decomposed, though it might seem so."""
+        whole = undecomposed_layers(self.problem.backbone, self.problem.example)
+        what = "fdse decomposes torch's linear layers and convolutions without groups, of a BatchNorm with statistics"
+        return (*super().notes, f"{listed(whole)} shared as a whole: {what}") if whole else super().notes
 
     @cached_property
     def roles(self) -> Roles:

@@ -23,7 +23,8 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import moved
@@ -43,7 +44,7 @@ from fedml_dapper.methods.contract import (
 from fedml_dapper.methods.parts.activations import observed
 from fedml_dapper.methods.parts.averaging import check_like
 from fedml_dapper.methods.parts.client_models import ClientModels, KeepLatest
-from fedml_dapper.methods.parts.layers import tensors_of
+from fedml_dapper.methods.parts.layers import called_layers, tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.methods.parts.wasserstein import Moments, wasserstein
 from fedml_dapper.models.norms import BatchNorm
@@ -89,8 +90,13 @@ class FedAP(TwoPhaseMethod[FedAPParams]):
     @cached_property
     def convolutions(self) -> dict[str, int]:
         """Convolutions that are compared: name -> channels."""
-        modules = self.problem.backbone.named_modules()
-        found = {name: module.out_channels for name, module in modules if isinstance(module, nn.Conv2d)}
+        model = self.problem.backbone
+        called = called_layers(model, self.problem.example)  # others have no outputs of their own
+        found = {
+            name: module.out_channels
+            for name, module in model.named_modules()
+            if isinstance(module, _ConvNd) and name in called
+        }
         return found if self.params.variant == "f" else dict(list(found.items())[-1:])
 
     @cached_property

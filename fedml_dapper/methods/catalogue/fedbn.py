@@ -39,8 +39,8 @@ class FedBN(Method[FedBNParams]):
         super().__init__(params, problem)
         if not self.personal:
             raise ConfigError(
-                f"dapper_args.method: `fedbn` keeps BatchNorm at home, and {problem.backbone.label} has none, so that"
-                " it would be fedavg; choose that one, or a network with BatchNorm"
+                f"dapper_args.method: `fedbn` keeps BatchNorm at home, and {problem.backbone.label} has none, or none"
+                " with gains or statistics, so that it would be fedavg; choose that one, or a network with BatchNorm"
             )
 
     @cached_property

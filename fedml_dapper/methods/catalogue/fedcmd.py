@@ -19,14 +19,14 @@ BatchNorm's statistics are averaged too, but in phase 2 a client normalises by i
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from fedml_dapper.datasets import Batch
 from fedml_dapper.errors import ConfigError
@@ -59,7 +59,7 @@ from fedml_dapper.methods.parts.layer_election import (
     votes_so_far,
     winner,
 )
-from fedml_dapper.methods.parts.layers import Layer, layers_of, tensors_of
+from fedml_dapper.methods.parts.layers import Layer, called_layers, layers_of, linear_layers, tensors_of
 from fedml_dapper.methods.parts.two_phases import TwoPhaseMethod
 from fedml_dapper.models import Backbone
 from fedml_dapper.models.norms import BatchNorm
@@ -123,12 +123,13 @@ class FedCMD(TwoPhaseMethod[FedCMDParams]):
         A layer whose weights another module uses without calling it, as torch's attention does, has no activations
         to vote by.
         """
-        kinds = (nn.Linear,) if self.params.candidates == "linear" else (nn.Linear, nn.Conv2d)
-        model = copy.deepcopy(self.problem.backbone).eval()
-        names = [layer.name for layer in self._layers if isinstance(model.get_submodule(layer.name), kinds)]
-        with torch.no_grad(), observed(model, names) as called:
-            model(moved(self.problem.example, next(model.parameters()).device))
-        return tuple(name for name in names if name in called)
+        model = self.problem.backbone
+        example = self.problem.example
+        kinds = linear_layers(model, example)
+        if self.params.candidates == "all":
+            kinds |= {name for name, layer in model.named_modules() if isinstance(layer, _ConvNd)}
+        called = called_layers(model, example)
+        return tuple(layer.name for layer in self._layers if layer.name in kinds & called)
 
     @cached_property
     def _layers(self) -> list[Layer]:

@@ -12,11 +12,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import field_validator
-from torch import nn
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract import Method, MethodParams, Problem
-from fedml_dapper.methods.parts.layers import Layer, layers_of
+from fedml_dapper.methods.parts.layers import Layer, layers_of, linear_layers
 
 
 class LGFedAvgParams(MethodParams):
@@ -70,4 +69,5 @@ class LGFedAvg(Method[LGFedAvgParams]):
 
     def _linear_layers(self) -> list[Layer]:
         model = self.problem.backbone
-        return [layer for layer in layers_of(model) if isinstance(model.get_submodule(layer.name), nn.Linear)]
+        linear = linear_layers(model, self.problem.example)
+        return [layer for layer in layers_of(model) if layer.name in linear]

@@ -287,6 +287,12 @@ class Method(Unchanging, Generic[P]):
         """``plan`` without what never leaves a client."""
         return replace(plan, omitted=plan.omitted | self.personal) if self.personal else plan
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the user, before round 1, on what the method leaves as it is in this network: by default layers
+        that stay whole where the method slims."""
+        return self.problem.layout.notes if self.slims else ()
+
     # What a round costs a client
 
     def footprint(self, ratio: float) -> Footprint:

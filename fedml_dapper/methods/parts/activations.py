@@ -23,10 +23,13 @@ def observed(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Acti
     hooks = []
     for name in layers:
 
-        def note(_layer: nn.Module, inputs: tuple[Tensor], output: Tensor, name: str = name) -> None:
-            latest[name] = Activation(inputs[0].detach(), output.detach())
+        def note(
+            _layer: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor], output: Tensor, name: str = name
+        ) -> None:
+            [given, *_] = (*inputs, *named.values())
+            latest[name] = Activation(given.detach(), output.detach())
 
-        hooks.append(model.get_submodule(name).register_forward_hook(note))
+        hooks.append(model.get_submodule(name).register_forward_hook(note, with_kwargs=True))
     try:
         yield latest
     finally:

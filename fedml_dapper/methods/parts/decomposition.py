@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs
@@ -23,15 +24,18 @@ _ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky": lambda: nn.LeakyReLU(0.01),
 }
+_CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_NORMS: dict[int, type[BatchNorm]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+"""Torch's layers by the number of axes that they go over."""
 
 
 class DecomposedLayer(nn.Module):
     """A layer split in two, in place of a convolution or linear layer of T outputs and the BatchNorm behind it.
 
     The feature extractor (DFE) gives T' = ceil(T / G) core channels. From each of them, normalised by ``bn_dse``, the
-    skew eraser (DSE), a depthwise convolution (3x3; behind a linear layer 1x1, a scale), makes G - 1 more; without
-    ``shortcut`` it makes all G. Core channels stand first, then those made of the first of them, and so on; what goes
-    beyond T is cut off. A bias per channel and ``bn_dfe`` follow.
+    skew eraser (DSE), a depthwise convolution, makes G - 1 more; without ``shortcut`` it makes all G. Its filters are
+    3x3 (of series 3, of volumes 3x3x3; behind a linear layer 1x1, a scale). Core channels stand first, then those made
+    of the first of them, and so on; what goes beyond T is cut off. A bias per channel and ``bn_dfe`` follow.
     """
 
     consensus: ClassVar = ("dfe.weight", "dfe.bias", "bias", "bn_dfe.weight", "bn_dfe.bias")
@@ -41,7 +45,7 @@ class DecomposedLayer(nn.Module):
     local: ClassVar = ("bn_dse.running_mean", "bn_dse.running_var", "bn_dse.num_batches_tracked")
 
     def __init__(
-        self, layer: nn.Conv2d | nn.Linear, norm: BatchNorm, expansion: int,
+        self, layer: _ConvNd | nn.Linear, norm: BatchNorm, expansion: int,
         activation: Activation, shortcut: bool,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -51,7 +55,8 @@ class DecomposedLayer(nn.Module):
         self.bn_dse = _core_norm(norm, layer)(core, eps=norm.eps, momentum=norm.momentum)
         self.activation = _ACTIVATIONS[activation]()
         made = core * (expansion - 1 if shortcut else expansion)
-        self.dse = nn.Conv2d(core, made, kernel_size, padding=kernel_size // 2, groups=core, bias=False)
+        conv = nn.Conv2d if isinstance(layer, nn.Linear) else _CONVOLUTIONS[len(layer.kernel_size)]
+        self.dse = conv(core, made, kernel_size, padding=kernel_size // 2, groups=core, bias=False)
         self.bias = nn.Parameter(torch.zeros(outputs))
         self.bn_dfe = norm
         self._shortcut = shortcut
@@ -59,7 +64,7 @@ class DecomposedLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         core = self.bn_dse(self.dfe(x))
         varied = self.activation(core)
-        images = varied if varied.dim() == 4 else varied[:, :, None, None]
+        images = varied if varied.dim() > 2 else varied[:, :, None, None]
         made = self.dse(images).reshape(core.shape[0], -1, *core.shape[2:])
         features = torch.cat([core, made], dim=1) if self._shortcut else made
         features = features[:, : len(self.bias)]
@@ -79,18 +84,18 @@ def decompose(
     pairs = {
         layer: norm
         for layer, norm in normalised_layers(decomposed, example, BatchNorm).items()
-        if _is_whole(decomposed.get_submodule(layer)) and _is_complete(decomposed.get_submodule(norm))
+        if _can_be_split(decomposed.get_submodule(layer), decomposed.get_submodule(norm))
     }
     if not pairs:
         raise ConfigError(
-            "model_args.model: fdse decomposes layers (linear, or convolutions of images) that a BatchNorm follows, and"
-            " the network has none; set model_args.norm to batch where it is ours, or choose another network or another"
-            " dapper_args.method"
+            "model_args.model: fdse decomposes layers (linear, or convolutions without groups) that a BatchNorm with"
+            " statistics follows, and the network has none; set model_args.norm to batch where it is ours, or choose"
+            " another network or another dapper_args.method"
         )
     for layer_name, norm_name in pairs.items():
         layer = decomposed.get_submodule(layer_name)
         norm = decomposed.get_submodule(norm_name)
-        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        assert isinstance(layer, _ConvNd | nn.Linear)
         assert isinstance(norm, BatchNorm)
         new = DecomposedLayer(layer, norm, expansion, activation, shortcut)
         decomposed.set_submodule(layer_name, new.to(layer.weight.device))
@@ -101,6 +106,12 @@ def decompose(
 def decomposed_layers(model: nn.Module) -> dict[str, DecomposedLayer]:
     """Decomposed layers by name, first to last."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, DecomposedLayer)}
+
+
+def undecomposed_layers(model: Backbone, example: Inputs) -> list[str]:
+    """Layers of a decomposed network that were left whole although a BatchNorm follows them."""
+    inside = tuple(f"{name}." for name in decomposed_layers(model))
+    return [layer for layer in normalised_layers(model, example, BatchNorm) if not layer.startswith(inside)]
 
 
 @dataclass(frozen=True)
@@ -141,33 +152,35 @@ def roles_of(model: Backbone, granularity: Literal["block", "per_tensor"] = "blo
     return Roles(tuple(consensus), tuple(similarity), tuple(statistics), local)
 
 
-def _is_whole(layer: nn.Module) -> bool:
-    """Whether each output comes from all inputs, as in all but grouped convolutions."""
-    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
+def _can_be_split(layer: nn.Module, norm: nn.Module) -> bool:
+    """Whether each output of the layer comes from all inputs, and the norm has gains, biases and running statistics of
+    these outputs, each of which has its role."""
+    if not isinstance(norm, BatchNorm) or not norm.affine or not norm.track_running_stats:
+        return False
+    if isinstance(layer, _ConvNd):
+        is_whole = layer.groups == 1 and not isinstance(layer, _ConvTransposeNd)
+    else:
+        is_whole = isinstance(layer, nn.Linear)
+    return is_whole and norm.num_features == len(layer.get_parameter("weight"))
 
 
-def _is_complete(norm: nn.Module) -> bool:
-    """Whether it has gains, biases and running statistics, each of which has its role."""
-    return isinstance(norm, BatchNorm) and norm.affine and norm.track_running_stats
-
-
-def _core_norm(norm: BatchNorm, layer: nn.Conv2d | nn.Linear) -> type[BatchNorm]:
+def _core_norm(norm: BatchNorm, layer: _ConvNd | nn.Linear) -> type[BatchNorm]:
     """Class of ``norm`` where it is torch's own; else, as it may be made otherwise, the plain one for ``layer``."""
-    if type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm):
+    if type(norm) in (*_NORMS.values(), nn.SyncBatchNorm):
         return type(norm)
-    return nn.BatchNorm1d if isinstance(layer, nn.Linear) else nn.BatchNorm2d
+    return nn.BatchNorm1d if isinstance(layer, nn.Linear) else _NORMS[len(layer.kernel_size)]
 
 
 def _singly(groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return [(name,) for group in groups for name in group]
 
 
-def _narrowed(layer: nn.Conv2d | nn.Linear, outputs: int) -> tuple[nn.Conv2d | nn.Linear, int]:
+def _narrowed(layer: _ConvNd | nn.Linear, outputs: int) -> tuple[_ConvNd | nn.Linear, int]:
     """A new layer like ``layer`` of ``outputs`` outputs, with bias; and the kernel size of the eraser behind it."""
     if isinstance(layer, nn.Linear):
         return nn.Linear(layer.in_features, outputs), 1
     size = layer.kernel_size
     stride = layer.stride
     padding = layer.padding
-    kind = SkippingConv if isinstance(layer, SkippingConv) else nn.Conv2d
+    kind = SkippingConv if isinstance(layer, SkippingConv) else _CONVOLUTIONS[len(size)]
     return kind(layer.in_channels, outputs, size, stride, padding, layer.dilation), 3  # type: ignore[arg-type]  # int or pair

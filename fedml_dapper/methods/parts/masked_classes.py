@@ -17,7 +17,7 @@ from torch import Tensor
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.methods.contract import ClientContext, Downlink, Loss, Problem, RecoverAndAverage, ServerState, Upload
-from fedml_dapper.methods.parts.scaler import layers_without_norm, shares_of, with_scaler
+from fedml_dapper.methods.parts.scaler import Scalers, with_scaler
 from fedml_dapper.methods.parts.static_batchnorm import StaticBatchNorm, StaticBatchNormParams
 from fedml_dapper.models import Backbone
 from fedml_dapper.pruning import Footprint, Tensors
@@ -46,12 +46,11 @@ class MaskedClasses(StaticBatchNorm[MaskedClassesParams]):
 
     def objective(self, client: ClientContext, downlink: Downlink) -> Loss:
         """Cross-entropy over the client's own classes, of a model whose slim layers are scaled up."""
-        return with_scaler(self._masked_loss(client), shares_of(self.problem.layout, downlink.plan, self._scaled))
+        return with_scaler(self._masked_loss(client), self._scalers.shares(self.problem.layout, downlink.plan))
 
     @cached_property
-    def _scaled(self) -> frozenset[str]:
-        """Layers that have a scaler where they are slim."""
-        return layers_without_norm(self.problem.backbone, self.problem.example)
+    def _scalers(self) -> Scalers:
+        return Scalers.of(self.problem.backbone, self.problem.example, self.problem.layout)
 
     def _masked_loss(self, client: ClientContext) -> Loss:
         """The task's loss, over the classes that the client has images of if so set."""

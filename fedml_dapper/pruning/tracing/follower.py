@@ -16,6 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fedml_dapper.pruning.tracing.channels import NONE, Channels
 
 COMPUTED = "a weight is computed"
+UNREGISTERED = "a weight is used that is none of the network's parameters, as those of layers in a plain list are not,"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,8 @@ class Trace:
     """(Weight, axis) of filters, which produce channels."""
     borrowed: dict[str, str] = field(default_factory=dict)
     """Weight -> a layer that uses it, though another one holds it."""
-    computed: list[str] = field(default_factory=list)
-    """Layers whose weights are computed from the model's parameters."""
+    nameless: list[tuple[str, str]] = field(default_factory=list)
+    """Layers whose weights are none of the model's parameters, and what they are."""
     macs: dict[str, int | Fraction] = field(default_factory=lambda: defaultdict(int))
     """Weight -> multiply-accumulates per entry and example."""
     products: list[Product] = field(default_factory=list)
@@ -166,7 +167,7 @@ class Follower:
         place = self.place(tensor, dim)
         if place is None:
             if tensor is not None:
-                self.hold([ids, self._ids(tensor)], COMPUTED)
+                self.hold([ids, self._ids(tensor)], _nameless(tensor))
         elif place in self.trace.bound:
             self.join(self.trace.bound[place], ids, "a weight is used in several ways")
         else:
@@ -195,8 +196,8 @@ class Follower:
         """Return the channels of a weight's filters: new ones at its first use."""
         place = self.place(weight, dim)
         if place is None:
-            self.trace.computed.append(self.layer)
-            self.hold([self._ids(weight)], COMPUTED)
+            self.trace.nameless.append((self.layer, _nameless(weight)))
+            self.hold([self._ids(weight)], _nameless(weight))
             return no_channels(weight.shape[dim])
         self.trace.producers.add(place)
         if holder(place[0]) != self.layer:
@@ -273,6 +274,11 @@ class Follower:
 def holder(tensor: str) -> str:
     """Return the layer that holds a parameter or buffer."""
     return tensor.rpartition(".")[0]
+
+
+def _nameless(weight: Tensor) -> str:
+    """Return what a weight is that has no name in the network."""
+    return UNREGISTERED if isinstance(weight, nn.Parameter) else COMPUTED
 
 
 def _share(macs: int | Fraction, among: int) -> int | Fraction:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.pruning.layout import Axis, ChannelGroup, Entries, LinearMap, TensorSpec
-from fedml_dapper.pruning.tracing.follower import COMPUTED, Trace, holder
+from fedml_dapper.pruning.tracing.follower import Trace, holder
 
 _NAMES_PER_NOTE = 3
 _TOGETHER = "all channels would have to go together, as groups of convolutions or norms join them"
@@ -154,9 +154,9 @@ class Graph:
                     layers[hold.why].append(_layer(name))
                     places[hold.why].append(hold.layer)
                     break
-        for layer in self._trace.computed:
-            layers[COMPUTED].append(layer)
-            places[COMPUTED].append(layer)
+        for layer, why in self._trace.nameless:
+            layers[why].append(layer)
+            places[why].append(layer)
         notes = [
             f"{listed(dict.fromkeys(layers[why]))} not cut: {why} in {listed(dict.fromkeys(places[why]))}"
             for why in layers

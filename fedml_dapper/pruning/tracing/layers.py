@@ -38,6 +38,7 @@ class Layers(TorchFunctionMode):
             **dict.fromkeys((F.batch_norm, F.instance_norm), self._channel_norm),
             **dict.fromkeys((F.layer_norm, F.rms_norm), self._layer_norm),
             **{pool: partial(self._pool, dims) for pool, dims in _POOLS.items()},
+            F.pad: self._pad,
             standardised_conv2d: self._standardised,
             F.linear: self._linear,
             F.group_norm: self._group_norm,
@@ -190,6 +191,16 @@ class Layers(TorchFunctionMode):
             follower.mark(out, mark.dim, mark.ids)
         elif mark is not None:
             follower.hold([mark.ids], "pooling works along the channels")
+
+    def _pad(self, out: Tensor, input: Tensor, pad: Sequence[int], *_: object, **__: object) -> None:
+        """Padding in any mode: around the image (``circular``) it writes parts of a tensor, which is not followed."""
+        follower = self._follower
+        mark = follower.mark_of(input)
+        padded = {input.dim() - 1 - each // 2 for each, size in enumerate(pad) if size}
+        if mark is not None and mark.dim in padded:
+            follower.hold([mark.ids], "padding works along the channels")
+        elif mark is not None:
+            follower.mark(out, mark.dim, mark.ids)
 
     def _prelu(self, out: Tensor, input: Tensor, weight: Tensor) -> None:
         follower = self._follower

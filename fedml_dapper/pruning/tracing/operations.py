@@ -18,7 +18,7 @@ from fedml_dapper.pruning.tracing.follower import Follower, Mark, View, no_chann
 aten = torch.ops.aten
 _SAME_FORM = {
     aten.hardswish, aten.hardswish_, aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like, aten.rand_like,
-    aten.randn_like,
+    aten.randn_like, aten._to_copy,
 }  # fmt: skip
 """Operations whose result has the form of their input, beside those that torch tags as pointwise."""
 _PRODUCTS = {aten.mul, aten.mul_, aten.div, aten.div_}
@@ -38,23 +38,20 @@ _ALONG_AXES = {
 }  # fmt: skip
 """Operations with an argument for the axes they work along; they treat what lies along the others alike."""
 _ON_LAST_AXES = {
-    **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.upsample_nearest1d, aten.upsample_linear1d), 1),
+    **dict.fromkeys((aten.avg_pool1d, aten.max_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
+    **dict.fromkeys((aten.upsample_nearest1d, aten.upsample_linear1d, aten._upsample_nearest_exact1d), 1),
+    **dict.fromkeys((aten.reflection_pad1d, aten.replication_pad1d), 1),
     **dict.fromkeys((aten.avg_pool2d, aten.max_pool2d_with_indices, aten._adaptive_avg_pool2d), 2),
     **dict.fromkeys((aten.adaptive_max_pool2d, aten.upsample_nearest2d, aten.upsample_bilinear2d), 2),
-    **dict.fromkeys((aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_nearest_exact2d), 2),
+    **dict.fromkeys((aten.upsample_bicubic2d, aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa), 2),
+    **dict.fromkeys((aten._upsample_nearest_exact2d, aten.reflection_pad2d, aten.replication_pad2d), 2),
     **dict.fromkeys((aten.avg_pool3d, aten.max_pool3d_with_indices, aten._adaptive_avg_pool3d), 3),
     **dict.fromkeys((aten.adaptive_max_pool3d, aten.upsample_nearest3d, aten.upsample_trilinear3d), 3),
-    **dict.fromkeys((aten.reflection_pad1d, aten.replication_pad1d), 1),
-    **dict.fromkeys((aten.reflection_pad2d, aten.replication_pad2d), 2),
-    **dict.fromkeys((aten.reflection_pad3d, aten.replication_pad3d), 3),
-    **dict.fromkeys((aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d), 1),
+    **dict.fromkeys((aten._upsample_nearest_exact3d, aten.reflection_pad3d, aten.replication_pad3d), 3),
 }
 """Operations that work on the last axes alone, and on how many of them."""
-_OTHER_PRODUCTS = {
-    **dict.fromkeys((aten.mv, aten.dot), 0),
-    **dict.fromkeys((aten.addmm_, aten.addmv, aten.addbmm), 1),
-}
-"""Products of matrices and vectors, most of them added to something, and the index of their left factor."""
+_OTHER_PRODUCTS = {aten.dot: 0, **dict.fromkeys((aten.addmm_, aten.addbmm), 1)}
+"""Other products of matrices and vectors, most of them added to something, and the index of their left factor."""
 _REPEATED = {aten.expand, aten.repeat}
 """Operations that give weights to each example, as for learnt queries."""
 
@@ -99,6 +96,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._matrix_product(args[1], args[2], out)
             if kwargs.get("beta", 1) != 0:
                 self._elementwise([out, args[0]], out, added=True)
+        elif packet in (aten.mv, aten.addmv):
+            *summand, matrix, vector = args
+            self._vector_product(matrix, vector, out)
+            self._elementwise([out, *summand], out, added=True)
         elif packet in _OTHER_PRODUCTS:
             left = args[_OTHER_PRODUCTS[packet]]
             summands = left.shape[-1] * (len(left) if packet is aten.addbmm else 1)
@@ -293,6 +294,21 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 follower.keep(tensor, "a matrix product uses a weight")
             follower.product(found.ids, out.numel() * inner)
             follower.mark(out, found.dim, found.ids)
+
+    def _vector_product(self, x: Tensor, vector: Tensor, out: Tensor) -> None:
+        """Follow activations times a vector, which may be a parameter: a sum over channels, each times its weight."""
+        follower = self._follower
+        macs = out.numel() * x.shape[1]
+        if not follower.by_example or follower.weight(x) is not None or follower.mark_of(vector) is None:
+            follower.product(no_channels(1), macs)
+            follower.give_up([x, vector], "a matrix product sums over channels")
+            return
+        ids = follower.along(x, 1, "a matrix product works along another axis")
+        follower.join(ids, follower.along(vector, 0, ""), "they meet values that are never cut")
+        if follower.weight(vector) is None:
+            follower.product(ids, macs)
+        else:
+            follower.count(vector, len(out))
 
     def _mapped(self, x: Tensor, inner: int, matrix: Tensor, out: Tensor, outer: int) -> bool:
         """Follow activations times a parameter, which maps channels as a linear layer does.

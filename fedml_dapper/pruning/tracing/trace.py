@@ -100,7 +100,7 @@ def _traced(
     trial = Trial(model, example, many=bool(idle))
     with undisturbed(example), torch.enable_grad():  # by which torch-pruning finds its way
         last = [] if output_layer is None else [probe.get_submodule(name) for name in sorted(graph.output_layers)]
-        plain = plain_layout(whole, probe, example, last, internal)
+        plain = None if trace.nameless else plain_layout(whole, probe, example, last, internal)
     if plain is not None and trial.fault(plain, _a_third_less(plain, plain.groups)) is None:
         return _with_idle(plain, _idle(model, trace.used | trial.ran))
     found = [(graph, each) for each in graph.groups(internal)]
