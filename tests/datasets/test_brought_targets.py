@@ -159,10 +159,15 @@ def test_built_in_networks_say_which_inputs_they_take(tmp_path: Path, dtype: str
     assert remedy in line
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16"])
-def test_networks_of_ones_own_take_what_they_can(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [("uint8", "x.float() / 255,"), *((each, "x.float(),") for each in ("float16", "bfloat16", "int64", "bool"))],
+)
+def test_networks_of_ones_own_take_what_they_can(tmp_path: Path, dtype: str, remedy: str) -> None:
     data = load_of(f"x = (10 * x + 100).clamp(0, 255).to(torch.{dtype})")
-    assert f"cannot be trained on inputs of shape (B, 3, 8, 8) {dtype}" in brought(tmp_path, data).complaint()
+    line = brought(tmp_path, data).complaint()
+    assert f"cannot be trained on inputs of shape (B, 3, 8, 8) {dtype}" in line
+    assert line.endswith(f"; let the data set give {remedy} or begin forward with that")
     scaling = """
 class Net(nn.Module):
     def __init__(self, num_classes):
@@ -173,6 +178,14 @@ class Net(nn.Module):
     assert build_experiment(brought(tmp_path, data, scaling).settings).method.problem.example.dtype == getattr(
         torch, dtype
     )
+
+
+@pytest.mark.parametrize("kept", ["TensorDataset(a, b)", "list(zip(a, b))"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float64"])
+def test_floats_that_torch_does_not_train_on_become_float32(tmp_path: Path, dtype: str, kept: str) -> None:
+    pair = kept.replace("a, b", f"x.to(torch.{dtype}), y")
+    experiment = brought(tmp_path, load_of(f'return {{"a": ({pair}, {pair})}}'))
+    assert build_experiment(experiment.settings).method.problem.example.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -225,6 +238,8 @@ def test_how_many_classes_numbers_stand_for() -> None:
     [
         (torch.zeros(4, 1), 2, r"the program's data, client 0, train: targets do not fit .* float32 of shape \(B, 1\)"),
         (torch.zeros(4, dtype=torch.int64), 10**9, "its eighth part: 1,000,000,000 classes are more than"),
+        (torch.arange(4), 3, "client 0 has the classes 0 to 3, and the program's dataset says that there are 3 "),
+        (torch.tensor([1, -1, 0, 1]), 2, "client 0 has the classes -1 to 1, and the program's"),
     ],
 )
 def test_a_programs_tuple_is_held_to_the_same(
