@@ -1,7 +1,9 @@
 """Entry point of ``python -m fedml_dapper --cf FILE``; see :mod:`fedml_dapper.commands.fedml`."""
 
+from fedml_dapper.process.closed_streams import fill_closed_streams
 from fedml_dapper.process.interruption import ending_in_order
 
+fill_closed_streams()
 with ending_in_order("fedml_dapper"):
     from fedml_dapper.commands.fedml import main  # slow, so it is imported where Ctrl-C is handled
 
