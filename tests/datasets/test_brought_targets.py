@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedml_dapper.config import DataArgs
+from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets import divide, load_suite
 from fedml_dapper.datasets.class_numbers import MOST_CLASSES, count_classes
 from fedml_dapper.datasets.items import Items
@@ -369,6 +369,15 @@ def test_names_of_classes_come_in_any_usual_form(tmp_path: Path, classes: str) -
     suite = brought(tmp_path, load_of("data = TensorDataset(x, y)", f"data.classes = {classes}", GIVEN)).suite
     assert suite.classes == ("ant", "bee", "cat", "dog")
     assert suite.notes == ()
+
+
+def test_names_in_another_order_than_the_data_set_s_are_said(tmp_path: Path) -> None:
+    lines = ("data = TensorDataset(x, y)", "data.classes = ['ant', 'bee', 'cat', 'dog']", GIVEN)
+    stranger = brought(tmp_path, load_of(*lines))
+    for asked, is_said in (("[dog, cat, bee, ant]", True), ("[ant, bee, cat, dog]", False), ("[a, b, c, d]", False)):
+        suite = load_suite(load_settings([stranger.experiment], [f"data_args.classes={asked}"]).data_args)
+        assert suite.classes == tuple(asked[1:-1].split(", "))
+        assert ["in another order, dog, cat, bee, ant; targets" in note for note in suite.notes] == [True] * is_said
 
 
 @pytest.mark.parametrize("classes", ["4", "'abcd'", "{'ant', 'bee'}", "{'ant': 1, 'bee': 2}", "[]"])

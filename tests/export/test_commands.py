@@ -227,6 +227,7 @@ def test_pictures_get_their_class_by_every_format(finished_own: FinishedRun, tmp
     assert f"{100 * float(shares[0].amax()):.1f} %" in shown
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path) -> None:
     out, shots = tmp_path / "phone", tmp_path / "shots"
     [picture] = write_pictures(finished, shots, 1)
