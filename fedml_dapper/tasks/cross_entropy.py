@@ -20,11 +20,17 @@ def cross_entropy(outputs: Tensor, targets: Tensor, reduction: str = "mean", ign
     try:
         return F.cross_entropy(outputs, targets, ignore_index=ignored, reduction=reduction)
     except IndexError as error:
-        classes = outputs.shape[1]
-        strange = targets[(targets != ignored) & ((targets < 0) | (targets >= classes))]
-        if not len(strange):
-            raise
-        raise DataError(
-            f"a batch has the class {int(strange[0])}, and the network knows 0 to {classes - 1}; mend the targets, or"
-            " say how many classes there are"
-        ) from error
+        if strange := unknown_class(targets, outputs.shape[1], ignored):
+            raise DataError(strange) from error
+        raise
+
+
+def unknown_class(targets: Tensor, classes: int, ignored: int) -> str:
+    """Return which target is none of the ``classes`` nor ``ignored``, and what to do; empty where all are known."""
+    strange = targets[(targets != ignored) & ((targets < 0) | (targets >= classes))]
+    if not len(strange):
+        return ""
+    return (
+        f"a batch has the class {int(strange[0])}, and the network knows 0 to {classes - 1}; mend the targets, or say"
+        " how many classes there are"
+    )

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.metric import Metric
 from fedml_dapper.tasks.contract import Task, described
-from fedml_dapper.tasks.cross_entropy import cross_entropy
+from fedml_dapper.tasks.cross_entropy import cross_entropy, unknown_class
 
 MEAN_IOU = Metric("mean IoU", "%")
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
@@ -47,7 +47,12 @@ class Segmentation(Task):
         classes = outputs.shape[1]
         counted = targets != self._ignored
         cells = targets[counted] * classes + self.prediction(outputs)[counted]
-        return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+        try:
+            return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+        except RuntimeError as error:  # a class below 0, or one that makes the count too long
+            if strange := unknown_class(targets, classes, self._ignored):
+                raise DataError(strange) from error
+            raise
 
     def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = sums["confusion"]

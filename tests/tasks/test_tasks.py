@@ -47,8 +47,9 @@ def test_a_class_that_the_network_does_not_know_is_said(target: int) -> None:
     for loss in (Classification().loss, Classification().total_loss):
         with pytest.raises(DataError, match=said):
             loss(torch.zeros(2, 4), torch.tensor([0, target]))
-    with pytest.raises(DataError, match=said):
-        Segmentation().loss(torch.zeros(1, 4, 1, 3), torch.tensor([[[0, IGNORED, target]]]))
+    for measure in (Segmentation().loss, Segmentation().sums):
+        with pytest.raises(DataError, match=said):
+            measure(torch.zeros(1, 4, 1, 3), torch.tensor([[[0, IGNORED, target]]]))
 
 
 def test_mean_iou_over_batches_without_ignored_pixels_and_absent_classes() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract.clipping import clip_adaptively
 from fedml_dapper.methods.contract.messages import TrainingMetrics
 from fedml_dapper.methods.contract.optimizers import uncompiled
@@ -129,7 +130,7 @@ class LocalTraining:
         autocast = torch.autocast(self._client.device.type, _AUTOCAST[precision], enabled=precision != "fp32")
         with autocast:
             found = loss(model, batch)
-        terms = iter((found,) if isinstance(found, Tensor) else found)
+        terms = found if isinstance(found, Iterator) else iter((_one_number(found),))
         while True:
             with autocast:
                 term = next(terms, None)
@@ -141,6 +142,17 @@ class LocalTraining:
     def metrics(self) -> TrainingMetrics:
         """Report of the epochs so far: loss of the last one, steps, seconds."""
         return TrainingMetrics(self._loss, self._steps, time.perf_counter() - self._started)
+
+
+def _one_number(loss: object) -> Tensor:
+    """Return ``loss``; raise :class:`ConfigError` where a task or method of the user's own gives something else."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    raise ConfigError(
+        f"the loss of a batch is {given}, and has to be a tensor of one number, such as the mean over the batch; mend"
+        " what train_args.task or dapper_args.method gives"
+    )
 
 
 def new_optimizer(
