@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -47,8 +48,12 @@ fedml-dapper --help has all commands; COMMAND --help says what each takes."""
 class _PoliteGroup(click.Group):
     """Ends at one of our own errors by one line on stderr and exit code 2, at an interruption by one and 130."""
 
+    def main(self, *args: Any, **settings: Any) -> Any:
+        with complaining("fedml-dapper"):  # around all, as --help and --version write before anything is invoked
+            return super().main(*args, **settings)
+
     def invoke(self, ctx: click.Context) -> object:
-        with complaining("fedml-dapper"), ending_in_order("fedml-dapper"):
+        with ending_in_order("fedml-dapper"):  # within, as click has an end of its own for interruptions
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

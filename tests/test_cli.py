@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
 from fedml_dapper.cli import main
 from fedml_dapper.config import Settings
@@ -254,6 +255,17 @@ def test_data_check_finds_the_embedded_suite_and_reports_what_is_missing(tmp_pat
     missing = call("data", "check", "--dataset", "office_caltech10", "--root", tmp_path)
     assert missing.exit_code == 2
     assert "data/README.md" in missing.stderr
+
+
+def test_data_check_shows_names_as_they_are(tmp_path: Path) -> None:
+    for label in ("[red]", "#1"):
+        (tmp_path / "[old] pictures" / "[bold]" / label).mkdir(parents=True)
+        for index in range(3):
+            Image.new("RGB", (8, 8)).save(tmp_path / "[old] pictures" / "[bold]" / label / f"{index}.png")
+    shown = call("data", "check", "--dataset", "folder", "--root", tmp_path / "[old] pictures")
+    assert shown.exit_code == 0, shown.output
+    for name in ("[old] pictures", "[bold]", "#1, [red]"):
+        assert name in shown.stdout
 
 
 @pytest.mark.nightly

@@ -168,7 +168,8 @@ def test_what_would_make_it_another_run_is_refused(tmp_path: Path, text: str, me
 
 
 @pytest.mark.parametrize(
-    ("listed", "is_noted"), [("", False), ('"[]"', False), ("[1, 2]", False), ('"[138]"', True), ("soon", True)]
+    ("listed", "is_noted"),
+    [("", False), ('"[]"', False), ("[1, 2]", False), ('"[138]"', True), ("soon", True), ('"{[]}"', True)],
 )
 def test_ids_of_fedml_s_platform_are_not_used_and_that_is_said(tmp_path: Path, listed: str, is_noted: bool) -> None:
     found = loaded(tmp_path, f"train_args:\n  client_id_list: {listed}\n")
@@ -179,6 +180,24 @@ def test_a_partition_that_has_no_word_here_is_said(tmp_path: Path) -> None:
     found = loaded(tmp_path, "data_args: {partition_method: homo, partition_alpha: 0.5}\n")
     assert found.settings.data_args.partition is None
     assert any("partition_method 'homo' is for a program's own loader" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "alpha", "said"),
+    [
+        ("partition_alpha: 0.5", None, "data_args.partition_alpha 0.5 is not used: no `partition_method: hetero` asks"),
+        (
+            "partition_method: hetero, partition_alpha: 0.5, dirichlet_alpha: 0.3",
+            0.3,
+            "data_args.partition_alpha 0.5 is not used: data_args.dirichlet_alpha is 0.3",
+        ),
+        ("partition: dirichlet, partition_alpha: 0.5", 0.5, None),
+    ],
+)
+def test_an_alpha_that_has_no_part_is_said(tmp_path: Path, text: str, alpha: float | None, said: str | None) -> None:
+    found = loaded(tmp_path, f"data_args: {{{text}}}\n")
+    assert found.settings.data_args.dirichlet_alpha == alpha
+    assert [note.startswith(said or "none") for note in found.notes] == [True] * (said is not None)
 
 
 def test_a_file_of_ours_says_nothing_of_fedml() -> None:

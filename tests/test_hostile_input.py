@@ -9,6 +9,9 @@ import os
 import resource
 import signal
 import struct
+import subprocess
+import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +54,11 @@ YAML: dict[str, tuple[str | bytes, str]] = {
     ),
     "5000 digits": ("train_args: {epochs: " + "9" * 5000 + "}", "not valid YAML"),
     "a number of sixty": ("train_args: {epochs: " + "59:" * 3000 + "59}", "epochs"),
-    "a day that is none": ("train_args: {epochs: 2026-13-45}", "not valid YAML: month must be in 1..12"),
+    "a day that is none": ("train_args: {epochs: 2026-13-45}", "`2026-13-45` is no timestamp: month must be in 1"),
+    "a yes that is none": ("train_args:\n  epochs: !!bool maybe", "line 2: `maybe` is no bool"),
+    "a number without digits": ("train_args: {epochs: !!int ''}", "line 1: `` is no int"),
+    "a number as a name": ("!!float '': 1", "line 1: `` is no float"),
+    "a moment that is none": ("train_args: {epochs: !!timestamp noon}", "line 1: `noon` is no timestamp"),
     "half a character": ('train_args: {epochs: "\\ud800"}', "half a character"),
     "a section twice": ("train_args: {epochs: 1}\ntrain_args: {comm_round: 2}", "`train_args` stands twice, in line 1"),
     "a key twice": ("train_args:\n  epochs: 1\n  epochs: 2", "`epochs` stands twice, in line 2 and line 3; keep one"),
@@ -105,6 +112,9 @@ SETTINGS: dict[str, str] = {
     ".".join(["a"] * 1000) + "=1": "unknown key",
     "epochs=[[[[": "not valid YAML",
     "max_change=.nan": "max_change",
+    f"data_args.arguments={{samples: 0x{'f' * NAMES}}}": "`samples` is a number with more digits than any file",
+    f"params.moon={{mu: 1{':59' * NAMES}}}": "`moon` holds `mu`, which is a number with more digits than any file",
+    "epochs=!!bool maybe": "line 1: `maybe` is no bool",
 }
 OVERLONG = 300
 NOBODY = 65534
@@ -234,6 +244,11 @@ def open_below_a_file(folder: Path) -> None:
     (folder / "file" / "below").open()
 
 
+def make_a_folder_of_a_file(folder: Path) -> None:
+    (folder / "file").touch()
+    (folder / "file").mkdir()
+
+
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another account")
 
 
@@ -244,6 +259,8 @@ ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as a
         (open_a_circle, "circle: links that lead to each other; name the file itself"),
         (open_below_a_file, "below: a part of this path is a file; name another place"),
         (lambda folder: (folder / ("o" * OVERLONG)).open(), "ooo: a name that is too long for a file"),
+        (make_a_folder_of_a_file, "file: a file stands there, where a folder is needed; name another place"),
+        (lambda folder: folder.open(), "a folder stands there, where a file is needed; name another place"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_line(
@@ -364,6 +381,32 @@ def test_a_picture_may_be_anything(experiment: Path, what: str) -> None:
     (folder / "zoo" / "dog" / "3.png").write_bytes(PICTURES[what]())
     asked = ("--set", "dataset=folder", "--set", f"data_cache_dir={folder}")
     check_refused(attempt("run", "-c", str(experiment), *asked), "3.png: not a readable picture")
+
+
+def test_a_picture_may_be_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True).start()  # so that nobody reads for ever
+    with pytest.raises(DataError, match=r"pipe.png: not a readable picture \(it is a pipe\)"):
+        read_picture(pipe, 8)
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, complaining("fedml-dapper"):
+        Path("/dev/full").write_text("the last byte")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "fedml-dapper: the disk is full; make room, then start it again\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", ["--version", "--help", "settings"])
+def test_a_full_disk_takes_no_output(asked: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "fedml_dapper.entry", asked], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.decode() == "fedml-dapper: the disk is full; make room, then start it again\n"
 
 
 def test_a_picture_may_be_broken_anywhere(tmp_path: Path) -> None:

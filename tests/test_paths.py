@@ -110,6 +110,28 @@ def test_programs_may_write_them_too(home: Path, monkeypatch: pytest.MonkeyPatch
     assert data_root(None) == home / "data"
 
 
+@pytest.mark.parametrize("written", ["~", "$PLACE", "${PLACE}"])
+def test_commands_take_them_where_a_shell_leaves_them(home: Path, written: str) -> None:
+    stranger = brought(home, load_of())
+    for command in (
+        ["init", f"{written}/begun.yaml", "--yes"],
+        ["data", "check", f"--config={written}/{stranger.experiment.name}"],
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 0, result.output
+    assert (home / "begun.yaml").is_file()
+    for command in (
+        ["report", f"{written}/none"],
+        ["audit", f"{written}/none.jsonl"],
+        ["predict", f"{written}/none", f"{written}/none.png"],
+        ["silos", "list", f"{written}/none.json"],
+    ):
+        result = CliRunner().invoke(main, command, prog_name="fedml-dapper")
+        assert result.exit_code == 2
+        assert str(home) in result.stderr
+    assert os.listdir() == []
+
+
 def test_a_name_may_be_too_long(home: Path) -> None:
     with pytest.raises(ConfigError, match=r"^a+\.\.\.: a name that is too long for a file"):
         load_settings("a" * 5000)

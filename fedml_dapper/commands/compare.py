@@ -33,10 +33,14 @@ def compare(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
         click.echo(json.dumps(comparison.document(), indent=2))
         return
     from fedml_dapper.evaluation.comparison_page import comparison_table, difference_table, write_comparison
+    from fedml_dapper.evaluation.terminal import say
 
     console = Console()
     console.print(comparison_table(comparison))
     if comparison.differences:
         console.print(difference_table(comparison))
+    for each in comparison.runs:
+        if each.summary.not_finite is not None:
+            say(console, f"{each.name}: {each.summary.not_finite}")
     write_comparison(output, comparison)
     click.echo(output.absolute())

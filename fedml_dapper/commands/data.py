@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 from pydantic import TypeAdapter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedml_dapper.commands.options import NamedPath, json_option
 from fedml_dapper.config import DataArgs, load_settings
-from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.errors import ConfigError, DataError, on_one_line
 
 
 @click.group()
@@ -42,7 +43,7 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
     if as_json:
         click.echo(TypeAdapter(list[dict[str, object]]).dump_json([asdict(row) for row in rows]))
     else:
-        table = Table(title=f"Data below {where}")
+        table = Table(title=escape(f"Data below {where}"))
         first = "data set" if is_own else "suite"
         for column in (first, "domain", "train", "test", "found in"):
             table.add_column(column, justify="right" if column in ("train", "test") else "left")
@@ -50,10 +51,10 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
             found = row.problem or row.source or f"missing: looked for {', '.join(row.looked_in)}"
             if row.is_subset:
                 found += " (subset)"
-            table.add_row(row.suite, row.domain, str(row.num_train), str(row.num_test), found)
+            table.add_row(*map(escape, (row.suite, row.domain, str(row.num_train), str(row.num_test), found)))
         Console().print(table)
         if rows[0].classes:
-            click.echo(f"{len(rows[0].classes)} classes: {', '.join(rows[0].classes)}")
+            click.echo(on_one_line(f"{len(rows[0].classes)} classes: {', '.join(rows[0].classes)}"))
     if len(chosen) == 1 and any(row.source is None for row in rows):
         damaged = next((row.problem for row in rows if row.problem), None)
         help_ = "docs/own_data.md says how pictures have to lie" if is_own else "data/README.md says how to get it"
@@ -66,7 +67,7 @@ def check_data(root: Path | None, dataset: str | None, config: Path | None, as_j
 @click.option("-o", "--out", type=NamedPath(), required=True, help="Folder for the packed files.")
 @click.option("--size", type=click.IntRange(min=1), default=64, show_default=True, help="Side of the packed images.")
 def pack_data(source: Path, suite: str, out: Path, size: int) -> None:
-    """Pack SOURCE/SUITE/<domain>/<class>/* into one .npz file per domain."""
+    """Pack the pictures in SOURCE/SUITE, e.g. <domain>/<class>/*, into one .npz file per domain."""
     from fedml_dapper.datasets.packing import pack
 
     for file in pack(source, suite, out, size):

@@ -8,6 +8,7 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
+import click
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
@@ -23,7 +24,6 @@ from fedml_dapper.evaluation import (
     result_table,
     summarise,
 )
-from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.last_report import report_of_finished
 from fedml_dapper.evaluation.log_lines import RoundLines, show_log
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
@@ -190,7 +190,7 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
     report = report_of_finished(run_dir, console)
     if as_json:
         document = summary.model_dump(mode="json") | {"ledger": str(ledger), "report": report and str(report)}
-        sys.stdout.write(TypeAdapter(dict).dump_json(document).decode() + "\n")
+        click.echo(TypeAdapter(dict).dump_json(document))
     else:
         console.print(result_table(summary, record))
         if summary.personal is not None:
@@ -201,9 +201,8 @@ def _finish(run_dir: Path, console: Console, as_json: bool, interrupted: bool = 
             say(console, "What each level's devices get was not measured; --set devices=true measures it.")
         if report is not None:
             say_place(console, "Report", report.absolute())
-    diverged = divergence_over(record, rounds)
-    if diverged is not None:
-        say(console, diverged)
+    if summary.not_finite is not None:
+        say(console, summary.not_finite)
     if interrupted:
         saved = [name for name in (LEDGER_NAME, MODEL_NAME, REPORT_NAME) if (run_dir / name).exists()]
         say(console, f"Stopped after {len(rounds)} finished rounds. Saved in {run_dir}: {', '.join(saved)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,4 +56,11 @@ def _answer(key: str, given: Any, yes: bool) -> Any:
     default = getattr(DEFAULT, key)
     if yes:
         return default
-    return click.prompt(QUESTIONS[key], default=default, type=NUMBERS.get(key))
+    try:
+        return click.prompt(QUESTIONS[key], default=default, type=NUMBERS.get(key))
+    except (click.Abort, RuntimeError):  # the latter where the shell closed stdin
+        if sys.stdin is not None and sys.stdin.isatty():  # somebody pressed a key to leave
+            raise
+        raise ConfigError(
+            f"nobody answers `{QUESTIONS[key]}`, as stdin has ended; give --{key}, or --yes for what is not given"
+        ) from None

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from fedml_dapper.config import check_letters, experiment_file
+from fedml_dapper.config import experiment_file, path_of
 from fedml_dapper.errors import ConfigError
 
 LogFormat = Literal["text", "json"]
@@ -36,9 +36,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 class NamedPath(click.Path):
-    """A file or folder as a :class:`Path`; a name that is empty or not UTF-8 raises :class:`ConfigError`.
+    """A file or folder as a :class:`Path`, with ``~`` and environment variables as in files of settings.
 
-    An unset variable of a shell leaves an empty name, which would otherwise be the working directory.
+    Shells leave them as they are in ``--output=~/phone`` and between quotes. A name that is empty, not UTF-8, or of a
+    variable that is not set raises :class:`ConfigError`: without a value, a shell's own variable leaves an empty name,
+    which would otherwise be the working directory.
     """
 
     def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
@@ -48,11 +50,7 @@ class NamedPath(click.Path):
         if not str(value):
             name = "a path" if param is None else param.opts[-1]
             raise ConfigError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
-        try:
-            check_letters(str(value))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        return super().convert(value, param, ctx)
+        return super().convert(path_of(value), param, ctx)
 
 
 def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, files: Sequence[Path]) -> list[Path]:

@@ -223,7 +223,15 @@ def _data(translation: Translation) -> None:
             " holds what of data that this package loads"
         )
     if alpha is not None and data.get("partition") == "dirichlet":
-        data.setdefault("dirichlet_alpha", alpha)
+        ours = data.setdefault("dirichlet_alpha", alpha)
+        if ours != alpha:
+            translation.notes.append(
+                f"data_args.partition_alpha {shown(alpha)} is not used: data_args.dirichlet_alpha is {shown(ours)}"
+            )
+    elif alpha is not None and method is None and data.get("partition") is None:
+        translation.notes.append(
+            f"data_args.partition_alpha {shown(alpha)} is not used: no `partition_method: hetero` asks for such parts"
+        )
 
 
 def _training(translation: Translation) -> None:
@@ -297,7 +305,7 @@ def _read_list(written: Any) -> Any:
         return written
     try:
         return ast.literal_eval(written)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 
 

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+_MOST_BITS = 10_000
+"""Most bits of a whole number: Python writes and reads no more than 4300 digits."""
+
 
 def plain(values: dict[str, Any]) -> dict[str, Any]:
     """Return ``values``, arguments of a user's code or method by name.
@@ -27,6 +30,8 @@ def plain(values: dict[str, Any]) -> dict[str, Any]:
 
 def _problem(value: object) -> str:
     """Return why no file can hold ``value``, and what to do, as the end of a sentence; empty where one can."""
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return "is a number with more digits than any file can hold; write it as a word, of which int() makes it"
     if value is None or isinstance(value, bool | int | str | PurePath):  # of a path the file holds the words
         return ""
     if isinstance(value, float):

@@ -29,7 +29,7 @@ def parse_yaml(text: str, where: str) -> Any:
     if len(text) > MAX_LETTERS:
         raise ConfigError(f"{where}: no settings are longer than {MAX_LETTERS} letters")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -40,8 +40,24 @@ def parse_yaml(text: str, where: str) -> Any:
             loader.dispose()
     except RecursionError as error:
         raise ConfigError(f"{where}: lists and sections lie deeper in each other than {MAX_DEPTH}") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two come from malformed numbers and dates
+    except yaml.YAMLError as error:
         raise ConfigError(f"{where}: not valid YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that names the word and its line where a word is not of the kind that it looks like, or is said to be.
+
+    PyYAML's own constructors raise what their conversion stumbles over: ``KeyError: 'maybe'`` for ``!!bool maybe``.
+    """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError, LookupError, AttributeError) as error:
+            reason = f": {error}" if isinstance(error, ValueError | OverflowError) else ""
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{_line(node)}: `{node.value!s:.60}` is no {kind}{reason}"
+            raise yaml.constructor.ConstructorError(problem=problem) from error
 
 
 class _Check:

@@ -53,6 +53,26 @@ def note_on_names(parts: Sequence[Items]) -> str | None:
     return None
 
 
+def note_on_order(parts: Sequence[Items], asked: Sequence[str]) -> str | None:
+    """Return a warning on the first data set that states the names ``asked`` in another order, or None.
+
+    Its targets are numbers in its own order, so results would be read under wrong names.
+    """
+    for one in parts:
+        for source in one.sources:
+            try:
+                names = _names(source.stated("classes"))
+            except DataError:  # the names that were asked for take their place
+                continue
+            if names is not None and names != tuple(asked) and set(names) == set(asked):
+                return (
+                    f"{source.name}: its `classes` are {', '.join(names)}, and data_args.classes has the same in"
+                    f" another order, {', '.join(asked)}; targets are numbers, so leave the setting out unless it is"
+                    " right"
+                )
+    return None
+
+
 def note_on_missing(parts: Sequence[Items], classes: Sequence[str]) -> str | None:
     """Return a warning if no sample has one of the ``classes``, which are in the order of labels; None otherwise.
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from fedml_dapper.datasets.finite import not_finite, say_not_finite
+from fedml_dapper.datasets.finite import at_least_two_bytes, not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
 from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
@@ -70,9 +70,9 @@ class Source:
 class Items(Samples):
     """The items of ``sources`` at ``places``, rows (source, index) of int64 (N, 2).
 
-    Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it; float64 becomes float32. What
-    a data set draws from torch's, numpy's or Python's global generator follows from the batch's stream, so that runs
-    repeat.
+    Inputs and targets are what the data sets give, collated as a ``DataLoader`` does it; float64 and float8
+    become float32. What a data set draws from torch's, numpy's or Python's global generator follows from the batch's
+    stream, so that runs repeat.
     """
 
     sources: tuple[Source, ...]
@@ -227,7 +227,7 @@ def _dtype_of(item: object) -> str:
 
 
 def _at_most_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype == torch.float64 else tensor
+    return tensor.float() if tensor.dtype == torch.float64 else at_least_two_bytes(tensor)
 
 
 def _described(item: object) -> str:
@@ -244,8 +244,9 @@ def _way_out(item: object) -> str:
     """Advice on an item of another form, in brackets or after a semicolon."""
     if not isinstance(item, list | tuple):
         return "; take the target out of the dict: ({...}, target)" if isinstance(item, Mapping) else ""
-    if len(item) == 2 and isinstance(item[1], Mapping):
-        return "; the target is one tensor, array or number, as in ({...}, label)"
+    if len(item) == 2 and isinstance(item[1], Mapping | list | tuple):
+        shown = "{...}" if isinstance(item[0], Mapping) else "input"
+        return f"; the target is one tensor, array or number, as in ({shown}, label)"
     if any(isinstance(part, str | bytes) for part in item):
         return " (words are no targets: give each class its number, and data_args.classes their names)"
     if item and isinstance(item[0], list) and all(isinstance(part, int | float) for part in item[0]):

@@ -6,8 +6,9 @@ is iterated over. It makes, shuffles and augments batches as it likes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,10 +19,12 @@ from torch.utils.data import DataLoader
 from fedml_dapper.datasets.batches import ClientData, ClientTests, TestData
 from fedml_dapper.datasets.class_numbers import check_count
 from fedml_dapper.datasets.division import Division
+from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.samples import Batch
 from fedml_dapper.errors import DataError
 from fedml_dapper.inputs import as_inputs, moved, rows, tensors_of
 
+LOGGER = logging.getLogger(__name__)
 Loader: TypeAlias = Iterable[Any]
 
 DOMAIN = "all"
@@ -51,6 +54,8 @@ class LoadedClient(ClientData):
     count: int
     """Number of samples, as FedML's tuple says."""
     domain: str = DOMAIN
+    warned: set[str] = field(default_factory=set)
+    """Holds the client's name once a warning on its inputs was given."""
 
     @property
     def num_samples(self) -> int:
@@ -100,7 +105,7 @@ class LoadedClient(ClientData):
             yield _on(device, waiting)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (_batch(given, str(self)) for given in self.loader)
+        return _batches(self.loader, str(self), self.warned)
 
     def __len__(self) -> int:
         return _length(self.loader, str(self))
@@ -115,6 +120,8 @@ class LoadedTest(TestData):
 
     loader: Loader
     domain: str = DOMAIN
+    warned: set[str] = field(default_factory=set)
+    """Holds the name of the data once a warning on their inputs was given."""
 
     @cached_property
     def num_samples(self) -> int:
@@ -134,7 +141,7 @@ class LoadedTest(TestData):
         return (_on(device, batch) for batch in self)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (_batch(given, str(self)) for given in self.loader)
+        return _batches(self.loader, str(self), self.warned)
 
     def __len__(self) -> int:
         return _length(self.loader, str(self))
@@ -179,24 +186,56 @@ def loaded_division(dataset: object) -> tuple[Division, Batch, int]:
     test = _test(_Chained(tuple(given)) if test_global is None else test_global)
     tests = tuple(ClientTests(test if loader is None else _test(loader)) for loader in own)
     division = Division(clients, tests, (test,))
-    return division, clients[0].first, check_count("the program's dataset, its eighth part", int(num_classes))
+    where = "the program's dataset, its eighth part"
+    return division, clients[0].first, check_count(where, _whole(f"{where} (the number of classes)", num_classes))
 
 
 def _client(number: int, loader: Loader, counts: Mapping[int, int]) -> LoadedClient:
-    _length(loader, f"client {number}")  # raises for a loader without length, which may have no end
+    num_batches = _length(loader, f"client {number}")  # raises for a loader without length, which may have no end
     count = counts.get(number) if isinstance(counts, Mapping) else None
-    count = LoadedTest(loader).num_samples if count is None else int(count)
+    if count is None:
+        count = LoadedTest(loader).num_samples if num_batches else 0
+    count = _whole(f"the program's dataset, its fifth part (samples of client {number})", count)
     if count < 2:
         raise DataError(f"client {number} has {count} training samples; training needs 2 or more")
+    if num_batches == 0:
+        raise DataError(
+            f"client {number}: its loader gives no batch, and it has {count} samples; with drop_last, batch_size may be"
+            " no larger than that"
+        )
     return LoadedClient(number, loader, count)
+
+
+def _whole(where: str, number: object) -> int:
+    try:
+        return int(number)  # type: ignore[call-overload,no-any-return]  # whatever the program passes
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} is {number!s:.40} ({type(number).__name__}), and has to be a number") from error
 
 
 def _test(loader: Loader) -> LoadedTest:
     test = LoadedTest(loader)
-    len(test)
-    if test.num_samples == 0:
+    if len(test) == 0 or test.num_samples == 0:
         raise DataError("a client or the server has test data without samples; leave them out (None), or fill them")
     return test
+
+
+def _batches(loader: Loader, owner: str, warned: set[str]) -> Iterator[Batch]:
+    """Yield the batches of ``loader``, with a warning on the first inputs that are not finite.
+
+    Raises:
+        DataError: There are none, as of an iterator that was used up, or one is no batch.
+    """
+    is_empty = True
+    for number, given in enumerate(loader):
+        is_empty = False
+        batch = _batch(given, owner)
+        if not warned and (found := not_finite(batch.inputs)):
+            warned.add(owner)
+            LOGGER.warning("%s", say_not_finite(f"{owner}, batch {number}", found, len(batch.targets)))
+        yield batch
+    if is_empty:
+        raise DataError(f"{owner}: the loader gives no batch; it has to begin anew whenever it is iterated over")
 
 
 def _batch(given: Any, owner: str) -> Batch:
@@ -204,11 +243,16 @@ def _batch(given: Any, owner: str) -> Batch:
         parts = f"{len(given)} parts" if isinstance(given, list | tuple) else type(given).__name__
         raise DataError(f"{owner}: a batch of {parts}, expected (inputs, targets)")
     inputs = as_inputs(given[0])
-    targets = torch.as_tensor(given[1])
+    targets = _one_tensor(given[1], f"{owner}: targets of a batch")
     if inputs is None:
-        inputs = _one_tensor(given[0], owner)
+        inputs = _one_tensor(given[0], f"{owner}: inputs of a batch")
+    if not all(part.dim() for part in (*tensors_of(inputs), targets)):
+        raise DataError(
+            f"{owner}: a single sample where a batch belongs, whose inputs and targets have a row a sample; give the"
+            " DataLoader a batch_size"
+        )
     sizes = [len(part) for part in tensors_of(inputs)]
-    if not isinstance(inputs, Tensor) and set(sizes) != {len(targets)}:
+    if set(sizes) != {len(targets)}:
         raise DataError(
             f"{owner}: a batch whose inputs are tensors of {', '.join(map(str, sizes))} rows, with {len(targets)}"
             " targets; give each a row a target"
@@ -218,10 +262,14 @@ def _batch(given: Any, owner: str) -> Batch:
     return Batch(inputs, targets)
 
 
-def _one_tensor(given: object, owner: str) -> Tensor:
+def _one_tensor(given: object, what: str) -> Tensor:
     if isinstance(given, Mapping):
-        raise DataError(f"{owner}: inputs of a batch are a dict of other things than tensors; make each a tensor")
-    return torch.as_tensor(given)
+        raise DataError(f"{what} are a dict of other things than tensors; make each a tensor")
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        of = f" of {type(given[0]).__name__}" if isinstance(given, list | tuple) and given else ""
+        raise DataError(f"{what} are a {type(given).__name__}{of}, no tensor or numbers; make them one") from error
 
 
 def _on(device: torch.device | str, batch: Batch) -> Batch:

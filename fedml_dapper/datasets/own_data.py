@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fedml_dapper.config import DataArgs
-from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names
+from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names, note_on_order
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
 from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error
@@ -55,7 +55,8 @@ def own_suite(load: Load, name: str, args: DataArgs) -> Suite:
     classes = names_of_classes(f"{_KEY}: {name}", parts, args.classes)
     notes = [
         *(note for domain in domains for note in domain.notes),
-        None if args.classes is not None else note_on_names(parts),
+        note_on_names(parts) if args.classes is None else None,
+        note_on_order(parts, args.classes) if isinstance(args.classes, tuple) else None,
         note_on_missing(parts if args.partition in MERGING else [_items_of(domain) for domain in domains], classes),
     ]
     return Suite(

@@ -28,6 +28,7 @@ from fedml_dapper.datasets.sources import (
     PartName,
     Request,
     Splits,
+    check_name,
     class_names,
     packed_classes,
     packed_sets,
@@ -50,11 +51,14 @@ class FoundDomain:
     name: str
     folder: Path
     parts: dict[PartName, dict[str, list[Path]]] = field(default_factory=dict)
+    places: dict[PartName, list[Path]] = field(default_factory=dict)
+    """Folders of class folders by part: ``valid/`` is one of the training part's, beside ``train/``."""
     notes: list[str] = field(default_factory=list)
 
     def add(self, part: PartName, folder: Path) -> None:
         """Add the class folders in ``folder`` to ``part``."""
         files = self.parts.setdefault(part, {})
+        self.places.setdefault(part, []).append(folder)
         for name in class_names(folder):
             found = [file for file in sorted((folder / name).rglob("*")) if is_picture(file)]
             if not found:
@@ -168,6 +172,7 @@ def find_pictures(root: Path) -> list[FoundDomain]:
 def _check_parts(root: Path, domain: FoundDomain) -> None:
     if "validation" in domain.parts and "test" not in domain.parts:
         domain.parts["test"] = domain.parts.pop("validation")
+        domain.places["test"] = domain.places.pop("validation")
         domain.notes.append(f"domain {domain.name} is tested on val/, having no test/")
     if "all" not in domain.parts and not domain.parts.get("test"):
         raise DataError(f"{root}: domain {domain.name} has no test pictures; add test/ beside its train/")
@@ -360,6 +365,7 @@ def _packed_domains(
             raise DataError(f"{file}: does not say its `classes`; pack it by `fedml-dapper data pack`")
         names = packed_classes(file, arrays["classes"])
         domain = _packed_domain(file, arrays["domain"]) if "domain" in arrays else file.stem
+        check_name(f"{file}: its domain is", domain)
         sources.append(OwnPackedFile(file, domain, names, share))
         trained.append(_classes_in(file, arrays, names))
     twice = [name for name, count in Counter(source.domain for source in sources).items() if count > 1]

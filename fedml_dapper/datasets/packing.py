@@ -8,58 +8,94 @@ import numpy as np
 
 from fedml_dapper.datasets.image_set import concatenate
 from fedml_dapper.datasets.npz import Array
-from fedml_dapper.datasets.sources import class_names, find_splits, read_pictures
+from fedml_dapper.datasets.own_pictures import find_pictures, is_picture
+from fedml_dapper.datasets.sources import PartName, class_names, find_splits, read_all
+from fedml_dapper.datasets.suites import PUBLISHED
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.files.atomic import written_whole
 
+Places = dict[PartName, list[Path]]
+"""Folders of class folders by part of a domain."""
+_SUFFIXES: dict[PartName, str] = {"all": "", "train": "_train", "test": "_test", "validation": "_val"}
+"""Ends of the names of a part's arrays."""
+
 
 def pack(source_root: Path, suite: str, out: Path, size: int) -> list[Path]:
-    """Pack every ``<source_root>/<suite>/<domain>/`` as ``<out>/<suite>_<domain>.npz`` and return the files written.
+    """Pack the pictures in ``<source_root>/<suite>/`` and return the files.
 
-    A suite of one data set, which has ``train/`` in the place of domains, becomes ``<out>/<suite>.npz``. Images become
-    uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit (``x``, ``y``). Labels refer to the
-    classes of all domains, sorted by name. A file is written whole or not at all.
+    They are laid out as for ``dataset: folder`` or, where ``suite`` is a published one, as data/README.md says.
+
+    Every domain becomes ``<out>/<suite>_<domain>.npz``, and a suite of one data set, without folders of domains,
+    ``<out>/<suite>.npz``. Images become uint8 (N, ``size``, ``size``, 3). A domain without ``train/`` is packed unsplit
+    (``x``, ``y``). Labels refer to the classes of all domains, sorted by name. A file is written whole or not at all.
 
     Raises:
-        ConfigError: ``size`` is below 1.
+        ConfigError: ``size`` is below 1, ``suite`` is no name of a folder, or ``out`` cannot be a folder.
         DataError: The folder is missing or not laid out like that.
     """
     if size < 1:
         raise ConfigError(f"size is {size}; give the height and width in pixels, e.g. 32")
+    if Path(suite).name != suite or suite == "..":
+        raise ConfigError(
+            f"`{suite}` is no name of a folder in {source_root}, after which files could be called; of a folder A/B,"
+            " give A and B apart: fedml-dapper data pack A B"
+        )
     folder = source_root / suite
-    domains = class_names(folder) if folder.is_dir() else []
-    if not domains:
+    if not folder.is_dir():
+        raise DataError(f"no folder {folder.absolute()}; see data/README.md for the layout")
+    domains = _published(folder, suite) if suite in PUBLISHED else _own(folder)
+    folders = (place for places in domains.values() for part in places.values() for place in part)
+    classes = sorted({name for place in folders for name in class_names(place)})
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ConfigError(f"{out.absolute()} is a file; name a folder for the packed files") from error
+    return [_pack_domain(name, places, classes, _file(out, suite, name), size) for name, places in domains.items()]
+
+
+def _file(out: Path, suite: str, domain: str) -> Path:
+    return out / (f"{suite}.npz" if domain == suite else f"{suite}_{domain}.npz")
+
+
+def _own(folder: Path) -> dict[str, Places]:
+    """The domains of a user's own pictures."""
+    return {domain.name: domain.places for domain in find_pictures(folder)}
+
+
+def _published(folder: Path, suite: str) -> dict[str, Places]:
+    """The domains of a published suite, whose classes may have folders of pictures within them, as domains have."""
+    names = class_names(folder)
+    if not names:
         raise DataError(f"no domain folders in {folder.absolute()}; see data/README.md for the layout")
-    if "train" in domains:
-        targets = [(folder, suite, out / f"{suite}.npz")]
-    else:
-        targets = [(folder / domain, domain, out / f"{suite}_{domain}.npz") for domain in domains]
-    classes = sorted({name for place, _, _ in targets for part in _parts(place).values() for name in _names(part)})
-    out.mkdir(parents=True, exist_ok=True)
-    return [_pack_domain(place, domain, classes, file, size) for place, domain, file in targets]
+    return {suite: _parts(folder)} if "train" in names else {name: _parts(folder / name) for name in names}
 
 
-def _parts(folder: Path) -> dict[str, list[Path]]:
-    """Suffix of the arrays' names -> the folders whose pictures they hold."""
+def _parts(folder: Path) -> Places:
     train, test = find_splits(folder)
     if test is None:
-        return {"": train}
-    parts = {"_train": train, "_test": [test]}
+        return {"all": train}
+    places: Places = {"train": train, "test": [test]}
     if test.name == "test" and (folder / "val").is_dir():
-        parts["_val"] = [folder / "val"]
-    return parts
+        places["validation"] = [folder / "val"]
+    return places
 
 
-def _names(folders: list[Path]) -> list[str]:
-    return [name for folder in folders for name in class_names(folder)]
-
-
-def _pack_domain(folder: Path, domain: str, classes: list[str], file: Path, size: int) -> Path:
+def _pack_domain(domain: str, places: Places, classes: list[str], file: Path, size: int) -> Path:
     arrays: dict[str, Array] = {}
-    for suffix, folders in _parts(folder).items():
-        samples = concatenate([read_pictures(part, classes, size, some=True) for part in folders])
-        arrays[f"x{suffix}"] = samples.images.permute(0, 2, 3, 1).numpy()
-        arrays[f"y{suffix}"] = samples.labels.numpy()
+    for part, folders in places.items():
+        samples = concatenate([read_all(_labelled(folder, classes), size) for folder in folders])
+        arrays[f"x{_SUFFIXES[part]}"] = samples.images.permute(0, 2, 3, 1).numpy()
+        arrays[f"y{_SUFFIXES[part]}"] = samples.labels.numpy()
     with written_whole(file) as scratch:
         np.savez_compressed(scratch, **arrays, classes=np.array(classes), domain=np.array(domain))
     return file
+
+
+def _labelled(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
+    """The pictures in ``folder`` with their labels, ordered by class and file name."""
+    return [
+        (file, classes.index(name))
+        for name in class_names(folder)
+        for file in sorted((folder / name).rglob("*"))
+        if is_picture(file)
+    ]

@@ -8,6 +8,7 @@ they are until a batch needs them larger. The formats are described in ``data/RE
 from __future__ import annotations
 
 import struct
+import unicodedata
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from fedml_dapper.datasets.image_set import ImageSet, concatenate
 from fedml_dapper.datasets.npz import Array, read_arrays
 from fedml_dapper.datasets.preprocessing import resize
 from fedml_dapper.errors import DataError
+from fedml_dapper.files.regular_file import in_place_of_file
 
 PartName = Literal["train", "validation", "test", "all"]
 
@@ -140,7 +142,10 @@ def packed_classes(path: Path, names: Array) -> tuple[str, ...]:
     """
     if names.ndim != 1 or names.dtype.kind not in "UiuS":
         raise DataError(f"{path}: classes is {names.dtype} {names.shape}; expected a list of names")
-    return tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
+    classes = tuple(name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
+    for name in classes:
+        check_name(f"{path}: a class is", name)
+    return classes
 
 
 def packed_sets(path: Path, arrays: dict[str, Array], num_classes: int, size: int) -> dict[PartName, ImageSet]:
@@ -254,7 +259,7 @@ def class_names(folder: Path) -> list[str]:
     """Return the names of the class folders in ``folder``, sorted.
 
     Raises:
-        DataError: A name is not UTF-8, so that no ledger can hold it.
+        DataError: A name is not UTF-8, so that no ledger can hold it, or has characters that control a terminal.
     """
     names = sorted(
         entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__MACOSX"))
@@ -264,26 +269,29 @@ def class_names(folder: Path) -> list[str]:
             check_letters(name)
         except ValueError as error:
             raise DataError(f"{folder}: {error}") from error
+        check_name(f"{folder}: a folder is", name)
     return names
 
 
-def read_pictures(folder: Path, classes: Sequence[str], size: int, *, some: bool = False) -> ImageSet:
-    """Read the pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name.
+def check_name(where: str, name: str) -> None:
+    """Raise :class:`DataError` where ``name`` has characters that break lines or control a terminal."""
+    if any(unicodedata.category(letter) == "Cc" for letter in name):
+        raise DataError(f"{where} called {name!r}, which no table can show; rename it")
 
-    There have to be folders of all ``classes``, or with ``some`` of a part of them.
-    """
+
+def read_pictures(folder: Path, classes: Sequence[str], size: int) -> ImageSet:
+    """Read the pictures anywhere in ``<folder>/<class>/``, resized, ordered by class and file name."""
     names = class_names(folder)
-    if not some:
-        _check_classes(folder, names, classes)
+    _check_classes(folder, names, classes)
     labelled = [
-        (file, classes.index(name) if some else label)
+        (file, label)
         for label, name in enumerate(names)
         for file in sorted((folder / name).rglob("*"))
         if file.suffix.lower() in PICTURE_SUFFIXES
     ]
     if not labelled:
         raise DataError(f"{folder}: no pictures ({', '.join(sorted(PICTURE_SUFFIXES))}) in its class folders")
-    return _read_all(labelled, size)
+    return read_all(labelled, size)
 
 
 @dataclass(frozen=True)
@@ -321,10 +329,11 @@ class ListedPictures:
         labelled = [(file, labels[_plain(file.parent.name)]) for file in files if _plain(file.parent.name) in labels]
         if not labelled:
             raise DataError(f"{folder / name}: lists no picture of {', '.join(request.classes)}")
-        return _read_all(sorted(labelled, key=lambda item: item[1]), request.size)
+        return read_all(sorted(labelled, key=lambda item: item[1]), request.size)
 
 
-def _read_all(labelled: Sequence[tuple[Path, int]], size: int) -> ImageSet:
+def read_all(labelled: Sequence[tuple[Path, int]], size: int) -> ImageSet:
+    """Read picture files, each with its label, resized; raise :class:`DataError` where one is damaged."""
     images = torch.empty(len(labelled), 3, size, size, dtype=torch.uint8)
     for place, (file, _) in enumerate(labelled):
         images[place] = read_picture(file, size)
@@ -343,6 +352,8 @@ def read_picture(file: Path, size: int) -> Tensor:
         DataError: It is damaged, or has more than :data:`MAX_PIXELS`.
     """
     try:
+        if found := in_place_of_file(file):  # a pipe would keep its reader waiting
+            raise ValueError(f"it is {found}")
         with Image.open(file) as picture:
             _check_size(picture)
             pixels = np.array(to_rgb(picture))

@@ -10,6 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fedml_dapper.datasets import TestData
+from fedml_dapper.errors import printable
 from fedml_dapper.evaluation.style import SHARES, panel
 from fedml_dapper.models import Backbone
 
@@ -61,7 +62,8 @@ def confusion_matrix(counts: Counts, classes: Sequence[str]) -> Figure:
     """Draw a row per true class, whose cells show which share of it is predicted as what."""
     table = np.array(counts)
     shares = 100 * table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-    names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}" for name in classes]
+    shown = map(printable, classes)  # an SVG can hold no letters that control a terminal
+    names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}\N{HORIZONTAL ELLIPSIS}" for name in shown]
     figure, axes = panel(4.2)
     axes.pcolormesh(0.7 * shares, cmap=SHARES, vmin=0, vmax=100)  # paler, so that numbers are legible on the darkest
     axes.invert_yaxis()

@@ -23,6 +23,8 @@ def divergence_of(record: RoundRecord) -> Iterator[str]:
         yield "global model NOT FINITE"
     elif domains := _badly_tested(record):
         yield f"test loss NOT FINITE: {', '.join(domains)}"
+    elif domains := _not_judged(record):
+        yield f"test figure NOT FINITE: {', '.join(domains)}"
 
 
 def divergence_over(run: RunRecord, rounds: Sequence[RoundRecord]) -> str | None:
@@ -41,13 +43,25 @@ def divergence_over(run: RunRecord, rounds: Sequence[RoundRecord]) -> str | None
 
 
 def _of_tests(rounds: Sequence[RoundRecord]) -> str | None:
-    """Return sentences on the first test whose loss is not finite, although the global model is; None without one."""
+    """Return sentences on the first test that is not finite, although the global model is; None without one."""
     first = next((record for record in rounds if _badly_tested(record)), None)
     if first is None:
-        return None
+        return _of_figures(rounds)
     return (
         f"In round {first.round}, the loss on test samples of {', '.join(_badly_tested(first))} is not finite (NaN or"
         f" infinity): so are outputs for them, and figures there mean nothing. What helps: {_REMEDY}."
+    )
+
+
+def _of_figures(rounds: Sequence[RoundRecord]) -> str | None:
+    """Return sentences on the first test whose figure is not finite, although its loss is; None without one."""
+    first = next((record for record in rounds if _not_judged(record)), None)
+    if first is None:
+        return None
+    return (
+        f"In round {first.round}, the figure on test samples of {', '.join(_not_judged(first))} is not finite (NaN or"
+        " infinity), and so is the mean over domains: nothing there can be judged, as where masks ignore all pixels."
+        " What helps: look at these samples, and at what train_args.task makes of them."
     )
 
 
@@ -55,6 +69,12 @@ def _badly_tested(record: RoundRecord) -> list[str]:
     """Domains on whose test or validation samples the loss is not finite."""
     tested = [scores.domain_loss for scores in (record.scores, record.validation_scores) if scores is not None]
     return sorted({domain for losses in tested for domain, loss in losses.items() if not math.isfinite(loss)})
+
+
+def _not_judged(record: RoundRecord) -> list[str]:
+    """Domains on whose test or validation samples the headline figure is not finite."""
+    tested = [scores.domain_accuracy for scores in (record.scores, record.validation_scores) if scores is not None]
+    return sorted({domain for figures in tested for domain, figure in figures.items() if not math.isfinite(figure)})
 
 
 def _clients(record: RoundRecord) -> str:

@@ -21,7 +21,6 @@ from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.client_rows import client_rows
 from fedml_dapper.evaluation.confusion import MOST_DRAWN, confusion_matrix, mistakes
 from fedml_dapper.evaluation.cost import cost_reference
-from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.last_model import MOST_SAMPLES, LastModel, look_at_last_model
 from fedml_dapper.evaluation.omissions import Omissions
 from fedml_dapper.evaluation.page import environment, jpeg_uri, write_page
@@ -97,7 +96,7 @@ def write_report(
             summary=summary,
             privacy=_spent(rounds),
             opened_share=_opened_share(rounds),
-            divergence=divergence_over(run, rounds),
+            divergence=summary.not_finite,
             without_change=[record for record in rounds if record.rolled_back is not None],
             others=_other_figures(rounds),
             clients=client_rows(run, summary),

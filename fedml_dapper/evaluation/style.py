@@ -97,9 +97,10 @@ def below_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 @contextmanager
 def names_as_text(figure: Figure) -> Iterator[None]:
-    """Let ``figure`` be drawn inside with dollar signs in names as text, and without warnings on missing glyphs.
+    """Let ``figure`` be drawn inside with dollar signs in names as text, and without warnings on scripts of names.
 
-    Powers of ten, which a logarithmic axis writes as formulas, stay formulas.
+    LaTeX has no part in it, whatever this machine's ``matplotlibrc`` says. Powers of ten, which a logarithmic axis
+    writes as formulas, stay formulas.
     """
     powers = set[Text]()
     for axes in figure.axes:
@@ -107,10 +108,12 @@ def names_as_text(figure: Figure) -> Iterator[None]:
             labels = axis.get_ticklabels(which="both")  # creates the labels, which otherwise happens in drawing
             powers |= set(labels) if axis.get_scale() == "log" else set()
     for text in figure.findobj(Text):
+        text.set_usetex(False)
         if text not in powers:
             text.set_parse_math(False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from")
+        warnings.filterwarnings("ignore", r"Matplotlib currently does not support .* natively")  # before 3.11
         yield
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from fedml_dapper.evaluation.announced import as_announced
 from fedml_dapper.evaluation.clock_summary import ClockSummary, summarise_clock
+from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 from fedml_dapper.federation.run_folder.records import DeviceFigures, DeviceScores, PersonalScores, Record
 from fedml_dapper.metric import Metric
@@ -96,6 +97,9 @@ class RunSummary(Record):
     """Virtual time; None without a virtual clock."""
     seconds: float
     """Sum over the finished rounds."""
+    not_finite: str | None = None
+    """What of the run is NaN or infinite, so that accuracies may mean nothing, and what helps, in sentences; None where
+    all is sound."""
 
 
 def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
@@ -119,6 +123,7 @@ def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:
         devices=_devices(rounds, run.metric),
         clock=summarise_clock(run, rounds),
         seconds=sum(record.seconds.total for record in rounds),
+        not_finite=divergence_over(run, rounds),
     )
 
 

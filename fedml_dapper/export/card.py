@@ -81,7 +81,7 @@ class Card:
             ("method", f"{about.method}, {about.rounds} rounds, {len(self.clients) or 'unknown number of'} clients"),
             ("level", "the whole model" if about.level is None else f"{about.level}, pruning ratio {about.ratio:g}"),
             ("parameters", f"{about.parameters} ({share(about.parameters, parameters)} of the dense model's)"),
-            ("MACs", f"{about.macs} a picture ({share(about.macs, macs)})"),
+            ("MACs", f"{about.macs} an input ({share(about.macs, macs)})"),
             ("made by", f"fedml_dapper {about.version}, commit {about.commit or 'unknown'}"),
         ]
         return _table(("", ""), rows)

@@ -229,8 +229,8 @@ def _check_finite(subject: Subject) -> None:
     if not_finite:
         raise ConfigError(
             f"{subject.whose} holds numbers that are not finite (NaN or infinite) in {len(not_finite)} tensors,"
-            f" `{not_finite[0]}` first: its training went astray; lower train_args.learning_rate, or set"
-            " train_args.max_grad_norm, and train again"
+            f" `{not_finite[0]}` first: its training went astray; look for such values in the data, lower"
+            " train_args.learning_rate, or set train_args.max_grad_norm, and train again"
         )
 
 
@@ -243,6 +243,8 @@ def _filled(out: Path) -> Iterator[Path]:
     """Yield a folder to write to, which becomes ``out`` when the block ends and is removed when it fails."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already and not empty; choose another folder by -o")
+    if not out.name or out.name == "..":  # a folder that is replaced, with whoever stands in it
+        raise ConfigError(f"{out} is no name that the new folder could have; name one by -o")
     place = next(folder for folder in out.absolute().parents if folder.is_dir())
     try:
         with scratch_folder(place) as scratch:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from fedml_dapper.config.limits import MAX_SIDE
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.export.formats import FORMATS, Runtime
 from fedml_dapper.export.sidecar import SIDECAR_NAME, Sidecar, read_sidecar
+from fedml_dapper.models.running import first_line
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,18 @@ def predict(model: Path, pictures: Sequence[Path]) -> list[Prediction]:
         )
     runtime = _runtime(model, about)
     side = next(iter(about.inputs[0].shape[:1:-1]), None)
-    if side is None:
+    if side is None or not 0 < side <= MAX_SIDE:
         raise DataError(f"{folder / SIDECAR_NAME} does not say how large pictures are; export the model again")
     found = []
     for picture in pictures:
-        shares = runtime(read_picture(picture, side)[None])[0].softmax(dim=0)
+        pixels = read_picture(picture, side)[None]
+        try:
+            shares = runtime(pixels)[0].softmax(dim=0)
+        except Exception as error:  # runtimes have errors of their own
+            raise DataError(
+                f"{model} does not run on pictures as {SIDECAR_NAME} beside it describes them: {first_line(error)};"
+                " keep together what `fedml-dapper export` writes"
+            ) from error
         if len(shares) != len(about.classes):
             raise DataError(
                 f"{model} gives {len(shares)} scores, and {SIDECAR_NAME} beside it names {len(about.classes)} classes;"

@@ -13,6 +13,7 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.scoring.testing import Figures, evaluate
 from fedml_dapper.federation.scoring.trained_figures import TrainedFigures
+from fedml_dapper.federation.task_errors import task_blamed
 from fedml_dapper.federation.wire.announcement import Announcement, Measurement
 from fedml_dapper.fleet import find_device
 from fedml_dapper.methods import (
@@ -111,7 +112,8 @@ class ClientSide:
         """Train with torch's global generator seeded, which dropout or a user's loader may draw from."""
         seed = self._experiment.settings.common_args.random_seed
         layers = seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round)
-        with freed_memory_kept(), layers, self._blamed(downlink):
+        task = self._experiment.method.problem.task
+        with freed_memory_kept(), layers, self._blamed(downlink), task_blamed(task):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 
     def _blamed(self, downlink: Downlink) -> AbstractContextManager[None]:

@@ -343,6 +343,15 @@ def _check_targets(task: Task, data: ExperimentData) -> None:
         misfit = task.misfit_of_targets(sample.targets, data.num_classes)
         if misfit:
             raise DataError(f"{place}: targets do not fit task `{task.name}`: they are {misfit}")
+    if data.source is None or not task.has_labels:  # classes of data that settings name were counted
+        return
+    for client in data.division.clients:
+        labels = client.labels
+        if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < data.num_classes:
+            raise DataError(
+                f"client {client.client_id} has the classes {int(labels.min())} to {int(labels.max())}, and the"
+                f" program's dataset says that there are {data.num_classes} (its eighth part), which count from 0"
+            )
 
 
 @torch.no_grad()

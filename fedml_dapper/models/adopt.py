@@ -226,7 +226,7 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
     except USER_CODE_ERRORS as error:
         raise ConfigError(
             f"{label} cannot {doing} on inputs of shape {described(inputs, _look)}: {first_line(error)}"
-            f"{f' in `{stack[-1]}`' if stack and stack[-1] else ''}"
+            f"{f' in `{stack[-1]}`' if stack and stack[-1] else ''}{_conversion(module, inputs, error)}"
         ) from error
     finally:
         for hook in hooks:
@@ -245,6 +245,16 @@ def _run(module: nn.Module, inputs: Inputs, label: str) -> tuple[Tensor, list[st
             + ("let `squeeze` name the axes that it takes, not that of the batch" if alone else "keep the batch's axis")
         )
     return outputs, list(calls)
+
+
+def _conversion(module: nn.Module, inputs: Inputs, error: BaseException) -> str:
+    """Say how inputs become float32, as the weights are, if ``error`` is about that; otherwise nothing."""
+    dtypes = {weight.dtype for weight in module.parameters()}
+    is_about_that = dtypes == {torch.float32} and "type" in str(error)
+    if not is_about_that or not isinstance(inputs, Tensor) or inputs.dtype == torch.float32:
+        return ""
+    wanted = "x.float() / 255" if inputs.dtype == torch.uint8 else "x.float()"
+    return f"; let the data set give {wanted}, or begin forward with that"
 
 
 def _last_linear(module: nn.Module, outputs: Tensor, calls: Sequence[str]) -> str | None:

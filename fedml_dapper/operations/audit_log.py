@@ -24,6 +24,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from fedml_dapper.errors import ConfigError, DapperError, DataError, printable
 from fedml_dapper.files.locks import try_lock
+from fedml_dapper.files.regular_file import in_place_of_file
 from fedml_dapper.operations.rate_limiter import RateLimiter
 
 LOGGER = logging.getLogger(__name__)
@@ -152,6 +153,8 @@ def entries_of(file: Path) -> Iterator[Entry]:
     Raises:
         DataError: The file cannot be read, or a line does not fit the one before.
     """
+    if found := in_place_of_file(file):  # a pipe would keep its reader waiting
+        raise DataError(f"{file}: cannot be read (it is {found})")
     try:
         with file.open("rb") as stream:
             yield from _entries_in(stream, file)
@@ -187,6 +190,8 @@ class _TornError(DataError):
 
 def _opened(file: Path) -> tuple[FileIO, Entry | None, int]:
     """Open and lock the file to append; return it, its last entry, and the number of bytes of a torn one cut off."""
+    if found := in_place_of_file(file):  # a pipe would keep its writer waiting
+        raise ConfigError(f"{file} is {found}; take another name for audit_file")
     try:
         stream = file.open("ab", buffering=0)
     except OSError as error:

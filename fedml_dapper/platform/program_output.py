@@ -12,7 +12,6 @@ from fedml.arguments import Arguments
 from rich.console import Console
 
 from fedml_dapper.evaluation import progress_for, result_table, summarise
-from fedml_dapper.evaluation.divergence import divergence_over
 from fedml_dapper.evaluation.last_report import report_of_finished
 from fedml_dapper.evaluation.log_lines import show_log
 from fedml_dapper.evaluation.terminal import say, say_place
@@ -50,12 +49,12 @@ def results_shown(args: Arguments, run_dir: Path) -> None:
     record, rounds = read_ledger(run_dir / LEDGER_NAME)
     console = _console()
     report = report_of_finished(run_dir, console)
-    console.print(result_table(summarise(record, rounds), record))
+    summary = summarise(record, rounds)
+    console.print(result_table(summary, record))
     if report is not None:
         say_place(console, "Report", report.absolute())
-    diverged = divergence_over(record, rounds)
-    if diverged is not None:
-        say(console, diverged)
+    if summary.not_finite is not None:
+        say(console, summary.not_finite)
 
 
 def _console() -> Console:

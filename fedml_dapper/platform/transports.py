@@ -17,6 +17,7 @@ import logging
 import pickle
 import queue
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -35,6 +36,7 @@ from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.operations.monitor import Monitor
 from fedml_dapper.operations.orders import Desk
 from fedml_dapper.operations.status import StatusBoard
+from fedml_dapper.platform.address_table import check_address_table
 from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
 
 LOGGER = logging.getLogger(__name__)
@@ -132,7 +134,14 @@ def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> B
             known,
         )
     if args.backend == "GRPC":
-        return GrpcTransport(args.grpc_ipconfig_path, client_rank=rank, client_num=num_clients, args=args)
+        check_address_table(Path(args.grpc_ipconfig_path), range(1, num_clients + 1) if rank == 0 else (0,))
+        try:
+            return GrpcTransport(args.grpc_ipconfig_path, client_rank=rank, client_num=num_clients, args=args)
+        except RuntimeError as error:  # gRPC's, where the port is taken or the address is another machine's
+            raise ConfigError(
+                f"comm_args.grpc_ipconfig_path: rank {rank} cannot listen at its address ({error}); end what listens"
+                " there, or mend its line"
+            ) from error
     if args.backend == "MPI":
         return MpiTransport(comm, rank, num_clients + 1)
     if args.backend == "MQTT_S3":

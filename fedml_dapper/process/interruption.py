@@ -90,7 +90,7 @@ def _exit_without_teardown() -> None:
     """End an interrupted process without the teardown of libraries, in which no signal handler would run any more."""
     if _is_pending():
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # closed, or nobody reads it
+            with suppress(AttributeError, OSError, ValueError):  # the shell closed it, we did, or nobody reads it
                 stream.flush()
         os._exit(INTERRUPTED)
 

@@ -44,7 +44,8 @@ class Verdict:
     """Judgement of one upload of a round."""
 
     agreement: float | None
-    """Mean of its cosines with the others, without the quarter of smallest and of largest; None without others."""
+    """Mean of its cosines with the others, without the quarter of smallest and of largest; None without others, and
+    of an upload that is not finite."""
     length: float | None
     """Median of how many times as far as the others it moved; None where no other moved."""
     counted: float

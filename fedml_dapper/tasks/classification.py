@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedml_dapper.metric import TOP_1
 from fedml_dapper.tasks.contract import Task
+from fedml_dapper.tasks.cross_entropy import cross_entropy
 
 
 class Classification(Task):
@@ -20,10 +20,10 @@ class Classification(Task):
     has_labels = True
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets)
 
     def total_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets, reduction="sum")
+        return cross_entropy(outputs, targets, reduction="sum")
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         return {"correct": (self.prediction(outputs) == targets).sum(), "samples": torch.tensor(len(targets))}

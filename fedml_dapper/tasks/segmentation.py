@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.inputs import Inputs
 from fedml_dapper.metric import Metric
 from fedml_dapper.tasks.contract import Task, described
+from fedml_dapper.tasks.cross_entropy import cross_entropy, unknown_class
 
 MEAN_IOU = Metric("mean IoU", "%")
 _COLOURS = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0))
@@ -39,7 +39,7 @@ class Segmentation(Task):
         self._augments = augment
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        total = F.cross_entropy(outputs, targets, ignore_index=self._ignored, reduction="sum")
+        total = cross_entropy(outputs, targets, reduction="sum", ignored=self._ignored)
         return total / (targets != self._ignored).sum().clamp(min=1)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
@@ -47,7 +47,12 @@ class Segmentation(Task):
         classes = outputs.shape[1]
         counted = targets != self._ignored
         cells = targets[counted] * classes + self.prediction(outputs)[counted]
-        return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+        try:
+            return {"confusion": torch.bincount(cells, minlength=classes**2).view(classes, classes)}
+        except RuntimeError as error:  # a class below 0, or one that makes the count too long
+            if strange := unknown_class(targets, classes, self._ignored):
+                raise DataError(strange) from error
+            raise
 
     def figures(self, sums: Mapping[str, Tensor]) -> Mapping[str, float]:
         confusion = sums["confusion"]

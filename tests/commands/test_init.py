@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fedml_dapper.cli import main
+from fedml_dapper.commands.init import _answer
 from fedml_dapper.config import load_settings
+from fedml_dapper.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +39,20 @@ def test_five_questions_make_an_experiment_that_can_be_run(tmp_path: Path, monke
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("answers", "missing"), [("", "data"), ("digits_offline\n", "model")])
+def test_where_nobody_answers_it_says_what_to_give(tmp_path: Path, answers: str, missing: str) -> None:
+    result = init(tmp_path / "begun.yaml", answers=answers)
+    assert result.exit_code == 2
+    assert f"as stdin has ended; give --{missing}, or --yes" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stdin_that_the_shell_closed_is_nobody_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ConfigError, match="as stdin has ended; give --data"):
+        _answer("data", None, yes=False)
+
+
 def test_flags_and_defaults_ask_nothing_and_the_file_runs(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     assert init(file, "--yes", "--rounds", 1, "--clients", 4).exit_code == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedml_dapper.config import DataArgs
+from fedml_dapper.config import DataArgs, load_settings
 from fedml_dapper.datasets import divide, load_suite
 from fedml_dapper.datasets.class_numbers import MOST_CLASSES, count_classes
 from fedml_dapper.datasets.items import Items
@@ -159,10 +159,15 @@ def test_built_in_networks_say_which_inputs_they_take(tmp_path: Path, dtype: str
     assert remedy in line
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float16"])
-def test_networks_of_ones_own_take_what_they_can(tmp_path: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [("uint8", "x.float() / 255,"), *((each, "x.float(),") for each in ("float16", "bfloat16", "int64", "bool"))],
+)
+def test_networks_of_ones_own_take_what_they_can(tmp_path: Path, dtype: str, remedy: str) -> None:
     data = load_of(f"x = (10 * x + 100).clamp(0, 255).to(torch.{dtype})")
-    assert f"cannot be trained on inputs of shape (B, 3, 8, 8) {dtype}" in brought(tmp_path, data).complaint()
+    line = brought(tmp_path, data).complaint()
+    assert f"cannot be trained on inputs of shape (B, 3, 8, 8) {dtype}" in line
+    assert line.endswith(f"; let the data set give {remedy} or begin forward with that")
     scaling = """
 class Net(nn.Module):
     def __init__(self, num_classes):
@@ -173,6 +178,14 @@ class Net(nn.Module):
     assert build_experiment(brought(tmp_path, data, scaling).settings).method.problem.example.dtype == getattr(
         torch, dtype
     )
+
+
+@pytest.mark.parametrize("kept", ["TensorDataset(a, b)", "list(zip(a, b))"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float64"])
+def test_floats_that_torch_does_not_train_on_become_float32(tmp_path: Path, dtype: str, kept: str) -> None:
+    pair = kept.replace("a, b", f"x.to(torch.{dtype}), y")
+    experiment = brought(tmp_path, load_of(f'return {{"a": ({pair}, {pair})}}'))
+    assert build_experiment(experiment.settings).method.problem.example.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -225,6 +238,8 @@ def test_how_many_classes_numbers_stand_for() -> None:
     [
         (torch.zeros(4, 1), 2, r"the program's data, client 0, train: targets do not fit .* float32 of shape \(B, 1\)"),
         (torch.zeros(4, dtype=torch.int64), 10**9, "its eighth part: 1,000,000,000 classes are more than"),
+        (torch.arange(4), 3, "client 0 has the classes 0 to 3, and the program's dataset says that there are 3 "),
+        (torch.tensor([1, -1, 0, 1]), 2, "client 0 has the classes -1 to 1, and the program's"),
     ],
 )
 def test_a_programs_tuple_is_held_to_the_same(
@@ -354,6 +369,15 @@ def test_names_of_classes_come_in_any_usual_form(tmp_path: Path, classes: str) -
     suite = brought(tmp_path, load_of("data = TensorDataset(x, y)", f"data.classes = {classes}", GIVEN)).suite
     assert suite.classes == ("ant", "bee", "cat", "dog")
     assert suite.notes == ()
+
+
+def test_names_in_another_order_than_the_data_set_s_are_said(tmp_path: Path) -> None:
+    lines = ("data = TensorDataset(x, y)", "data.classes = ['ant', 'bee', 'cat', 'dog']", GIVEN)
+    stranger = brought(tmp_path, load_of(*lines))
+    for asked, is_said in (("[dog, cat, bee, ant]", True), ("[ant, bee, cat, dog]", False), ("[a, b, c, d]", False)):
+        suite = load_suite(load_settings([stranger.experiment], [f"data_args.classes={asked}"]).data_args)
+        assert suite.classes == tuple(asked[1:-1].split(", "))
+        assert ["in another order, dog, cat, bee, ant; targets" in note for note in suite.notes] == [True] * is_said
 
 
 @pytest.mark.parametrize("classes", ["4", "'abcd'", "{'ant', 'bee'}", "{'ant': 1, 'bee': 2}", "[]"])

@@ -95,6 +95,33 @@ def test_tests_that_are_missing_are_stood_in_for() -> None:
     assert [test.num_samples for test in division.domain_tests] == [6]
 
 
+def test_a_loader_that_is_used_up_is_said() -> None:
+    class UsedUp:
+        def __init__(self) -> None:
+            self.batches = iter(loader(4))
+
+        def __iter__(self) -> Iterator[Any]:
+            return self.batches
+
+        def __len__(self) -> int:
+            return 1
+
+    client = LoadedClient(0, UsedUp(), 4)
+    assert len(list(client.batches(1, 1))) == 1
+    with pytest.raises(DataError, match="client 0: the loader gives no batch; it has to begin anew"):
+        list(client.batches(1, 2))
+
+
+def test_inputs_that_are_not_finite_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    inputs = torch.zeros(8, 2)
+    inputs[5, 0] = torch.nan
+    client = LoadedClient(3, DataLoader(TensorDataset(inputs, torch.arange(8) % 3), 4), 8)
+    for epoch in (1, 2):
+        list(client.batches(1, epoch))
+    [warning] = caplog.messages
+    assert warning.startswith("client 3, batch 1: item 1 is not finite (NaN or infinity)")
+
+
 class Endless(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         while True:
@@ -112,6 +139,30 @@ class Endless(IterableDataset[Tensor]):
         (eight({0: loader(4)}, test=None, local_test=None), "no test data, neither global nor of any client"),
         (eight({0: DataLoader(Endless())}, counts={0: 9}), "client 0: data without length"),
         (eight({0: [torch.zeros(3)]}, counts={0: 9}), r"client 0: a batch of Tensor, expected \(inputs, targets\)"),
+        (
+            eight({0: loader(4), 1: loader(4, 8, drop_last=True)}, counts={1: 4}),
+            "client 1: its loader gives no batch, an",
+        ),
+        (eight({0: []}), "client 0 has 0 training samples"),
+        (
+            eight({0: loader(4)}, classes=None),
+            r"its eighth part \(the number of classes\) is None \(NoneType\), and has to",
+        ),
+        (
+            eight({0: loader(4)}, counts={0: "four"}),
+            r"its fifth part \(samples of client 0\) is four \(str\), and has to be",
+        ),
+        (eight({0: loader(4, None)}, counts={0: 4}), "client 0: a single sample where a batch belongs"),
+        (eight({0: [(torch.zeros(3, 2), torch.zeros(2))]}, counts={0: 3}), "tensors of 3 rows, with 2 targets"),
+        (
+            eight({0: [(["a", "b"], torch.zeros(2))]}, counts={0: 2}),
+            "client 0: inputs of a batch are a list of str, no tensor or numb",
+        ),
+        (
+            eight({0: [(torch.zeros(2, 2), ["a", "b"])]}, counts={0: 2}),
+            "client 0: targets of a batch are a list of str, no tensor",
+        ),
+        (eight({0: loader(4)}, test=[(torch.zeros(2, 2), None)]), "the test data: targets of a batch are a NoneType"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(dataset: Any, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,22 +149,41 @@ def test_a_damaged_picture_is_named_or_counted(tmp_path: Path) -> None:
     assert suite.notes[1].endswith("sea/: 1 damaged pictures are left out (3.png)")
 
 
-@pytest.mark.parametrize("unsplit", [True, False])
-def test_what_was_packed_runs_as_it_is(tmp_path: Path, unsplit: bool) -> None:
-    for domain, names in (("sea", ("cod", "eel")), ("air", ("bat", "cod"))):
-        for part in ("",) if unsplit else ("train", "val", "test"):
+@pytest.mark.parametrize(
+    "layout", ["{domain}/{name}", "{domain}/{part}/{name}", "{part}/{domain}/{name}", "{part}/{name}", "{name}"]
+)
+def test_what_was_packed_runs_as_it_is(tmp_path: Path, layout: str) -> None:
+    domains = {"sea": ("cod", "eel"), "air": ("bat", "cod")} if "{domain}" in layout else {"": ("cod", "eel")}
+    parts = ("train", "val", "test") if "{part}" in layout else ("",)
+    for domain, names in domains.items():
+        for part in parts:
             for number, name in enumerate(names):
-                fill(tmp_path / "zoo" / domain / part / name, 6, start=10 * number + len(part))
+                place = layout.format(domain=domain, part=part, name=name)
+                fill(tmp_path / "zoo" / place, 6, start=10 * number + len(part))
     pack(tmp_path, "zoo", tmp_path / "packed", size=16)
-    stated = None if unsplit else ("eel", "bat", "cod")
+    known = {name for names in domains.values() for name in names}
+    stated = tuple(sorted(known, reverse=True)) if "{part}" in layout else None
     plain, packed = (load(tmp_path / place, image_size=16, classes=stated) for place in ("zoo", "packed"))
-    assert packed.classes == plain.classes == (stated or ("bat", "cod", "eel"))
+    assert packed.classes == plain.classes == (stated or tuple(sorted(known)))
     for first, second in zip(plain.domains, packed.domains, strict=True):
         assert first.name == second.name
-        assert len(first.parts) == len(second.parts) == (2 if unsplit else 3)
+        assert len(first.parts) == len(second.parts) == max(len(parts), 2)
         for ours, theirs in zip(first.parts, second.parts, strict=True):
             assert torch.equal(images(ours).images, images(theirs).images)
             assert torch.equal(images(ours).labels, images(theirs).labels)
+
+
+def test_packing_takes_the_pictures_that_training_would(tmp_path: Path) -> None:
+    _two(tmp_path / "zoo")
+    folder = tmp_path / "zoo" / "sea" / "cod"
+    for name in ("scan.tif", "drawing.gif"):
+        Image.new("RGB", (8, 8), (9, 9, 9)).save(folder / name)
+    (folder / "._0.png").write_bytes(b"what a desktop notes of 0.png")
+    os.mkfifo(folder / "pipe.png")
+    pack(tmp_path, "zoo", tmp_path / "packed", size=16)
+    plain, packed = (load(tmp_path / place, image_size=16) for place in ("zoo", "packed"))
+    for first, second in zip(plain.domains, packed.domains, strict=True):
+        assert [counts(part, 2) for part in first.parts] == [counts(part, 2) for part in second.parts]
 
 
 def test_normalisation_is_imagenets_or_measured_on_training_pictures_or_none(tmp_path: Path) -> None:
@@ -214,6 +234,8 @@ def _put(folder: str) -> Callable[[Path], None]:
         (_put("sea"), "sea/ holds pictures and air/ holds folders"),
         (lambda root: (root / "bog").mkdir(), "bog: an empty folder"),
         (_put("air/val/cod"), r"domain sea has no val/ and others have"),
+        (_rename("sea/cod", "sea/c\x1bod"), r"sea: a folder is called 'c\\x1bod', which no table can show; rename it"),
+        (_rename("sea", "se\na"), r"zoo: a folder is called 'se\\na'"),
     ],
 )
 def test_what_is_unclear_is_one_line(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:

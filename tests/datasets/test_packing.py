@@ -70,12 +70,33 @@ def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_cannot_be_packed(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no domain folders in .*zoo"):
+    with pytest.raises(DataError, match=r"no folder .*zoo; see data/README.md"):
         pack(tmp_path, "zoo", tmp_path / "out", size=8)
     _write(tmp_path / "zoo" / "drawings", 0)
     _write(tmp_path / "zoo" / "photos", 0)
     with pytest.raises(ConfigError, match="size is 0"):
         pack(tmp_path, "zoo", tmp_path / "out", size=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file; name a folder"):
+        pack(tmp_path, "zoo", tmp_path / "file", size=8)
+
+
+def test_classes_of_a_published_suite_may_have_folders_of_pictures(tmp_path: Path) -> None:
+    _write(tmp_path / "tiny_imagenet" / "val", 0)
+    for name in CLASSES:
+        _write(tmp_path / "tiny_imagenet" / "train" / name / "images", 1)
+    [file] = pack(tmp_path, "tiny_imagenet", tmp_path / "out", size=8)
+    with np.load(file) as archive:
+        assert archive["classes"].tolist() == ["cat", "dog"]
+        assert (archive["y_train"].tolist(), len(archive["x_test"])) == ([0] * 12 + [1] * 12, 12)
+
+
+@pytest.mark.parametrize("suite", ["zoo/drawings", ".", "..", "/zoo", "zoo/"])
+def test_the_name_of_files_is_one_folder_s(tmp_path: Path, suite: str) -> None:
+    _write(tmp_path / "zoo" / "drawings", 0)
+    with pytest.raises(ConfigError, match="is no name of a folder in"):
+        pack(tmp_path, suite, tmp_path / "out", size=8)
+    assert not (tmp_path / "out").exists()
 
 
 def test_classes_are_those_of_all_domains_by_name(tmp_path: Path) -> None:

@@ -121,6 +121,20 @@ def test_other_data_are_called_that(write: Callable[..., Path], tmp_path: Path) 
     assert "Not the same data" in page.read_text(encoding="utf-8")
 
 
+def test_a_run_whose_model_is_not_finite_is_called_that(write: Callable[..., Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    sound, ruined = write("sound", 60), write("ruined", 50)
+    ledger = ruined / LEDGER_NAME
+    *before, last = ledger.read_text().splitlines()
+    changed = json.loads(last) | {"model_is_finite": False, "not_finite": [1]}
+    ledger.write_text("\n".join((*before, json.dumps(changed), "")))
+    said = "In round 3, client 1 sent values that are not finite (NaN or infinity), and the global model is not finite"
+    assert f"ruined: {said}" in " ".join(call(sound, ruined, "-o", page).stdout.split())
+    assert said in page.read_text(encoding="utf-8")
+    runs = json.loads(call(sound, ruined, "--json").stdout)["runs"]
+    assert [(run["not_finite"] or "").startswith(said) for run in runs] == [False, True]
+
+
 def test_folders_of_one_name_keep_their_paths(write: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()

@@ -10,6 +10,7 @@ import torch
 
 from fedml_dapper.config import Settings
 from fedml_dapper.evaluation import write_run_report
+from fedml_dapper.evaluation.chart import inline_svg
 from fedml_dapper.evaluation.confusion import Mistake, confusion, confusion_matrix, mistakes
 from fedml_dapper.evaluation.last_model import look_at_last_model
 from fedml_dapper.evaluation.omissions import Omissions
@@ -33,6 +34,12 @@ def test_a_matrix_has_class_names_on_both_sides_and_shares_in_its_cells() -> Non
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "a_class_with_…"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog", "a_class_with_…"]
     assert [text.get_text() for text in axes.texts] == ["75", "25", "100"]
+
+
+def test_names_that_would_control_a_terminal_are_drawn_without_that() -> None:
+    drawn = inline_svg(confusion_matrix(((3, 1), (0, 4)), ("\x1b[31mcat", "d\x00g")))
+    assert ">?[31mcat</text>" in drawn
+    assert ">d?g</text>" in drawn
 
 
 @pytest.mark.long

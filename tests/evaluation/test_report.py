@@ -4,6 +4,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
@@ -87,6 +88,14 @@ def test_names_are_drawn_as_text(make_run, make_round, write, name: str):
 
     page = write(renamed(make_run()), [renamed(make_round(number, 50, 30)) for number in (1, 2)])
     assert f">{name}</text>" in page
+    check_promises(page)
+
+
+def test_no_machine_s_matplotlibrc_sends_names_to_latex(make_run, rounds, write):
+    with mpl.rc_context({"text.usetex": True}):
+        page = write(make_run(), rounds)
+    assert ">global (mean)</text>" in page
+    assert "What this page goes without" not in page
     check_promises(page)
 
 

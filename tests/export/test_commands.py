@@ -50,7 +50,7 @@ def test_a_folder_with_file_sidecar_and_card(finished: FinishedRun, tmp_path: Pa
     for fact in (
         "| model | the global model as devices of capability level 4 carry it (pruning ratio 0.6) |",
         f"| parameters | {footprint.params} (39.",
-        f"| MACs | {footprint.macs} a picture",
+        f"| MACs | {footprint.macs} an input",
         "| method | dapperfl, 1 rounds, 5 clients |",
         "commit ",
         "uint8 (N, 3, 16, 16)",
@@ -97,6 +97,15 @@ def test_models_and_folders_that_there_are_not(
     finished: FinishedRun, tmp_path: Path, words: list[str], message: str
 ) -> None:
     assert_refused(call("export", finished.folder, *words, "-o", tmp_path / "out"), message, tmp_path / "out")
+
+
+def test_the_working_directory_is_not_replaced(
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("export", finished.folder, "-o", ".")
+    assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert ". is no name that the new folder could have; name one by -o" in result.stderr
 
 
 def test_a_missing_package_is_named_before_anything_is_done(
@@ -218,6 +227,7 @@ def test_pictures_get_their_class_by_every_format(finished_own: FinishedRun, tmp
     assert f"{100 * float(shares[0].amax()):.1f} %" in shown
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
 def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path) -> None:
     out, shots = tmp_path / "phone", tmp_path / "shots"
     [picture] = write_pictures(finished, shots, 1)
@@ -233,6 +243,14 @@ def test_what_cannot_be_predicted_is_said(finished: FinishedRun, tmp_path: Path)
         ((tmp_path / "shots", picture), f"no {SIDECAR_NAME} in"),
     ]:
         assert_refused(call("predict", *words), message, tmp_path / "nothing")
+    described = json.loads((out / SIDECAR_NAME).read_text())
+    described["input"]["shape"] = [None, 3, 10**9, 10**9]
+    (shots / SIDECAR_NAME).write_text(json.dumps(described))
+    (out / "model.torchscript").rename(shots / "model.torchscript")
+    assert_refused(call("predict", shots, picture), "does not say how large pictures are", tmp_path / "nothing")
+    of_two_numbers = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))  # type: ignore[no-untyped-call]
+    of_two_numbers.save(str(out / "model.torchscript"))
+    assert_refused(call("predict", out, picture), "does not run on pictures as model.json", tmp_path / "nothing")
     (out / SIDECAR_NAME).write_text("{}")
     assert_refused(call("predict", out, picture), "is damaged or of another version", tmp_path / "nothing")
 

@@ -93,6 +93,18 @@ def test_items_that_are_fetched_are_named_once_when_they_come(tmp_path: Path, ca
     assert "my_data, domain a, train: item 3 is not finite" in said[0]
 
 
+def test_an_upload_that_is_screened_out_for_it_is_said_to_be_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = "return {'a': (TensorDataset(x[:12], y[:12]),) * 2, 'b': (TensorDataset(x[12:], y[12:]),) * 2}"
+    stranger = brought(tmp_path, load_of(NAN, parts))
+    overrides = ["dapper_args.defence.aggregation=screened_mean"]
+    _, [record] = simulate(build_experiment(load_settings([stranger.experiment], overrides)))
+    [ruined] = record.not_finite
+    assert f"round 1: upload of client {ruined} left out: it is not finite" in caplog.text
+    assert record.model_is_finite
+
+
 def test_a_rate_that_is_too_high_is_noticed_without_any_fault_of_the_data(tmp_path: Path) -> None:
     stranger = brought(tmp_path, load_of())
     settings = stranger.settings
@@ -136,6 +148,24 @@ def test_a_loss_on_tests_that_is_not_finite_is_loud_where_the_global_model_is_so
     assert rounds[0].model_is_finite
     assert list(divergence_of(rounds[0])) == [f"test loss NOT FINITE: {domains}"]
     assert f"In round 1, the loss on test samples of {domains} is not finite" in str(said)
+
+
+MASKS = """
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, num_classes, 1))
+"""
+
+
+def test_a_figure_of_nothing_is_said_to_be_none(tmp_path: Path) -> None:
+    masks = "m = (x[:, 0] > 0).long(); a = (TensorDataset(x, m), TensorDataset(x, m * 0 + 255))"
+    stranger = brought(tmp_path, load_of(masks, "return {'a': a, 'b': (TensorDataset(x, m),) * 2}"), MASKS)
+    overrides = ["task=segmentation", "data_args.classes=[dark, light]"]
+    experiment = build_experiment(load_settings([stranger.experiment], overrides))
+    _, rounds = simulate(experiment)
+    said = divergence_over(experiment.record(), rounds)
+    assert list(divergence_of(rounds[0])) == ["test figure NOT FINITE: a"]
+    assert "In round 1, the figure on test samples of a is not finite" in str(said)
 
 
 GAINED = """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,6 +92,16 @@ def test_a_file_that_is_no_audit_log_is_left_alone(file: Path, content: str) -> 
     with pytest.raises(ConfigError, match="audit log"):
         AuditLog(file)
     assert file.read_text() == content
+
+
+def test_a_pipe_is_not_waited_for(file: Path) -> None:
+    os.mkfifo(file)
+    threading.Thread(target=lambda: file.open("rb").close(), daemon=True).start()  # so that nothing waits for ever
+    with pytest.raises(ConfigError, match="is a pipe; take another name for audit_file"):
+        AuditLog(file)
+    threading.Thread(target=lambda: file.open("wb").close(), daemon=True).start()
+    with pytest.raises(DataError, match=r"cannot be read \(it is a pipe\)"):
+        list(entries_of(file))
 
 
 def test_two_processes_do_not_write_one_log(file: Path) -> None:

@@ -16,8 +16,38 @@ from fedml_dapper.evaluation.progress import LogProgress
 from fedml_dapper.federation import Experiment, build_experiment, read_ledger, simulate
 from fedml_dapper.methods import METHODS
 
+from ..brought import brought, load_of
+
 PAGE = (Path(__file__).parents[2] / "docs" / "own_task.md").read_text()
 FEW = ("client_num_in_total=2", "client_num_per_round=2", "client_share=0.2", "max_clients_per_domain=1", "epochs=3")
+
+
+TASKS = """
+import torch
+from fedml_dapper.tasks import Metric, Task
+
+class Sound(Task):
+    name, headline = "own", Metric("MAE", higher_is_better=False)
+    def loss(self, outputs, targets): return (outputs[:, 0] - targets).abs().mean()
+    def sums(self, outputs, targets):
+        return {"error": (outputs[:, 0] - targets).abs().sum(), "samples": torch.tensor(len(targets))}
+    def figures(self, sums): return {"MAE": float(sums["error"] / sums["samples"])}
+
+class FailsInTraining(Sound):
+    def loss(self, outputs, targets): return targets.missing
+
+class FailsInTests(Sound):
+    def sums(self, outputs, targets): return {"error": [][7]}
+
+class FailsAtTheEnd(Sound):
+    def figures(self, sums): return {"MAE": sums["squares"]}
+
+class ALossASample(Sound):
+    def loss(self, outputs, targets): return (outputs[:, 0] - targets).abs()
+
+class ANumber(Sound):
+    def loss(self, outputs, targets): return super().loss(outputs, targets).item()
+"""
 
 
 @pytest.fixture
@@ -30,6 +60,31 @@ def regression(tmp_path: Path) -> Callable[..., Experiment]:
         return build_experiment(load_settings([tmp_path / "prices.yaml"], [*FEW, "comm_round=6", *overrides]))
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "FailsInTraining",
+            "task `own` fails: AttributeError: 'Tensor' object has no attribute 'missing' (my",
+        ),
+        (
+            "FailsInTests",
+            "train_args.task: task `own` fails: IndexError: list index out of range (my_task.py, line 16)",
+        ),
+        ("FailsAtTheEnd", "train_args.task: task `own` fails: KeyError: 'squares' (my_task.py, line 19)"),
+        ("ALossASample", "the loss of a batch is a tensor of shape (8,), and has to be a tensor of one number"),
+        ("ANumber", "the loss of a batch is a float, and has to be a tensor of one number"),
+    ],
+)
+def test_what_a_task_raises_or_gives_in_place_of_a_loss_is_one_line(tmp_path: Path, name: str, message: str) -> None:
+    stranger = brought(tmp_path, load_of())
+    (tmp_path / "my_task.py").write_text(TASKS)
+    result = stranger.run(f"task=my_task.py:{name}")
+    assert result.exit_code == 2
+    assert message in result.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in result.stderr
 
 
 def test_its_figures_go_from_training_to_report(regression: Callable[..., Experiment], tmp_path: Path) -> None:

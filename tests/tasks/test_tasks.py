@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedml_dapper.config import Settings, TrainArgs, load_settings
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.tasks import TOP_1, Classification, Metric, Segmentation, Task, build_task
 
 MAE = Metric("MAE", higher_is_better=False)
@@ -39,6 +39,17 @@ def test_top_1_over_batches_of_unequal_size() -> None:
     zero = torch.zeros(2, 4)
     assert Classification().loss(zero, torch.tensor([0, 1])).item() == pytest.approx(log(4))
     assert Classification().total_loss(zero, torch.tensor([0, 1])).item() == pytest.approx(2 * log(4))
+
+
+@pytest.mark.parametrize("target", [4, -1])
+def test_a_class_that_the_network_does_not_know_is_said(target: int) -> None:
+    said = rf"a batch has the class {target}, and the network knows 0 to 3; mend the targets"
+    for loss in (Classification().loss, Classification().total_loss):
+        with pytest.raises(DataError, match=said):
+            loss(torch.zeros(2, 4), torch.tensor([0, target]))
+    for measure in (Segmentation().loss, Segmentation().sums):
+        with pytest.raises(DataError, match=said):
+            measure(torch.zeros(1, 4, 1, 3), torch.tensor([[[0, IGNORED, target]]]))
 
 
 def test_mean_iou_over_batches_without_ignored_pixels_and_absent_classes() -> None:

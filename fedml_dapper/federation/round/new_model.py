@@ -68,11 +68,8 @@ def judged(record: ClientRecord, state: ServerState) -> ClientRecord:
     if verdict is None:
         return record
     if verdict.counted == 0:
-        LOGGER.warning(
-            "round %d: upload of client %d left out: it agrees by %.3g with the others",
-            state.round,
-            record.client,
-            verdict.agreement,
-        )
+        agreement = verdict.agreement
+        found = "it is not finite" if agreement is None else f"it agrees by {agreement:.3g} with the others"
+        LOGGER.warning("round %d: upload of client %d left out: %s", state.round, record.client, found)
     update = {"agreement": verdict.agreement, "length": verdict.length, "counted": verdict.counted}
     return record.model_copy(update=update)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.datasets import TestData
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.federation.task_errors import task_blamed
 from fedml_dapper.inputs import count, pieces
 from fedml_dapper.models import blamed
 from fedml_dapper.process.profiling import part
@@ -44,11 +45,14 @@ def evaluate(model: nn.Module, task: Task, test: TestData, device: torch.device)
         at_once = CPU_BATCH if device.type == "cpu" else count(batch.inputs)
         with blamed("the network cannot be tested"):
             outputs = torch.cat([model(inputs) for inputs in pieces(batch.inputs, at_once)])
-        for name, value in task.sums(outputs, batch.targets).items():
+        with task_blamed(task):
+            summands = task.sums(outputs, batch.targets)
+            loss += task.total_loss(outputs, batch.targets)
+        for name, value in summands.items():
             summand = value.double()
             sums[name] = sums[name] + summand if name in sums else summand
-        loss += task.total_loss(outputs, batch.targets)
-    figures = dict(task.figures({name: total.cpu() for name, total in sums.items()}))
+    with task_blamed(task):
+        figures = dict(task.figures({name: total.cpu() for name, total in sums.items()}))
     if task.headline.name not in figures:
         raise ConfigError(
             f"train_args.task: figures of task `{task.name}` lack its headline `{task.headline.name}`; they are"

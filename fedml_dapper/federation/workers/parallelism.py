@@ -42,7 +42,7 @@ def plan_workers(settings: Settings, division: Division, network: nn.Module) -> 
     per_round = settings.train_args.client_num_per_round
     if settings.comm_args.backend != "sp":
         return WorkerPlan(threads=args.threads)
-    threads = args.threads or int(os.environ.get("OMP_NUM_THREADS", "0").partition(",")[0]) or 1
+    threads = args.threads or _threads_of_environment() or 1
     count = min(available_cores() // threads if args.workers == "auto" else args.workers, per_round)
     if args.using_gpu or count <= 1:
         return WorkerPlan.of_one(args.threads)
@@ -51,6 +51,12 @@ def plan_workers(settings: Settings, division: Division, network: nn.Module) -> 
     )
     reason = _alone_because() or tied_to_this_process(division) or compiled
     return WorkerPlan(count, threads) if reason is None else WorkerPlan.of_one(args.threads, reason)
+
+
+def _threads_of_environment() -> int:
+    """Number that ``OMP_NUM_THREADS`` begins with; 0 where it has none, as OpenMP then goes without it too."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _alone_because() -> str | None:

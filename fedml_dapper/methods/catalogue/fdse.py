@@ -222,8 +222,9 @@ class ConsensusAndSimilarity:
         for name, tensor in upload.weights.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise ProtocolError(
-                    f"client {upload.client_id} sent values that are not finite, in `{name}`: its training diverged;"
-                    " lower train_args.learning_rate"
+                    f"client {upload.client_id} sent values that are not finite, in `{name}`: its training diverged,"
+                    " or its data hold such values; look there, lower train_args.learning_rate, or set"
+                    " train_args.max_grad_norm, e.g. 2"
                 )
         self._uploads[upload.client_id] = upload.weights
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch
+from fedml_dapper.errors import ConfigError
 from fedml_dapper.methods.contract.clipping import clip_adaptively
 from fedml_dapper.models import Backbone
 from fedml_dapper.process.profiling import part
@@ -66,7 +67,7 @@ class Step:
         )
         with autocast:
             found = self.loss(self.model, batch)
-        terms = iter((found,) if isinstance(found, Tensor) else found)
+        terms = found if isinstance(found, Iterator) else iter((_one_number(found),))
         while True:
             with autocast:
                 term = next(terms, None)
@@ -97,3 +98,14 @@ class Step:
             self.scaler.update()
         if self.after_step is not None:
             self.after_step()
+
+
+def _one_number(loss: object) -> Tensor:
+    """Return ``loss``; raise :class:`ConfigError` where a task or method of the user's own gives something else."""
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    given = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    raise ConfigError(
+        f"the loss of a batch is {given}, and has to be a tensor of one number, such as the mean over the batch; mend"
+        " what train_args.task or dapper_args.method gives"
+    )
