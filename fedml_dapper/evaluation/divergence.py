@@ -32,7 +32,7 @@ def divergence_over(run: RunRecord, rounds: Sequence[RoundRecord]) -> str | None
     first = next((record for record in rounds if record.not_finite or not record.model_is_finite), None)
     if first is None:
         return _of_tests(rounds)
-    hint = f"; {BEYOND_FP16}" if run.settings["dapper_args"].get("uplink") == "fp16" else ""
+    hint = f"; {BEYOND_FP16}" if run.settings.get("dapper_args", {}).get("uplink") == "fp16" else ""
     sent = f"In round {first.round}, {_clients(first)} sent values that are not finite (NaN or infinity)"
     if not first.not_finite:
         sent = f"In round {first.round}, the global model became one that is not finite, from uploads that were"
