@@ -46,6 +46,7 @@ NOT_RUN = {
     r"python -m fedml_dapper .*--rank": "one of several processes; tests/platform and tests/examples",
     r"bash run/make_certs\.sh .* --edge": "in place of certificates that the page made before; tests/platform",
     r"python -m fedml_dapper --cf config/quickstart.yaml": "tests/platform/test_quickstart_everywhere.py and others",
+    r"(DAPPER_WHEELS=.* )?bash benchmarks/gpu_queue\.sh": "wants a GPU; tests/benchmarks/test_gpu_queue.py",
     r"python -m (benchmarks|tests)\.": "minutes to hours; tests/benchmarks and tests/platform run less of it",
     r"bash run/build_packages\.sh": "FedML builds; tests/platform",
     r"python my_program\.py": "tests/platform/test_user_program.py",
