@@ -119,30 +119,33 @@ def test_equal_states_are_equal_files(tmp_path: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "packs").iterdir()} == written
 
 
-def cut_short(folder: Path) -> tuple[Path, Pack]:
-    """What is left where the packing of round 10 is killed: the pack of round 5, and all but one of the new pieces."""
-    packs = folder / "packs"
-    pack_cell(make_cell(folder / NAME, 5), packs, piece_bytes=1000)
-    shutil.copytree(packs, folder / "before")
-    pack = pack_cell(make_cell(folder / NAME, 10), packs, piece_bytes=1000)
+def test_packing_that_ends_in_its_midst_leaves_the_pack_before(tmp_path: Path) -> None:
+    packs = tmp_path / "packs"
+    pack_cell(make_cell(tmp_path / NAME, 5), packs, piece_bytes=1000)
+    cell = make_cell(tmp_path / NAME, 10)
+    pack = pack_cell(cell, tmp_path / "elsewhere", piece_bytes=1000)
     assert pack is not None
-    shutil.copytree(folder / "before", packs, dirs_exist_ok=True)
-    return packs, pack
-
-
-def test_packing_that_is_killed_leaves_the_pack_before(tmp_path: Path) -> None:
-    packs, pack = cut_short(tmp_path)
-    pack.pieces(packs)[-1].unlink()
+    last = pack.pieces(packs)[-1]
+    last.mkdir()  # so that the disk takes all but the last piece
+    with pytest.raises(DataError, match="cannot write"):
+        pack_cell(cell, packs, piece_bytes=1000)
     found, [complaint] = taken_up(packs, tmp_path / "store")
     assert f"{CHECKPOINTS_NAME}/round_00005.safetensors" in found
     assert "1 of 6 pieces are missing" in complaint
-    pack_cell(tmp_path / NAME, packs, piece_bytes=1000)
+    last.rmdir()
+    pack_cell(cell, packs, piece_bytes=1000)
     assert found_packs(packs) == [pack]
     assert f"{CHECKPOINTS_NAME}/round_00010.safetensors" in taken_up(packs, tmp_path / "store")[0]
 
 
 def test_a_damaged_pack_is_passed_over(tmp_path: Path) -> None:
-    packs, pack = cut_short(tmp_path)
+    packs = tmp_path / "packs"
+    pack_cell(make_cell(tmp_path / NAME, 5), packs, piece_bytes=1000)
+    before = {file: file.read_bytes() for file in packs.iterdir()}
+    pack = pack_cell(make_cell(tmp_path / NAME, 10), packs, piece_bytes=1000)
+    assert pack is not None
+    for file, content in before.items():
+        file.write_bytes(content)
     piece = pack.pieces(packs)[2]
     piece.write_bytes(bytes([piece.read_bytes()[0] ^ 1]) + piece.read_bytes()[1:])
     found, [complaint] = taken_up(packs, tmp_path / "store")
