@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("few_test_images")
 
 NOT_RUN = {
     r"bash (run/(setup|quickstart|test|docs)\.sh|\.ci/run)": "what runs the tests, or installs",
+    r"bash benchmarks/peers/setup\.sh": "installs",
     r"source |export DAPPER_DATA": "of the reader's shell",
     r"pip install|sudo |journalctl |tar |scp |sbatch |ssh ": "of the reader's machines",
     r"docker |DAPPER_EXPERIMENT=.* docker ": "needs Docker; tests/packaging reads what it is given",
