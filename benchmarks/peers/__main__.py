@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import click
+import torch
 from torch import Tensor
 
 from benchmarks.output import Figure, Findings, json_option
@@ -41,6 +42,7 @@ class Peer:
     environment: str | None = None
     """Name below ``.venv-peers``; None for this process's own."""
     is_started_by_torchrun: bool = False
+    """So it has one process per GPU, where there are any."""
 
     @property
     def python(self) -> Path:
@@ -52,7 +54,8 @@ class Peer:
         """Return the command that runs ``work``."""
         begin = [str(self.python), "-m"]
         if self.is_started_by_torchrun:
-            begin += ["torch.distributed.run", "--standalone", f"--nproc-per-node={work.processes}", "-m"]
+            processes = work.processes if work.device == "cpu" else torch.cuda.device_count()
+            begin += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
         return [*begin, self.module, *arguments]
 
 

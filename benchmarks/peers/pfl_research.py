@@ -65,7 +65,8 @@ def clients_of(work: Work) -> FederatedDataset:
 def main() -> None:
     work, folder = given()
     diary = Diary(folder)
-    os.environ["PFL_PYTORCH_DEVICE"] = work.device
+    if work.device == "cpu":
+        os.environ["PFL_PYTORCH_DEVICE"] = "cpu"  # else each process takes a GPU of its own
     np.random.seed(0)  # every process has to draw the same
     clients = clients_of(work)
     learner = _Learner(network_of_process(work, folder))

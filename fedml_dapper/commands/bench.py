@@ -74,13 +74,13 @@ def bench(
         return
     if not report_only:
         need("fedml-dapper bench", "sklearn", install="scikit-learn")  # at a cell's end, of which each may take an hour
-        if device == "cuda":
-            check_gpu()
     declared = load_bench(name)
     changes: dict[str, object] = {}
     for override in overrides:
         parse_override(changes, override)
     chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
+    if device == "cuda" and not report_only:
+        check_gpu()
     store = output or Path("benches") / profile
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
