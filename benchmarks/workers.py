@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import click
 
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.paired import median_ratio, say_progress
+from benchmarks.processes import family, proportional_mb
 from fedml_dapper.federation import LEDGER_NAME, read_ledger
 
 _POLL_S = 0.1
@@ -63,29 +63,12 @@ def _measured(config: str, settings: list[str]) -> tuple[float, float]:
         with log.open("wb") as stream, subprocess.Popen(command, stdout=stream, stderr=stream) as process:
             peak = 0.0
             while process.poll() is None:
-                peak = max(peak, sum(map(_proportional_mb, _family(process.pid))))
+                peak = max(peak, sum(map(proportional_mb, family(process.pid))))
                 time.sleep(_POLL_S)
         if process.returncode != 0:
             raise click.ClickException(log.read_text()[-2000:])
         _, rounds = read_ledger(Path(folder) / LEDGER_NAME)
     return median(record.seconds.total for record in rounds[1:] or rounds), peak
-
-
-def _family(process: int) -> list[int]:
-    """A process and all that it has started."""
-    children: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended meanwhile
-        for file in Path(f"/proc/{process}/task").glob("*/children"):
-            children += map(int, file.read_text().split())
-    return [process, *(one for child in children for one in _family(child))]
-
-
-def _proportional_mb(process: int) -> float:
-    """Its share of the pages that it looks at (PSS)."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024 / 1e6
-    return 0.0
 
 
 if __name__ == "__main__":

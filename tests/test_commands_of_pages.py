@@ -38,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("few_test_images")
 
 NOT_RUN = {
     r"(PIP_\w+=\S+ )?bash (run/(setup|quickstart|test|docs)\.sh|\.ci/run)": "what runs the tests, or installs",
+    r"bash benchmarks/peers/setup\.sh": "installs",
     r"source |export DAPPER_DATA": "of the reader's shell",
     r"pip install|sudo |journalctl |tar |scp |sbatch |ssh ": "of the reader's machines",
     r"docker |DAPPER_EXPERIMENT=.* docker ": "needs Docker; tests/packaging reads what it is given",
@@ -46,6 +47,7 @@ NOT_RUN = {
     r"python -m fedml_dapper .*--rank": "one of several processes; tests/platform and tests/examples",
     r"bash run/make_certs\.sh .* --edge": "in place of certificates that the page made before; tests/platform",
     r"python -m fedml_dapper --cf config/quickstart.yaml": "tests/platform/test_quickstart_everywhere.py and others",
+    r"(DAPPER_WHEELS=.* )?bash benchmarks/gpu_queue\.sh": "wants a GPU; tests/benchmarks/test_gpu_queue.py",
     r"python -m (benchmarks|tests)\.": "minutes to hours; tests/benchmarks and tests/platform run less of it",
     r"bash run/build_packages\.sh": "FedML builds; tests/platform",
     r"python my_program\.py": "tests/platform/test_user_program.py",

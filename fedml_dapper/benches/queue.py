@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.grid import Cell, folder_name
+from fedml_dapper.benches.room import Room
 from fedml_dapper.config import load_settings
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, changed_params
@@ -50,7 +51,7 @@ def run_queue(
     cells: Sequence[Cell],
     store: Path,
     *,
-    jobs: int,
+    jobs: int | Room,
     max_seconds: float | None,
     tell: Callable[[Progress], None],
 ) -> Outcome:
@@ -60,7 +61,7 @@ def run_queue(
 
     Args:
         store: Folder of all benches' cells.
-        jobs: Most cells that run at the same time.
+        jobs: Most cells that run at the same time, or the room that they have to share.
         max_seconds: Time after which running cells are stopped; they are resumed from their last checkpoint next time.
         tell: Called with the progress, about twice a second.
 
@@ -73,11 +74,11 @@ def run_queue(
     for folder, cell in folders.items():
         _check_settings(folder, cell)
     waiting = [folder for folder in folders if not is_finished(folder)]
-    rounds_before = sum(_rounds(folder) for folder in folders)
+    rounds_before = sum(map(_rounds, folders))
     running: dict[Path, subprocess.Popen[bytes]] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
+            while waiting and len(running) < _at_a_time(jobs, sum(map(_rounds, folders)) - rounds_before, running):
                 folder = waiting.pop(0)
                 running[folder] = _start(folder, folders[folder])
             time.sleep(_POLL_S)
@@ -120,11 +121,17 @@ def _start(folder: Path, cell: Cell) -> subprocess.Popen[bytes]:
         )
 
 
+def _at_a_time(jobs: int | Room, gained: int, running: Collection[Path]) -> int:
+    if isinstance(jobs, int):
+        return jobs
+    return jobs.cells(gained if running else 0)  # a cell that has ended no longer shows what it took
+
+
 def _progress(
     folders: dict[Path, Cell], running: dict[Path, subprocess.Popen[bytes]], rounds_before: int, seconds: float
 ) -> Progress:
     total = sum(cell.settings.train_args.comm_round for cell in folders.values())
-    done = sum(_rounds(folder) for folder in folders)
+    done = sum(map(_rounds, folders))
     gained = done - rounds_before
     return Progress(
         cells_done=sum(is_finished(folder) for folder in folders),

@@ -22,6 +22,7 @@ from fedml_dapper.process.extras import need
 
 if TYPE_CHECKING:
     from fedml_dapper.benches.queue import Progress
+    from fedml_dapper.benches.room import Room
 
 _LINE_EVERY_S = 30.0
 
@@ -31,7 +32,7 @@ _LINE_EVERY_S = 30.0
 @click.option("--profile", type=click.Choice(get_args(ProfileName)), default="small", show_default=True)
 @click.option("--output", type=NamedPath(), help="Store of all benches; default: benches/PROFILE.")
 @click.option("--max-minutes", type=click.FloatRange(min=0, min_open=True), help="Stop then; go on another time.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: one per core, on a GPU 4.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Cells at a time; default: one per core, on a GPU what fits.")
 @click.option("--device", type=click.Choice(get_args(Device)), default="cpu", show_default=True)
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="fp32", show_default=True)
 @click.option("--seeds", help="Comma-separated; the profile's by default.")
@@ -62,6 +63,7 @@ def bench(
     from fedml_dapper.benches.overview import standings
     from fedml_dapper.benches.queue import Outcome, run_queue
     from fedml_dapper.benches.results import CELLS_NAME, MANIFEST_NAME, load_results
+    from fedml_dapper.benches.room import check_gpu
     from fedml_dapper.federation import slow_precision
     from fedml_dapper.files.atomic import written_whole
 
@@ -77,6 +79,8 @@ def bench(
     for override in overrides:
         parse_override(changes, override)
     chosen = cells(declared, profile, seeds=_numbers(seeds), device=device, precision=precision, overrides=changes)
+    if device == "cuda" and not report_only:
+        check_gpu()
     store = output or Path("benches") / profile
     folder = store / declared.name
     manifest = Manifest.of(declared, profile, chosen, changes, precision)
@@ -84,13 +88,14 @@ def bench(
         scratch.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     outcome = Outcome()
     if not report_only:
-        jobs = jobs or (4 if device == "cuda" else os.cpu_count() or 1)
-        console.print(f"{declared.title}: {len(chosen)} cells, {jobs} at a time, below {store}", soft_wrap=True)
+        at_a_time = jobs or _at_a_time(device)
+        how_many = at_a_time if isinstance(at_a_time, int) else "as many as fit"
+        console.print(f"{declared.title}: {len(chosen)} cells, {how_many} at a time, below {store}", soft_wrap=True)
         if slow := slow_precision(device == "cuda", precision):
             console.print(f"note: {slow}", soft_wrap=True)
         seconds = None if max_minutes is None else max_minutes * 60
         with _Display(console) as display:
-            outcome = run_queue(chosen, store / CELLS_NAME, jobs=jobs, max_seconds=seconds, tell=display.update)
+            outcome = run_queue(chosen, store / CELLS_NAME, jobs=at_a_time, max_seconds=seconds, tell=display.update)
     Console().print(terminal_table(load_results(folder)))
     click.echo(f"Report: {write_bench_report(folder).absolute()}")
     if outcome.stopped:
@@ -99,6 +104,13 @@ def bench(
         click.echo(f"fedml-dapper: {cell} failed; {log} says why", err=True)
     if outcome.failed:
         sys.exit(1)
+
+
+def _at_a_time(device: Device) -> int | Room:
+    from fedml_dapper.benches.room import Room, free_on_gpu
+
+    cores = os.cpu_count() or 1
+    return Room(free_on_gpu, cores) if device == "cuda" else cores
 
 
 class _Display:
@@ -125,7 +137,8 @@ class _Display:
 
     def update(self, progress: Progress) -> None:
         eta = "" if progress.to_go is None else f"  ETA {progress.to_go}"
-        text = f"cells {progress.cells_done}/{progress.cells}  rounds {progress.rounds_done}/{progress.rounds}{eta}"
+        cells = f"cells {progress.cells_done}/{progress.cells}, {len(progress.running)} running"
+        text = f"{cells}  rounds {progress.rounds_done}/{progress.rounds}{eta}"
         self._bar.update(
             self._task,
             total=progress.rounds,

@@ -19,6 +19,7 @@ from fedml_dapper.benches.cell import is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME, Diagnosis
 from fedml_dapper.benches.grid import Bench, Cell, cells
 from fedml_dapper.benches.queue import Progress, run_queue
+from fedml_dapper.benches.room import Room
 from fedml_dapper.errors import ConfigError, DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME, SETTINGS_NAME
 from fedml_dapper.federation.run_folder.ledger import count_rounds
@@ -106,6 +107,16 @@ def test_all_cells_are_run_once(tmp_path: Path) -> None:
     assert not again.failed
     assert said == []
     assert [(tmp_path / cell.folder / LEDGER_NAME).stat().st_mtime_ns for cell in chosen] == stamps
+
+
+@pytest.mark.nightly
+def test_a_first_cell_shows_how_many_have_room(tmp_path: Path) -> None:
+    free = [10 << 30, 8 << 30]
+    chosen = tiny_cells(methods=("dapperfl", "fedavg", "fedprox"))
+    outcome, said = run(chosen, tmp_path, jobs=Room(lambda: free.pop(0), cores=2))
+    assert not outcome.failed
+    assert {len(progress.running) for progress in said if progress.rounds_done == 0} == {1}
+    assert max(len(progress.running) for progress in said) == 2
 
 
 @pytest.mark.nightly

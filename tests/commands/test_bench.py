@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 
@@ -92,5 +93,15 @@ def test_mistakes_are_one_line(options: list[str], message: str, tmp_path: Path)
     result = CliRunner().invoke(main, ["bench", *options, "--output", str(tmp_path / "store")])
     assert result.exit_code == 2
     assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    command = ["bench", "table2", "--device", "cuda", "--output", str(tmp_path / "store")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "torch finds no GPU on this machine" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "store").exists()
