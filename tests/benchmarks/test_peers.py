@@ -17,6 +17,8 @@ from benchmarks.peers.watching import FailedError, Watched, watch
 from benchmarks.peers.work import Work
 from benchmarks.processes import marked, processor_seconds, proportional_mb
 
+from ..waiting import wait_until
+
 INSTALLED = [name for name, peer in peers.PEERS.items() if peer.python.exists()]
 BURN = """
 import sys, time
@@ -71,7 +73,7 @@ def test_what_a_simulator_leaves_behind_is_ended(tmp_path: Path) -> None:
     watch(["bash", "-c", left], {"PATH": "/usr/bin:/bin"}, tmp_path / "log.txt")
     process = int((tmp_path / "left").read_text())
     stat = Path(f"/proc/{process}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_a_simulator_that_fails_says_why(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ import os, sys, time
 from pathlib import Path
 from fedml_dapper.files.locks import take
 lock = take(Path(sys.argv[1]))
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)  # as the child, when it has let go of the lock
 time.sleep(3600)  # until it is killed
 """
 
