@@ -188,7 +188,8 @@ def run_peer(peer: str, work: Work) -> Measured:
         except FailedError as error:
             raise click.ClickException(str(error)) from error
         diary = Diary(folder)
-        ends, done = diary.rounds, (len(diary.rounds), diary.steps, _count(diary.weights))
+        ends = diary.rounds
+        done = (len(diary.rounds), diary.steps, _count(diary.weights))
         if done != (asked := (work.rounds, work.steps, _count(dict(work.network().named_parameters())))):
             raise click.ClickException(f"{peer}: did {done} rounds, steps and parameters, and was asked for {asked}")
         return Measured(

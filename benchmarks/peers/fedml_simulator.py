@@ -33,7 +33,7 @@ class _Trainer(ModelTrainerCLS):  # type: ignore[misc]  # FedML has no types
         return copy.deepcopy(found)
 
 
-class _Simulator(FedAvgAPI):  # type: ignore[misc]
+class _Simulator(FedAvgAPI):  # type: ignore[misc]  # FedML has no types
     """FedML's simulator, which says when a round ends."""
 
     def __init__(self, diary: Diary, args: Namespace, device: torch.device, dataset: list[Any], model: nn.Module):

@@ -34,7 +34,7 @@ def server_app(work: Work, diary: Diary) -> ServerApp:
     """The server, which takes part in this process."""
     app = ServerApp()
 
-    @app.main()  # type: ignore[untyped-decorator]
+    @app.main()  # type: ignore[untyped-decorator]  # as above
     def main(grid: Grid, _context: Context) -> None:
         network = work.network()
 

@@ -50,7 +50,9 @@ def watch(command: Sequence[str], environment: dict[str, str], log: Path) -> Wat
     """
     mark = f"{_MARK}={uuid4()}"
     name, _, value = mark.partition("=")
-    times, seconds, peak = list[float](), list[float](), 0.0
+    times = list[float]()
+    seconds = list[float]()
+    peak = 0.0
     of_process = dict[int, float]()
     with log.open("wb") as stream:
         process = subprocess.Popen(command, env=environment | {name: value}, stdout=stream, stderr=subprocess.STDOUT)

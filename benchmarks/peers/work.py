@@ -37,7 +37,7 @@ class Work:
 
     clients: int
     images: int
-    """Of each client."""
+    """Number of pictures of each client."""
     width: int
     """Channels of the network's first layer."""
     epochs: int
@@ -79,7 +79,7 @@ class Work:
         for _ in range(self.epochs):
             for batch in self._batches():
                 optimizer.zero_grad()
-                F.cross_entropy(network(pictures[batch]), classes[batch]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(network(pictures[batch]), classes[batch]).backward()  # type: ignore[no-untyped-call]  # torch's
                 optimizer.step()
 
     def _batches(self) -> tuple[Tensor, ...]:

@@ -80,7 +80,7 @@ class Captures:
         finally:
             epoch.hand_back()
             self._evict()
-        if not known.recordings and not known.refused and read(step).fingerprint != reading.fingerprint:
+        if not known.recordings and not known.refused and _reads_another(step, reading):
             self._say("its step changes what it reads besides tensors, and so is another one each time")
 
     def _check_devices(self, reading: Reading) -> None:
@@ -185,7 +185,7 @@ class _Epoch:
         """Raise :class:`NotCapturableError` where the step changed what a replay would not."""
         first = len(self._written)
         held = zip(self._reading.tensors[first:], before[first:], strict=True)
-        if read(self._step).fingerprint != self._reading.fingerprint or not all(torch.equal(*each) for each in held):
+        if _reads_another(self._step, self._reading) or not all(torch.equal(*each) for each in held):
             raise NotCapturableError("changes more than its model and its optimizer")
 
     def _check_result(self, before: Sequence[Tensor]) -> None:
@@ -207,6 +207,14 @@ class _Epoch:
         self._known.recordings.clear()
         self._known.bytes = 0
         self._say(reason)
+
+
+def _reads_another(step: TrainingStep, reading: Reading) -> bool:
+    """Return whether what ``step`` reads besides the values of tensors is no longer what ``reading`` found."""
+    try:
+        return read(step).fingerprint != reading.fingerprint
+    except NotCapturableError:
+        return True
 
 
 def shape_of(batch: Batch) -> Hashable:

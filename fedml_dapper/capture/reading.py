@@ -97,8 +97,8 @@ def _(tensor: Tensor, reader: _Reader) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
-@_read_as.register
-def _(mapping: Mapping, reader: _Reader) -> Hashable:  # type: ignore[type-arg]  # dispatch is by the class alone
+@_read_as.register(Mapping)
+def _(mapping: Mapping[Any, Any], reader: _Reader) -> Hashable:
     return tuple((reader.read(key), reader.read(part)) for key, part in mapping.items())
 
 
@@ -136,8 +136,8 @@ def _(method: MethodType, reader: _Reader) -> Hashable:
     return reader.read(method.__func__), reader.read(method.__self__)
 
 
-@_read_as.register
-def _(given: partial, reader: _Reader) -> Hashable:  # type: ignore[type-arg]  # dispatch is by the class alone
+@_read_as.register(partial)
+def _(given: partial[Any], reader: _Reader) -> Hashable:
     return reader.read(given.func), reader.read(given.args), reader.read(given.keywords)
 
 

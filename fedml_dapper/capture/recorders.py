@@ -1,4 +1,4 @@
-"""Recording of a step, which is then replayed: as a CUDA graph, or by calling it again."""
+"""Recording of a step, which is then replayed, as a CUDA graph is."""
 
 from __future__ import annotations
 
@@ -45,26 +45,6 @@ class Recorder(Protocol):
 
     def set_random_state(self, state: Tensor) -> None:
         """Go back to where the device's random numbers were."""
-
-
-class CallsAgain:
-    """Recordings that call the step again, on a CPU: all that surrounds a recording can be tried without a GPU."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, most_bytes: int = 2**30) -> None:
-        self.most_bytes = most_bytes
-
-    def record(self, step: Callable[[], None]) -> Recording:
-        for _ in range(WARM_UP):
-            step()
-        return Recording(step, 0)
-
-    def random_state(self) -> Tensor:
-        return torch.get_rng_state()
-
-    def set_random_state(self, state: Tensor) -> None:
-        torch.set_rng_state(state)
 
 
 class CudaGraphs:

@@ -99,8 +99,8 @@ def _(method: MethodType, memo: dict[int, Any]) -> MethodType:
     return MethodType(method.__func__, _copied(method.__self__, memo))
 
 
-@_copy_of.register
-def _(given: partial, memo: dict[int, Any]) -> partial[Any]:  # type: ignore[type-arg]  # dispatch is by the class alone
+@_copy_of.register(partial)
+def _(given: partial[Any], memo: dict[int, Any]) -> partial[Any]:
     args = (_copied(each, memo) for each in given.args)
     return partial(_copied(given.func, memo), *args, **_copied(given.keywords, memo))
 

@@ -98,8 +98,8 @@ class RunSummary(Record):
     seconds: float
     """Sum over the finished rounds."""
     not_finite: str | None = None
-    """What of the run is NaN or infinite, so that accuracies may mean nothing, and what helps, in sentences; None where
-    all is sound."""
+    """Sentences on what is NaN or infinite, so that accuracies may mean nothing, and on what helps; None where all is
+    sound."""
 
 
 def summarise(run: RunRecord, rounds: Sequence[RoundRecord]) -> RunSummary:

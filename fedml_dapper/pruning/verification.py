@@ -20,6 +20,7 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.inputs import Inputs, expanded, moved, tensors_of, with_numbers
 from fedml_dapper.models.adopt import bare
 from fedml_dapper.models.compiled import uncompiled
+from fedml_dapper.models.copying import with_same_tensors
 from fedml_dapper.models.passing import arguments
 from fedml_dapper.models.running import first_line, running, undisturbed
 from fedml_dapper.models.standardised import standardised, standardised_conv2d
@@ -140,7 +141,8 @@ class Trial:
             silenced, norms = _silenced(self._dense, layout, plan)
         except Exception as error:  # noqa: BLE001  # whatever the user's layers raise, or tensors of other sizes
             return Fault("", f"it cannot be made ({first_line(error)})")
-        dense = _Run(_same_tensors(self._dense) if self._is_own else self._dense, silenced)
+        # A copy, so that nothing stays of what a network stores while it runs
+        dense = _Run(with_same_tensors(self._dense) if self._is_own else self._dense, silenced)
         fault = self._compared(slim, dense, norms, layout, plan, _EVALUATION)
         if fault is None and training:
             fault = self._compared(slim, dense, norms, layout, plan, _KEEPING)
@@ -230,11 +232,6 @@ class _Run:
 def _random(inputs: Inputs, generator: torch.Generator) -> Inputs:
     """Draw the numbers of ``inputs`` anew; counts, names and masks stay."""
     return with_numbers(inputs, lambda part: torch.randn(part.shape, generator=generator).to(part))
-
-
-def _same_tensors(model: nn.Module) -> nn.Module:
-    """Copy everything but tensors, so that nothing stays of what a network stores while it runs."""
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
 
 
 def _agree(slim: Tensor, dense: Tensor, tolerance: float) -> bool:

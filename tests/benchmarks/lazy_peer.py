@@ -6,7 +6,8 @@ from benchmarks.peers.work import Diary, given, network_of_process
 
 if __name__ == "__main__":
     work, folder = given()
-    network, diary = network_of_process(work, folder), Diary(folder)
+    network = network_of_process(work, folder)
+    diary = Diary(folder)
     for _ in range(work.rounds):
         diary.round_ended()
     diary.keep(network)

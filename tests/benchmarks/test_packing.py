@@ -206,7 +206,9 @@ def test_a_cell_that_goes_on_is_packed_as_it_was_at_one_moment(tmp_path: Path) -
 
     running = threading.Thread(target=go_on)
     running.start()
-    packs, number, pack = tmp_path / "packs", 0, None
+    packs = tmp_path / "packs"
+    number = 0
+    pack = None
     while pack is None or not pack.progress.is_finished:
         number += 1
         pack = pack_cell(cell, packs)

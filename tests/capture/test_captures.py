@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from fedml_dapper.capture import Captures
 from fedml_dapper.capture.captures import PATIENCE
-from fedml_dapper.capture.recorders import CallsAgain, Recording
+from fedml_dapper.capture.recorders import Recording
 from fedml_dapper.config import TrainArgs
 from fedml_dapper.datasets import Batch
 from fedml_dapper.methods.contract.local_training import new_optimizer
 from fedml_dapper.methods.contract.step import Loss, Step
 from fedml_dapper.models import Backbone
 
-from .recorders import CountedCalls
+from .recorders import CallsAgain, CountedCalls
 
 ARGS = TrainArgs(learning_rate=0.1, momentum=0.9, weight_decay=0.01, max_grad_norm=1.0)
 
@@ -98,7 +98,8 @@ def test_clients_of_one_shape_share_a_recording_whatever_their_rates(optimizer: 
 def test_a_last_batch_of_another_size_has_a_recording_of_its_own() -> None:
     recorder = CountedCalls()
     captures = Captures(recorder)
-    one, other = step_of(network()), step_of(network())
+    one = step_of(network())
+    other = step_of(network())
     data = [*batches(PATIENCE), *batches(1, size=3), *batches(3), *batches(2, size=3)]
     assert alike(train(one, data, captures), train(other, data, None))
     assert recorder.recordings == 2
@@ -155,7 +156,8 @@ def test_an_epoch_that_is_interrupted_leaves_the_model_where_it_was() -> None:
     captures = Captures(CountedCalls())
     first = batches(PATIENCE + 1)
     train(step_of(network()), first, captures)
-    one, other = step_of(network()), step_of(network())
+    one = step_of(network())
+    other = step_of(network())
 
     def data() -> Iterator[Batch]:
         yield from first[:2]
@@ -207,6 +209,20 @@ def test_an_objective_that_counts_is_taken_step_by_step(said: list[str]) -> None
     refused(loss)
     assert len(seen) == 4 * (PATIENCE + 2)
     assert "changes" in said[0]
+
+
+def test_an_objective_that_comes_to_hold_what_cannot_be_told_trains_all_the_same(said: list[str]) -> None:
+    held: list[torch.Generator] = []
+
+    def loss(model: Backbone, batch: Batch) -> Tensor:
+        held.append(torch.Generator())
+        return cross_entropy(model, batch)
+
+    assert alike(
+        train(step_of(network(), loss), batches(2), Captures(CountedCalls())),
+        train(step_of(network()), batches(2), None),
+    )
+    assert "changes what it reads" in said[0]
 
 
 def test_an_objective_that_keeps_a_running_mean_is_taken_step_by_step(said: list[str]) -> None:

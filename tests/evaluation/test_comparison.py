@@ -123,7 +123,8 @@ def test_other_data_are_called_that(write: Callable[..., Path], tmp_path: Path) 
 
 def test_a_run_whose_model_is_not_finite_is_called_that(write: Callable[..., Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    sound, ruined = write("sound", 60), write("ruined", 50)
+    sound = write("sound", 60)
+    ruined = write("ruined", 50)
     ledger = ruined / LEDGER_NAME
     *before, last = ledger.read_text().splitlines()
     changed = json.loads(last) | {"model_is_finite": False, "not_finite": [1]}

@@ -116,7 +116,8 @@ def test_an_upload_that_is_not_finite_is_sent_in_every_format_and_refused(
     tiny_settings: SettingsFactory, uplink: str, value: float
 ) -> None:
     experiment = build_experiment(tiny_settings("epochs=1", "method=fedavg", f"uplink={uplink}"))
-    codec, (_, uploads) = codec_of(experiment), messages_of(experiment)
+    codec = codec_of(experiment)
+    _, uploads = messages_of(experiment)
     name = next(name for name, tensor in uploads[0].weights.items() if tensor.dim() == 4)
     broken = uploads[0].weights[name].clone()
     broken[0, 0, 0, 0] = value

@@ -184,8 +184,11 @@ class Positions(Backbone):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.over_positions = nn.Linear(5, 6), nn.BatchNorm1d(4)
-        self.second, self.norm, self.predictor = nn.Linear(24, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+        self.first = nn.Linear(5, 6)
+        self.over_positions = nn.BatchNorm1d(4)
+        self.second = nn.Linear(24, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.predictor = nn.Linear(8, 10)
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.second(self.over_positions(self.first(x)).flatten(1)))  # type: ignore[no-any-return]

@@ -23,7 +23,8 @@ class Flat(nn.Module):
 
     def __init__(self, kind: Callable[[int, int], nn.Module], dims: int) -> None:
         super().__init__()
-        self.first, self.second = kind(3, INNER), kind(INNER, INNER)
+        self.first = kind(3, INNER)
+        self.second = kind(INNER, INNER)
         self.dims = dims
         self.last = nn.Linear(INNER, 4)
 
@@ -37,7 +38,8 @@ class Columns(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.kernel, self.shift = nn.Parameter(torch.zeros(inputs, outputs)), nn.Parameter(torch.zeros(outputs))
+        self.kernel = nn.Parameter(torch.zeros(inputs, outputs))
+        self.shift = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.addmm(self.shift, x, self.kernel)
@@ -58,7 +60,9 @@ class Rectified(nn.Linear):
 class Halving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.last = Halved(3, INNER, 3), Halved(INNER, INNER, 3), nn.Linear(INNER, 4)
+        self.first = Halved(3, INNER, 3)
+        self.second = Halved(INNER, INNER, 3)
+        self.last = nn.Linear(INNER, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.second(self.first(x)[0])[0].mean((2, 3)))  # type: ignore[no-any-return]
@@ -69,8 +73,10 @@ class Depthwise(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.each = nn.Conv1d(3, INNER, 3), nn.Conv1d(INNER, INNER, 3, groups=INNER, bias=False)
-        self.second, self.last = nn.Conv1d(INNER, INNER, 3), nn.Linear(INNER, 4)
+        self.first = nn.Conv1d(3, INNER, 3)
+        self.each = nn.Conv1d(INNER, INNER, 3, groups=INNER, bias=False)
+        self.second = nn.Conv1d(INNER, INNER, 3)
+        self.last = nn.Linear(INNER, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.second(self.each(self.first(x).relu())).relu().mean(2))  # type: ignore[no-any-return]
@@ -82,7 +88,8 @@ class Products(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.ParameterList([nn.Parameter(torch.zeros(3, INNER))])
-        self.second, self.third = nn.Linear(INNER, INNER), nn.Conv1d(INNER, INNER, 1)
+        self.second = nn.Linear(INNER, INNER)
+        self.third = nn.Conv1d(INNER, INNER, 1)
         self.last = nn.Linear(INNER, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,9 +103,12 @@ class Words(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.word, self.place = nn.Embedding(20, INNER), nn.Embedding(5, INNER)
+        self.word = nn.Embedding(20, INNER)
+        self.place = nn.Embedding(5, INNER)
         self.attention = nn.MultiheadAttention(INNER, 4, batch_first=True)
-        self.up, self.down, self.last = nn.Linear(INNER, 12), nn.Linear(12, INNER), nn.Linear(INNER, 4)
+        self.up = nn.Linear(INNER, 12)
+        self.down = nn.Linear(12, INNER)
+        self.last = nn.Linear(INNER, 4)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.word(ids) + self.place(torch.arange(ids.shape[1]))

@@ -88,7 +88,8 @@ class Scores(nn.Module):
     def __init__(self, way: str) -> None:
         super().__init__()
         self.way = way
-        self.enter, self.vectors = nn.Linear(5 if way == "of several positions" else 20, 12), nn.ParameterList()
+        self.enter = nn.Linear(5 if way == "of several positions" else 20, 12)
+        self.vectors = nn.ParameterList()
         for _ in range(2):
             self.vectors.append(nn.Parameter(torch.randn(12, 1) if way == "of a column" else torch.randn(12)))
         self.offset = nn.Parameter(torch.zeros(1))

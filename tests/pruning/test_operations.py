@@ -41,7 +41,8 @@ class Between(nn.Module):
         super().__init__()
         convolution = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
         self.operation = operation
-        self.first, self.second = convolution(3, 8, 3, padding=1), convolution(8, 12, 1)
+        self.first = convolution(3, 8, 3, padding=1)
+        self.second = convolution(8, 12, 1)
         self.last = nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Tensor:

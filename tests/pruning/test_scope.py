@@ -109,7 +109,8 @@ class Listed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers, self.head = [nn.Linear(12, 12), nn.Linear(12, 12)], nn.Linear(12, 3)
+        self.layers = [nn.Linear(12, 12), nn.Linear(12, 12)]
+        self.head = nn.Linear(12, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:

@@ -56,7 +56,7 @@ class LocalTraining:
         self._epoch = 0
         self._steps = 0
         self._mean_loss = torch.tensor(nan)
-        """Of the last epoch; it stays on the device until somebody asks."""
+        """Mean loss of the last epoch, which stays on the device until somebody asks for it."""
         self._scaler = torch.GradScaler(client.device.type) if client.precision == "fp16" else None
         self._started = time.perf_counter()
 
