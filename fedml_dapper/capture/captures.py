@@ -58,13 +58,13 @@ class Captures:
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         """From the one that was met longest ago."""
         self._said: set[str] = set()
+        self._last: tuple[TrainingStep, Reading] | None = None
+        """The step of the last epoch, which is mostly that of the next, and what was read of it."""
 
     @contextmanager
     def epoch(self, step: TrainingStep) -> Iterator[Callable[[Batch], None]]:
         try:
-            remember_from_the_start(step.optimizer)
-            reading = read(step)
-            self._check_devices(reading)
+            reading = self._read(step)
         except NotCapturableError as error:
             self._say(f"its step {error}")
             yield step
@@ -82,6 +82,17 @@ class Captures:
             self._evict()
         if not known.recordings and not known.refused and _reads_another(step, reading):
             self._say("its step changes what it reads besides tensors, and so is another one each time")
+
+    def _read(self, step: TrainingStep) -> Reading:
+        """Read ``step``; raise :class:`NotCapturableError` where a recording cannot do what it does."""
+        if self._last is not None and self._last[0] is step and self._last[1].is_unchanged():
+            return self._last[1]
+        self._last = None
+        remember_from_the_start(step.optimizer)
+        reading = read(step)
+        self._check_devices(reading)
+        self._last = (step, reading)
+        return reading
 
     def _check_devices(self, reading: Reading) -> None:
         """Raise :class:`NotCapturableError` where a step reads from elsewhere, which a recording does once for all."""

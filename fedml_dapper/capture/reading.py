@@ -19,6 +19,8 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
+from fedml_dapper.capture.watch import Watch
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.memory_format)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "_compiled_call_impl"} - {"training"})
@@ -42,13 +44,20 @@ class Reading:
     tensors: tuple[Tensor, ...]
     constants: tuple[Unchanging, ...]
     """The objects that are told by their identity, which lasts as long as somebody holds them."""
+    watch: Watch
+
+    def is_unchanged(self) -> bool:
+        """Return whether the value would be read the same again, in a third of the time; False where nobody knows."""
+        return self.watch.sees_no_change()
 
 
 def read(value: object) -> Reading:
     """Return the reading of ``value``; raise :class:`NotCapturableError` where it holds what cannot be told."""
     reader = _Reader()
     fingerprint = reader.read(value)
-    return Reading(fingerprint, tuple(reader.tensors), tuple(reader.constants))
+    tensors = tuple(reader.tensors)
+    reader.watch.over_tensors(tensors)
+    return Reading(fingerprint, tensors, tuple(reader.constants), reader.watch)
 
 
 class _Reader:
@@ -58,15 +67,16 @@ class _Reader:
         self._seen: dict[int, int] = {}
         """Number of each object that can be met again, by its identity: aliases are part of a fingerprint."""
         self._alive: list[object] = []
+        self.watch = Watch()
 
     def read(self, value: Any) -> Hashable:
         kind = type(value)
         if isinstance(value, _PLAIN):
             return kind, value
-        if isinstance(value, list | tuple):
-            return kind, tuple(map(self.read, value))
-        if isinstance(value, set | frozenset):
-            return kind, frozenset(map(self.read, value))
+        if isinstance(value, list | tuple | set | frozenset):
+            self.watch.over_parts(value)
+            parts = map(self.read, value)
+            return kind, frozenset(parts) if isinstance(value, set | frozenset) else tuple(parts)
         if (number := self._seen.get(id(value))) is not None:
             return "seen", number
         self._seen[id(value)] = len(self._seen)
@@ -79,7 +89,9 @@ def _read_as(value: Any, reader: _Reader) -> Hashable:
     """Return the fingerprint of what has no rule of its own: field by field, or as bytes."""
     params = getattr(value, "__dataclass_params__", None)
     if params is not None and params.frozen:
+        reader.watch.over(getattr(value, "__dict__", {}))
         return tuple(reader.read(getattr(value, each.name)) for each in fields(value))
+    reader.watch.is_blind()
     return _pickled(value)
 
 
@@ -99,12 +111,16 @@ def _(tensor: Tensor, reader: _Reader) -> Hashable:
 
 @_read_as.register(Mapping)
 def _(mapping: Mapping[Any, Any], reader: _Reader) -> Hashable:
+    reader.watch.over(mapping)
     return tuple((reader.read(key), reader.read(part)) for key, part in mapping.items())
 
 
 @_read_as.register
 def _(module: nn.Module, reader: _Reader) -> Hashable:
     held = vars(module)
+    reader.watch.over(held)
+    for name in ("_parameters", "_buffers", *_HOOKS):
+        reader.watch.over(held[name])
     if any(held[hooks] for hooks in _HOOKS):
         raise NotCapturableError(f"has hooks, in a {type(module).__name__}")
     attributes = tuple(
@@ -119,6 +135,11 @@ def _(module: nn.Module, reader: _Reader) -> Hashable:
 @_read_as.register
 def _(optimizer: torch.optim.Optimizer, reader: _Reader) -> Hashable:
     """Its groups with all but learning rates, which may change, and what it remembers of each parameter."""
+    reader.watch.over(optimizer.state)
+    reader.watch.over_parts(optimizer.param_groups)
+    for group in optimizer.param_groups:
+        reader.watch.over(group)
+        reader.watch.over_parts(group["params"])
     groups = [{name: part for name, part in group.items() if name != "lr"} for group in optimizer.param_groups]
     stepped = [parameter for group in groups for parameter in group["params"]]
     return reader.read(groups), reader.read([optimizer.state.get(parameter, {}) for parameter in stepped])
@@ -128,6 +149,8 @@ def _(optimizer: torch.optim.Optimizer, reader: _Reader) -> Hashable:
 def _(function: FunctionType, reader: _Reader) -> Hashable:
     cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
     parts = (cells, function.__defaults__, function.__kwdefaults__, vars(function))
+    reader.watch.over_function(function)
+    reader.watch.over(vars(function))
     return function.__code__, function.__module__, reader.read(parts)
 
 
@@ -143,6 +166,7 @@ def _(given: partial[Any], reader: _Reader) -> Hashable:
 
 @_read_as.register
 def _(model: BaseModel, reader: _Reader) -> Hashable:
+    reader.watch.over(vars(model))
     return reader.read(dict(model))
 
 

@@ -239,6 +239,11 @@ class DeviceArgs(Section):
     """Recording of training steps as CUDA graphs, which spares a GPU the wait for Python. ``auto``: where there is a
     GPU, and for each step that can be recorded; ``off``: nowhere. Results differ in their last bits."""
 
+    @field_validator("capture", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # what YAML makes of it
+
 
 class TrackingArgs(Section):
     """``tracking_args``: who besides the ledger gets the metrics of every round (docs/tracking.md)."""

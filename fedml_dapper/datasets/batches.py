@@ -125,8 +125,7 @@ class ClientSamples(ClientData):
         samples = self.samples.to(device)
         generator = torch_generator(self.seed, Stream.BATCHES, self.client_id, round, epoch)
         order = torch.randperm(len(samples), generator=generator)
-        for indices in torch.split(order, self.batch_size)[: self.steps_per_epoch]:
-            yield samples.draw(indices, generator)
+        yield from samples.draw_each(torch.split(order, self.batch_size)[: self.steps_per_epoch], generator)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.samples.batches(self.batch_size)

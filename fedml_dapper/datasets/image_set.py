@@ -11,6 +11,7 @@ from torch import Tensor
 from fedml_dapper.datasets.preprocessing import Preprocessing, resize
 from fedml_dapper.datasets.samples import Batch, Samples
 from fedml_dapper.errors import DataError
+from fedml_dapper.process.transfers import sent_to
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +76,23 @@ class ImageSet(Samples):
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
-        draws = self.preprocessing.draws(len(indices), generator)
+        [batch] = self.draw_each([indices], generator)
+        return batch
+
+    def draw_each(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Batch]:
+        together = max(1, self.preprocessing.most_at_once // max(len(indices) for indices in batches))
+        for first in range(0, len(batches), together):
+            yield from self._drawn_together(batches[first : first + together], generator)
+
+    def _drawn_together(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Batch]:
+        """Draw ``batches`` by the operations that one of them takes."""
+        draws = torch.cat([self.preprocessing.draws(len(indices), generator) for indices in batches], dim=1)
         # one transfer to the device instead of two
-        numbers = torch.cat([indices.cpu()[None], draws]).to(self.labels.device)
+        numbers = sent_to(torch.cat([torch.cat([*batches]).cpu()[None], draws]), self.labels.device)
         drawn = self.take(numbers[0])
-        return Batch(self.preprocessing.augmented(drawn.images, numbers[1:]), drawn.labels)
+        inputs = self.preprocessing.augmented(drawn.images, numbers[1:])
+        sizes = [len(indices) for indices in batches]
+        yield from map(Batch, torch.split(inputs, sizes), torch.split(drawn.labels, sizes))
 
     def pictures(self, indices: Tensor) -> Tensor:
         return self.take(indices).images
@@ -131,6 +144,9 @@ class ImageView(Samples):
 
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
         return self.whole.draw(self.places[indices.to(self.places.device)], generator)
+
+    def draw_each(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Batch]:
+        return self.whole.draw_each([self.places[each.to(self.places.device)] for each in batches], generator)
 
     def pictures(self, indices: Tensor) -> Tensor:
         return self.take(indices).copied().images

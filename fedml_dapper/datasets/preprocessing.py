@@ -30,6 +30,11 @@ class Preprocessing:
     crop_padding: int = 4
     horizontal_flip: bool = False
 
+    @property
+    def most_at_once(self) -> int:
+        """Number of images up to which batches are worth transforming together."""
+        return _CHUNK_PIXELS // self.input_size**2
+
     def evaluate(self, images: Tensor) -> Tensor:
         """Normalise ``images`` uint8 (B, 3, H, W) to float32 (B, 3, S, S), with the channels last in memory.
 

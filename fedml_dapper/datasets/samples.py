@@ -71,6 +71,11 @@ class Samples(ABC):
     def draw(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return the samples at ``indices`` as a batch to train on; augmentation is drawn from ``generator`` alone."""
 
+    def draw_each(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Batch]:
+        """Yield what :meth:`draw` returns for the indices of one batch after another."""
+        for indices in batches:
+            yield self.draw(indices, generator)
+
     @abstractmethod
     def pictures(self, indices: Tensor) -> Tensor | None:
         """Return the samples at ``indices`` as pictures, uint8 (M, 3, H, W); None where they are none."""

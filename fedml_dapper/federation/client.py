@@ -65,7 +65,9 @@ class ClientSide:
         after = self._own_figures(context, self._as_downlink(upload))
         if self._experiment.settings.dapper_args.evaluation.personal == "trained":
             TrainedFigures(after, self._validation_figures(context, self._as_downlink(upload))).keep(context.memory)
-        upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after.headline))
+        trained = upload.metrics
+        tested = TrainingMetrics(trained.loss, trained.steps, trained.seconds, before, after.headline)
+        upload = replace(upload, metrics=tested)
         return self._as_received(upload)
 
     def _as_received(self, upload: Upload) -> Upload:

@@ -17,6 +17,7 @@ from fedml_dapper.federation.run_folder.run_dir import open_run_dir
 from fedml_dapper.federation.server import Server
 from fedml_dapper.federation.workers.training import local_training
 from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.process.garbage import lasting_objects_left_alone
 
 
 def run_rounds(
@@ -47,7 +48,7 @@ def run_rounds(
     clients.on_step = report_step
     clients.memories = server.memories
     journal = RunJournal(experiment, server, observers, run_dir, resume)
-    with _threads_of(experiment):
+    with _threads_of(experiment), lasting_objects_left_alone():
         try:
             with local_training(experiment, server, clients, update) as train:
                 journal.started()

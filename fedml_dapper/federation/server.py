@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.round.attendance import Attendance
 from fedml_dapper.federation.round.buffered import Buffered
 from fedml_dapper.federation.round.collector import Collector
 from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.feature import RoundFeature
+from fedml_dapper.federation.round.fetched import fetched
+from fedml_dapper.federation.round.findings import Finding, all_finite, raise_first
 from fedml_dapper.federation.round.new_model import judged, make_model
 from fedml_dapper.federation.round.private_rounds import PrivateRounds
 from fedml_dapper.federation.round.served_edges import ServedEdges
@@ -60,8 +65,10 @@ class Server(Collector):
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None
         self._clients: list[int] = []
-        self._not_finite: list[int] = []
-        """Clients of the open round whose upload holds NaN or infinity and was taken all the same."""
+        self._unread: list[Finding] = []
+        """Findings on uploads of the open round, where a GPU would be waited for."""
+        self._finite: dict[int, Tensor] = {}
+        """Whether a client's upload that was taken in the open round is free of NaN and infinity, bool ()."""
         self._opened_at = 0.0
 
     @property
@@ -79,7 +86,8 @@ class Server(Collector):
 
     def _open_round(self) -> None:
         self._clients = self.attendance.choose(self._features)
-        self._not_finite = []
+        self._unread = []
+        self._finite = {}
         self.state.clients = tuple(self._clients)
         others = [client_id for feature in self._features for client_id in feature.opening(self._clients)]
         self._open(self._method.aggregation(self.state), [*self.recipients, *others], self._usual_now())
@@ -97,11 +105,20 @@ class Server(Collector):
         """
         before = self._start_of(upload.client_id)
         self._check_awaited(upload, before)
-        self._check.check_form(before, upload)
+        self._check.check_parts(before, upload)
+        self._check_values(before, upload)
         if any(feature.drops(upload.client_id) for feature in self._features):
             self._round.set_aside(upload.client_id)
         elif self._is_plausible(before, upload):
             self._count(upload)
+
+    def _check_values(self, before: ServerState, upload: Upload) -> None:
+        """Check the upload's counters and variances: at once, or when the round closes, not to wait for a GPU now."""
+        findings = self._check.values_outside(before, upload)
+        if self.is_simulation and all(finding.broken.is_cuda for finding in findings):
+            self._unread += findings
+        else:
+            raise_first(findings)
 
     def _count(self, upload: Upload) -> None:
         """Fold the upload in, unless a feature keeps it for another round."""
@@ -111,8 +128,10 @@ class Server(Collector):
         if counted is None:
             self._round.set_aside(upload.client_id)
             return
-        if self.is_simulation and not is_finite((*counted.weights.values(), *counted.extras.values())):
-            self._not_finite.append(counted.client_id)
+        if self.is_simulation:
+            tensors = (*counted.weights.values(), *counted.extras.values())
+            on_gpu = all(tensor.is_cuda for tensor in tensors)
+            self._finite[counted.client_id] = all_finite(tensors) if on_gpu else torch.tensor(is_finite(tensors))
         self._round.take(counted)
 
     def _start_of(self, client_id: int) -> ServerState:
@@ -133,6 +152,7 @@ class Server(Collector):
 
     def close_round(self) -> RoundRecord:
         """Aggregate the uploads that arrived, test the new global model in rounds with a test, return the record."""
+        raise_first(self._unread)
         unfinished = self._round.fold_the_rest()
         # Features come before the model: edges and secure sums fold their sums in here, or find the round void.
         found = [feature.closing(self._round, unfinished) for feature in self._features]
@@ -161,7 +181,7 @@ class Server(Collector):
             absent=tuple(sorted(set(self._clients) - {record.client for record in records})),
             refused=dict(sorted(self._round.refused.items())),
             quarantined=self.attendance.quarantined,
-            not_finite=tuple(sorted(self._not_finite)),
+            not_finite=self._senders_not_finite(),
             model_is_finite=is_finite(self.state.weights.values()),
             rolled_back=void,
             notes=dict(self._method.round_notes(self.state)),
@@ -172,6 +192,10 @@ class Server(Collector):
         self.last_record = record
         self.attendance.relieve(records)
         return record
+
+    def _senders_not_finite(self) -> tuple[int, ...]:
+        finite = fetched(list(self._finite.values()))
+        return tuple(sorted(client_id for client_id, is_fine in zip(self._finite, finite, strict=True) if not is_fine))
 
     def _usual_now(self) -> UpdateNorms:
         """Return the usual size of uploads, from those of the round before."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.process.profiling import part
+from fedml_dapper.process.transfers import sent_to
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Widths
 
 Tensors = Mapping[str, Tensor]
@@ -63,7 +64,11 @@ DENSE = PruningPlan({})
 @part("pruning")
 def plan_by_importance(layout: ChannelLayout, weights: Tensors, widths: Widths) -> PruningPlan:
     """Keep the channels of largest :func:`importance` in ``weights``."""
-    return PruningPlan({name: keep_largest(importance(layout, name, weights), width) for name, width in widths.items()})
+    scores = [_importance(layout, name, weights) for name in widths]
+    sizes = [len(each) for each in scores]
+    fetched = torch.split(torch.cat(scores).cpu(), sizes) if scores else ()  # a GPU is waited for once
+    named = zip(widths.items(), fetched, strict=True)
+    return PruningPlan({name: keep_largest(each, width) for (name, width), each in named})
 
 
 def plan_at_random(layout: ChannelLayout, widths: Widths, generator: np.random.Generator) -> PruningPlan:
@@ -90,6 +95,10 @@ def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
 
     For standardised filters ``layout.importance`` says what is summed: raw weights, gains, or their product.
     """
+    return _importance(layout, group, weights).cpu()
+
+
+def _importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
     values = {}
     for producer in layout.groups[group].producers:
         values[producer] = weights[producer].detach().abs().double()
@@ -100,7 +109,7 @@ def importance(layout: ChannelLayout, group: str, weights: Tensors) -> Tensor:
                 values[producer] = sizes
             else:
                 values[producer] *= sizes.view(-1, *[1] * (values[producer].dim() - 1))
-    return channel_sums(layout, group, values).cpu()
+    return channel_sums(layout, group, values)
 
 
 def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
@@ -113,7 +122,7 @@ def channel_sums(layout: ChannelLayout, group: str, values: Tensors) -> Tensor:
     for name, tensor in values.items():
         axis = axis_of(layout, group, name)
         along = tensor.movedim(axis.dim, 0).reshape(tensor.shape[axis.dim], -1).sum(dim=1)
-        sums.append(along[axis.of(channels).to(along.device)].sum(dim=1))
+        sums.append(along[sent_to(axis.of(channels), along.device)].sum(dim=1))
     return sum(sums[1:], sums[0])
 
 

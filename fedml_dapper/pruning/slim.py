@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedml_dapper.models.copying import with_same_tensors
 from fedml_dapper.process.profiling import part
+from fedml_dapper.process.transfers import sent_to
 from fedml_dapper.pruning.filled import FilledLinear, SlimLinearMap
 from fedml_dapper.pruning.layer_sizes import match_attributes
 from fedml_dapper.pruning.layout import Axis, ChannelLayout, Entries, LinearMap, TensorSpec
@@ -41,7 +42,7 @@ class KeptIndices:
     def _entries(self, size: int, axes: tuple[Axis, ...]) -> Tensor:
         key = (size, *((axis.group, axis.repeat, axis.entries) for axis in axes))
         if key not in self._found:
-            self._found[key] = self._find(size, axes).to(self._device)
+            self._found[key] = sent_to(self._find(size, axes), self._device)
         return self._found[key]
 
     def _find(self, size: int, axes: tuple[Axis, ...]) -> Tensor:

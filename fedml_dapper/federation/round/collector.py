@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
@@ -114,12 +115,14 @@ class Collector:
         """Return the clients whose upload of the open round has arrived and was not refused."""
         return self._round.answered()
 
-    def _record(self, upload: Upload) -> ClientRecord:
-        """Return the ledger's record of an upload."""
+    def _record(self, upload: Upload) -> Callable[[], ClientRecord]:
+        """Return what makes the ledger's record of an upload, without holding the upload."""
         profile = self._start_of(upload.client_id).profiles[upload.client_id]
         params, macs = self._method.model_size(upload.plan)
         magnitude = self._round.magnitudes.get(upload.client_id, UpdateNorms())
-        return ClientRecord(
+        metrics = upload.metrics
+        known = partial(
+            ClientRecord,
             client=upload.client_id,
             domain=profile.domain,
             level=profile.level,
@@ -129,15 +132,14 @@ class Collector:
             macs=macs,
             bytes_up=payload_bytes(upload, self._layout),
             bytes_down=self._round.bytes_down.get(upload.client_id, 0),
-            loss=upload.metrics.loss,
-            steps=upload.metrics.steps,
-            seconds=upload.metrics.seconds,
-            accuracy_before=upload.metrics.accuracy_before,
-            accuracy_after=upload.metrics.accuracy_after,
+            steps=metrics.steps,
+            accuracy_before=metrics.accuracy_before,
+            accuracy_after=metrics.accuracy_after,
             change=magnitude.change,
             extras_norm=magnitude.extras,
             begun=self._round.begun.get(upload.client_id),
         )
+        return lambda: known(loss=metrics.loss, seconds=metrics.seconds)  # for these a GPU is waited for
 
     def _start_of(self, client_id: int) -> ServerState:
         """Return the server state from which the client began to train."""

@@ -31,7 +31,7 @@ class OpenRound:
         aggregation: Aggregation | None = None,
         awaited: Iterable[int] = (),
         usual: UpdateNorms = NO_USUAL_NORMS,
-        record: Callable[[Upload], ClientRecord] | None = None,
+        record: Callable[[Upload], Callable[[], ClientRecord]] | None = None,
         refused: Callable[[int], None] | None = None,
         is_simulation: bool = False,
     ) -> None:
@@ -42,7 +42,7 @@ class OpenRound:
             aggregation: What uploads are folded into; None for a round that is closed.
             awaited: Clients whose uploads may come.
             usual: Usual size of uploads.
-            record: Makes the ledger's record of an upload.
+            record: Returns what makes the ledger's record of an upload, when the round closes.
             refused: Called with the client id where an upload is refused.
             is_simulation: Whether an upload that cannot be folded is a bug and raises; elsewhere it is refused.
         """
@@ -62,7 +62,8 @@ class OpenRound:
         self.magnitudes: dict[int, UpdateNorms] = {}
         """Size of each upload that has come, by client id."""
         self.records: list[ClientRecord] = []
-        """The ledger's records of the uploads that were folded, in this order."""
+        """The ledger's records of the uploads that were folded, in this order, once the round closes."""
+        self._lines: list[Callable[[], ClientRecord]] = []
         self.refused: dict[int, str] = {}
         """Why uploads were refused, by client id."""
         self.begun: dict[int, int] = {}
@@ -97,6 +98,9 @@ class OpenRound:
 
     def line_of(self, upload: Upload) -> ClientRecord:
         """Return the ledger's record of ``upload``."""
+        return self._begun_line(upload)()
+
+    def _begun_line(self, upload: Upload) -> Callable[[], ClientRecord]:
         assert self._record is not None, "no round is open"
         return self._record(upload)
 
@@ -136,6 +140,8 @@ class OpenRound:
         unfinished = [client_id for client_id in self._awaited if client_id not in self._early]
         for client_id in sorted(self._early):
             self._fold(self._early.pop(client_id))
+        self.records += [line() for line in self._lines]
+        self._lines.clear()
         return unfinished
 
     def _fold_in_turn(self) -> None:
@@ -156,4 +162,4 @@ class OpenRound:
             self.note_refusal(upload.client_id, str(error))
             return
         self._folded.add(upload.client_id)
-        self.records.append(self.line_of(upload))
+        self._lines.append(self._begun_line(upload))

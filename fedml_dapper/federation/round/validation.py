@@ -6,12 +6,16 @@ numbers finite and its plan within the model; the server checks that it is await
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from fedml_dapper.config import DefenceArgs
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.experiment import Experiment
-from fedml_dapper.federation.round.fetched import fetched
+from fedml_dapper.federation.round.findings import Finding, raise_first
 from fedml_dapper.federation.round.update_norm import UpdateNorms, norms_of_update
 from fedml_dapper.methods import ClientProfile, ServerState, Upload
 from fedml_dapper.models.norms import BatchNorm, InstanceNorm
@@ -37,7 +41,10 @@ class UploadCheck:
         """``defence.max_times_median`` where clients are other people's and nothing else bounds uploads; else None."""
         state = experiment.method.problem.backbone.state_dict()
         whole = {name: tensor for name, tensor in state.items() if not tensor.is_floating_point() and tensor.numel()}
-        self._first_counts = {name: (int(tensor.min()), int(tensor.max())) for name, tensor in whole.items()}
+        self._counters: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+        """Names of tensors that count, by the least and the most that they hold at first."""
+        for name, tensor in whole.items():
+            self._counters[int(tensor.min()), int(tensor.max())].append(name)
         self._known: tuple[ClientProfile, ...] = ()
         self._most_a_round = 0
         """Most batches that a client of ``_known`` can count in a round."""
@@ -48,11 +55,20 @@ class UploadCheck:
         ]
 
     def check_form(self, server: ServerState, upload: Upload) -> None:
-        """Check that ``upload`` has the form that its client has to send in this round.
+        """Check that ``upload`` has the form that its client has to send in this round: :meth:`check_parts`, and
+        counters and variances within their ranges.
+
+        Raises:
+            ProtocolError: The upload has another form.
+        """
+        self.check_parts(server, upload)
+        raise_first(self.values_outside(server, upload))
+
+    def check_parts(self, server: ServerState, upload: Upload) -> None:
+        """Check all of ``upload`` but the values of its tensors.
 
         The plan is compared with what the client's level or the method prescribes; names, shapes and dtypes with that
-        plan; extras with what the method expects; the sample count with the client's own. Counters and variances have
-        to be within their ranges.
+        plan; extras with what the method expects; the sample count with the client's own.
 
         Raises:
             ProtocolError: The upload has another form.
@@ -65,19 +81,21 @@ class UploadCheck:
             raise ProtocolError(f"upload says {upload.num_samples} samples, its client trains on {expected}")
         self._check_shares(upload)
         self.check_steps(server, upload)
+
+    def values_outside(self, server: ServerState, upload: Upload) -> list[Finding]:
+        """Return which counters and variances are outside their ranges, without waiting for a GPU."""
         counted = self._most_counted(server)
-        wrong: dict[str, Tensor] = {}
-        for name, (lowest, highest) in self._first_counts.items():
-            if name in upload.weights:
-                most = highest + counted
-                outside = ~((upload.weights[name] >= lowest) & (upload.weights[name] <= most)).all()
-                wrong[f"upload's `{name}` counts outside {lowest}..{most}"] = outside
-        for name in self._variances:
-            if name in upload.weights:
-                wrong[f"upload's `{name}` holds negative variances"] = (upload.weights[name] < 0).any()
-        for reason, is_wrong in zip(wrong, fetched(list(wrong.values())), strict=True):
-            if is_wrong:
-                raise ProtocolError(reason)
+        findings = []
+        for (lowest, highest), names in self._counters.items():
+            most = highest + counted
+            if names_sent := [name for name in names if name in upload.weights]:
+                values, sizes = _in_a_row(upload.weights, names_sent)
+                outside = (values < lowest) | (values > most)
+                findings.append(Finding(outside, sizes, f"counts outside {lowest}..{most}"))
+        if names_sent := [name for name in self._variances if name in upload.weights]:
+            values, sizes = _in_a_row(upload.weights, names_sent)
+            findings.append(Finding(values < 0, sizes, "holds negative variances"))
+        return findings
 
     def check_steps(self, server: ServerState, upload: Upload) -> None:
         """Raise :class:`ProtocolError` where the upload's client cannot have made as many steps as it reports."""
@@ -135,3 +153,9 @@ class UploadCheck:
         cut = sent.weights if same_cut else slim_tensors(sent.weights, self._layout, upload.plan, upload.unsliced)
         missing = {name: server.weights[name] for name in upload.weights if name not in cut}
         return {**cut, **slim_tensors(missing, self._layout, upload.plan, upload.unsliced)}
+
+
+def _in_a_row(tensors: Tensors, names: Sequence[str]) -> tuple[Tensor, dict[str, int]]:
+    """Return the entries of the tensors of those ``names`` in a row, and how many each has."""
+    flat = [tensors[name].flatten() for name in names]
+    return torch.cat(flat), {name: len(each) for name, each in zip(names, flat, strict=True)}

@@ -63,6 +63,10 @@ class _Metrics(BaseModel):
     accuracy_before: float | None = None
     accuracy_after: float | None = None
 
+    @classmethod
+    def of(cls, metrics: TrainingMetrics) -> _Metrics:
+        return cls(**{name: getattr(metrics, name) for name in cls.model_fields})
+
 
 class Header(BaseModel):
     """Header of an encoded downlink or upload."""
@@ -119,7 +123,7 @@ class Codec:
             unsliced=tuple(sorted(message.unsliced)) if isinstance(message, Upload) else (),
             level=message.level if isinstance(message, Downlink) else None,
             num_samples=message.num_samples if isinstance(message, Upload) else None,
-            metrics=_Metrics(**vars(message.metrics)) if isinstance(message, Upload) else None,
+            metrics=_Metrics.of(message.metrics) if isinstance(message, Upload) else None,
             settings=None if is_upload else self._agreement.settings(schema),
             memory=None if memory is None else memory.values,
         )

@@ -30,6 +30,7 @@ from fedml_dapper.methods.contract import (
     Upload,
 )
 from fedml_dapper.models import Backbone, ExtendedBackbone
+from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.randomness.seeding import Stream, seeded_layers
 
 
@@ -63,7 +64,7 @@ class MOON(Method[MOONParams]):
             return self.problem.task_loss
         received = self.load(client, downlink).eval()
         previous = self.local_model(downlink.plan).to(client.device).eval()
-        previous.load_state_dict(last)
+        put_tensors(previous, last)
 
         def loss(model: Backbone, batch: Batch) -> Tensor:
             representations = model.encode(batch.inputs)

@@ -197,10 +197,12 @@ class NeFL(Method[NeFLParams]):
         return Downlink(server.round + 1, client_id, self.weights(server, k), self.submodels[k])
 
     def local_model(self, plan: PruningPlan) -> Backbone:
+        skipped = [block for block in skippable_blocks(self.problem.backbone) if f"{block}.step" in plan.omitted]
+        if not skipped:
+            return slim_model(self.problem.backbone, self.problem.layout, plan)
         shallow = copy.deepcopy(self.problem.backbone)
-        for block in skippable_blocks(shallow):
-            if f"{block}.step" in plan.omitted:
-                shallow.set_submodule(block, nn.Identity())
+        for block in skipped:
+            shallow.set_submodule(block, nn.Identity())
         return slim_model(shallow, self.problem.layout, plan)
 
     @property

@@ -14,6 +14,7 @@ from fedml_dapper.capture import EAGER, Capture
 from fedml_dapper.config import Precision, TrainArgs
 from fedml_dapper.datasets import Batch, ClientData
 from fedml_dapper.methods.contract.messages import TrainingMetrics
+from fedml_dapper.methods.contract.metrics_on_gpu import GPUClock, MetricsOnGPU
 from fedml_dapper.methods.contract.optimizers import uncompiled
 from fedml_dapper.methods.contract.state import ClientProfile, Memory
 from fedml_dapper.methods.contract.step import Loss, Step, Terms
@@ -57,8 +58,11 @@ class LocalTraining:
         self._steps = 0
         self._mean_loss = torch.tensor(nan)
         """Mean loss of the last epoch, which stays on the device until somebody asks for it."""
+        self._step: Step | None = None
+        """Step of the last epoch."""
         self._scaler = torch.GradScaler(client.device.type) if client.precision == "fp16" else None
         self._started = time.perf_counter()
+        self._clock = GPUClock(client.device) if client.device.type == "cuda" else None
 
     @property
     def learning_rate(self) -> float:
@@ -92,9 +96,7 @@ class LocalTraining:
         """
         self._epoch += 1
         mode(model)
-        total = torch.zeros((), dtype=torch.float64, device=self._client.device)
-        precision = self._client.precision
-        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
+        step = self._step_of(model, optimizer, loss, before_step, after_step)
         samples = 0
         drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
         with self._client.capture.epoch(step) as take:
@@ -103,10 +105,29 @@ class LocalTraining:
                 samples += len(batch.targets)
                 self._steps += 1
                 self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
-        self._mean_loss = total / samples
+        self._mean_loss = step.total / samples
+
+    def _step_of(
+        self,
+        model: Backbone,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss | Terms,
+        before_step: Callable[[], None] | None,
+        after_step: Callable[[], None] | None,
+    ) -> Step:
+        """Return the step of an epoch: that of the epoch before, where it is the same."""
+        total = torch.zeros((), dtype=torch.float64, device=self._client.device)
+        precision = self._client.precision
+        step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
+        if self._step is None or not self._step.is_like(step):
+            self._step = step
+        self._step.total.zero_()
+        return self._step
 
     def metrics(self) -> TrainingMetrics:
-        """Report of the epochs so far: loss of the last one, steps, seconds."""
+        """Report of the epochs so far: loss of the last one, steps, seconds; of a GPU, its own."""
+        if self._clock is not None:
+            return MetricsOnGPU(self._mean_loss, self._steps, self._clock)
         return TrainingMetrics(float(self._mean_loss), self._steps, time.perf_counter() - self._started)
 
 
