@@ -241,15 +241,19 @@ def remember_from_the_start(optimizer: torch.optim.Optimizer) -> None:
     Raises :class:`NotCapturableError` for an optimizer of which that is not known.
     """
     for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if optimizer.state.get(parameter):
-                continue
-            if isinstance(optimizer, torch.optim.SGD) and group["dampening"] == 0:
-                if group["momentum"] != 0:
-                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-            elif isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) and not group["amsgrad"]:
-                steps = torch.zeros((), device=parameter.device if group["capturable"] or group["fused"] else "cpu")
-                moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-                optimizer.state[parameter].update(step=steps, **moments)
-            else:
-                raise NotCapturableError(f"is by {type(optimizer).__name__}, whose first step is one of its own")
+        new = [parameter for parameter in group["params"] if not optimizer.state.get(parameter)]
+        if isinstance(optimizer, torch.optim.SGD) and group["dampening"] == 0:
+            names = ["momentum_buffer"] if group["momentum"] != 0 else []
+        elif isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) and not group["amsgrad"]:
+            names = ["exp_avg", "exp_avg_sq"]
+            for parameter in new:
+                place = parameter.device if group["capturable"] or group["fused"] else "cpu"
+                optimizer.state[parameter]["step"] = torch.zeros((), device=place)
+        elif new:
+            raise NotCapturableError(f"is by {type(optimizer).__name__}, whose first step is one of its own")
+        for name in names:
+            moments = [torch.empty_like(parameter) for parameter in new]
+            if moments:
+                torch._foreach_zero_(moments)
+            for parameter, moment in zip(new, moments, strict=True):
+                optimizer.state[parameter][name] = moment

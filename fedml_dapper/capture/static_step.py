@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial, singledispatch
@@ -17,6 +16,7 @@ from fedml_dapper.capture.eager import TrainingStep
 from fedml_dapper.capture.reading import NotCapturableError, Reading, read
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import mapped, tensors_of
+from fedml_dapper.models.in_bulk import copy_each
 
 
 class StaticStep:
@@ -29,7 +29,6 @@ class StaticStep:
         if own.fingerprint != reading.fingerprint or shared:
             raise NotCapturableError("cannot be copied as a whole")
         self.tensors = own.tensors
-        self._alike = _by_dtype(self.tensors)
         for group in self.step.optimizer.param_groups:
             if self.tensors[0].is_cuda:  # a graph would keep the number itself
                 group["lr"] = torch.tensor(float(group["lr"]), device=self.tensors[0].device)
@@ -37,7 +36,7 @@ class StaticStep:
     @torch.no_grad()
     def fill(self, tensors: Sequence[Tensor]) -> None:
         """Copy the values of a step's ``tensors``."""
-        _copy(tensors, self.tensors, self._alike)
+        copy_each(tensors, self.tensors)
 
     def set_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Take over the learning rates of ``optimizer``."""
@@ -50,7 +49,7 @@ class StaticStep:
     @torch.no_grad()
     def hand_back(self, tensors: Sequence[Tensor]) -> None:
         """Copy the values into the first of a step's tensors, ``tensors``, which are those that it writes."""
-        _copy(self.tensors, tensors, _by_dtype(tensors))
+        copy_each(self.tensors[: len(tensors)], tensors)
 
 
 class StaticBatch:
@@ -64,19 +63,6 @@ class StaticBatch:
         for own, given in zip(tensors_of(self.batch.inputs), tensors_of(batch.inputs), strict=True):
             own.copy_(given)
         self.batch.targets.copy_(batch.targets)
-
-
-def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype, which are copied in one call."""
-    places: defaultdict[torch.dtype, list[int]] = defaultdict(list)
-    for place, tensor in enumerate(tensors):
-        places[tensor.dtype].append(place)
-    return list(places.values())
-
-
-def _copy(source: Sequence[Tensor], target: Sequence[Tensor], places: list[list[int]]) -> None:
-    for alike in places:
-        torch._foreach_copy_([target[place] for place in alike], [source[place] for place in alike])
 
 
 def _copy_of_step(step: Any, memo: dict[int, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import nan
 
@@ -115,7 +115,8 @@ class ClientSide:
         seed = self._experiment.settings.common_args.random_seed
         layers = seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round)
         task = self._experiment.method.problem.task
-        with freed_memory_kept(), layers, self._blamed(downlink), task_blamed(task):
+        memory = freed_memory_kept() if self._experiment.device.type == "cpu" else nullcontext()
+        with memory, layers, self._blamed(downlink), task_blamed(task):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 
     def _blamed(self, downlink: Downlink) -> AbstractContextManager[None]:

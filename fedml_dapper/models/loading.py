@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from fedml_dapper.models.in_bulk import copy_each
+
 _PLAIN_WAYS = {nn.Module._load_from_state_dict, _NormBase._load_from_state_dict}
 """Ways of layers to take their tensors; the second also completes what old files lack."""
 
@@ -23,8 +25,7 @@ def put_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     if not fits or not all(map(_is_plain, network.modules())):
         network.load_state_dict({**state, **tensors})
         return
-    for name, tensor in tensors.items():
-        state[name].copy_(tensor)
+    copy_each(list(tensors.values()), [state[name] for name in tensors])
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -16,16 +16,17 @@ product is exact in float64; only the order of the sums matters, so callers fold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.models.in_bulk import places_by_dtype
 from fedml_dapper.pruning.layout import ChannelLayout
 from fedml_dapper.pruning.plan import PruningPlan, Tensors
-from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, shapes_of_sums
+from fedml_dapper.pruning.running_sum import Recovery, RunningSum, Sent, add_to_each, shapes_of_sums
 from fedml_dapper.pruning.side_by_side import Piece, do_side_by_side
 from fedml_dapper.pruning.slim import KeptIndices, common_device
 from fedml_dapper.randomness.chacha20 import Noise
@@ -61,10 +62,12 @@ class RecoveringMean:
             for name, tensor in previous.items()
             if tensor.is_floating_point()
         }
-        self._waiting: dict[str, list[Sent]] = {name: [] for name in self._sums}
+        self._waiting: list[dict[str, Sent]] = []
+        """Tensors of each upload that waits, by name."""
         self._largest = {name: torch.zeros_like(tensor) for name, tensor in previous.items() if name not in self._sums}
         self._total = 0.0
         self._holds = False
+        self._is_on_gpu = any(tensor.is_cuda for tensor in previous.values())
 
     def hold(self) -> None:
         """Keep uploads that are added from now on until :meth:`fold`, so that several are folded in one pass.
@@ -85,12 +88,16 @@ class RecoveringMean:
     def take(self, weights: Tensors, plan: PruningPlan, weight: float, unsliced: Collection[str] = ()) -> None:
         """Add an upload without checking it; unlike for :meth:`add`, floating-point tensors may have any dtype."""
         kept = KeptIndices(plan, common_device(self._previous.values()))
+        waiting = dict[str, Sent]()
+        counts = dict[str, Tensor]()
         for name, sent in weights.items():
             if name in self._sums:
                 cuts = {} if name in unsliced else kept.of(self._layout.tensors[name])
-                self._waiting[name].append(Sent(sent, cuts, weight))
+                waiting[name] = Sent(sent, cuts, weight)
             else:
-                self._largest[name] = torch.maximum(self._largest[name], sent.to(self._largest[name].device))
+                counts[name] = sent.to(self._largest[name].device)
+        self._waiting.append(waiting)
+        self._take_largest(counts)
         self._total += weight
         if not self._holds:
             self.fold()
@@ -98,8 +105,20 @@ class RecoveringMean:
     def fold(self) -> None:
         """Add all uploads that wait to the sums."""
         waiting = self._waiting
-        self._waiting = {name: [] for name in self._sums}
-        self._do(piece for name, sent in waiting.items() if sent for piece in self._sums[name].adding(sent))
+        self._waiting = []
+        if self._is_on_gpu:
+            for sent in waiting:
+                add_to_each([(self._sums[name], each) for name, each in sent.items()])
+            return
+        by_name = {name: _taken(name, waiting) for name in self._sums}
+        self._do(piece for name, sent in by_name.items() if sent for piece in self._sums[name].adding(sent))
+
+    def _take_largest(self, counts: Tensors) -> None:
+        all_names = list(counts)
+        for places in places_by_dtype(list(counts.values())):
+            names = [all_names[place] for place in places]
+            largest = torch._foreach_maximum([self._largest[name] for name in names], [counts[name] for name in names])
+            self._largest.update(zip(names, largest, strict=True))
 
     def _do(self, pieces: Iterator[Piece]) -> None:
         if sum(tensor.numel() for tensor in self._previous.values() if tensor.device.type == "cpu") < _WORTH_THREADS:
@@ -125,8 +144,7 @@ class RecoveringMean:
         self.fold()
         for name, (sums, held) in partial.sums.items():
             self._sums[name].merge(sums, held)
-        for name, tensor in partial.largest.items():
-            self._largest[name] = torch.maximum(self._largest[name], tensor.to(self._largest[name].device))
+        self._take_largest({name: tensor.to(self._largest[name].device) for name, tensor in partial.largest.items()})
         self._total += partial.total
 
     def disturb(self, noise: Noise, std: float) -> None:
@@ -145,6 +163,8 @@ class RecoveringMean:
         """
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
+        if self._is_on_gpu:
+            self.fold()
         means: dict[str, Tensor] = {}
         self._do(self._averaging(means))
         return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}
@@ -154,9 +174,14 @@ class RecoveringMean:
         # smallest first and popped: the freed sums of the tensors before are more than the next mean allocates
         for name in sorted(self._sums, key=lambda name: self._previous[name].numel()):
             sums = self._sums.pop(name)
-            waiting = self._waiting.pop(name)
+            waiting = _taken(name, self._waiting)
             means[name], pieces = sums.averaging(waiting, self._previous[name], self._total, self._recovery)
             yield from pieces
+
+
+def _taken(name: str, waiting: Sequence[dict[str, Sent]]) -> list[Sent]:
+    """Return what waits of the tensor ``name``, in the order of the uploads; it waits no longer."""
+    return [sent.pop(name) for sent in waiting if name in sent]
 
 
 def check_fits(

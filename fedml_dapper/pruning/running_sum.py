@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedml_dapper.models.in_bulk import copy_each
 from fedml_dapper.pruning.layout import TensorSpec
 from fedml_dapper.pruning.side_by_side import Piece
 from fedml_dapper.randomness.chacha20 import Noise
@@ -154,6 +155,22 @@ class RunningSum:
             step = max(1, _BLOCK_ENTRIES * rows // entries)
         for start in range(0, rows, step):
             yield slice(start, min(start + step, rows))
+
+
+def add_to_each(sent: Sequence[tuple[RunningSum, Sent]]) -> None:
+    """Add to each sum what one client sent of it; what is whole in few calls, which is fast on a GPU."""
+    whole = [(total, each) for total, each in sent if not each.kept]
+    for total, each in sent:
+        if each.kept:
+            total.add(each)
+    if not whole:
+        return
+    sums = [total._allocated() for total, _ in whole]
+    wide = [torch.empty_like(each) for each in sums]
+    copy_each([each.values.detach().view(total.shape) for (_, each), total in zip(whole, sums, strict=True)], wide)
+    torch._foreach_add_(sums, wide, alpha=whole[0][1].weight)
+    for total, each in whole:
+        total._held_whole += each.weight
 
 
 class _Summand:

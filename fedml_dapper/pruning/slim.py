@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedml_dapper.models.copying import with_same_tensors
+from fedml_dapper.models.in_bulk import copies_of
 from fedml_dapper.process.profiling import part
 from fedml_dapper.process.transfers import sent_to
 from fedml_dapper.pruning.filled import FilledLinear, SlimLinearMap
@@ -108,29 +109,40 @@ def slim_model(model: ModuleT, layout: ChannelLayout, plan: PruningPlan) -> Modu
     """
     slim = with_same_tensors(model)  # new modules around the dense tensors, each of which is replaced below
     kept = KeptIndices(plan, common_device(model.parameters()))
-    replaced = dict[int, Tensor]()
-
-    def cut(tensor: Tensor, name: str) -> Tensor:
-        if id(tensor) not in replaced:
-            spec = layout.tensors.get(name)  # None for a buffer that the state dict leaves out
-            dense = tensor.detach()
-            values = dense if spec is None else slim_tensor(dense, spec, kept)
-            values = values.clone() if values is dense else values
-            is_parameter = isinstance(tensor, nn.Parameter)
-            replaced[id(tensor)] = nn.Parameter(values, tensor.requires_grad) if is_parameter else values
-        return replaced[id(tensor)]
-
-    for module_name, module in slim.named_modules():
+    modules = list(slim.named_modules())
+    replaced = _cut(modules, layout, kept)
+    for module_name, module in modules:
         prefix = f"{module_name}." if module_name else ""
         for held in (module._parameters, module._buffers):
             for name, tensor in held.items():
                 if tensor is not None:
-                    _put(module, held, name, cut(tensor, prefix + name))
+                    _put(module, held, name, replaced[id(tensor)])
         known = layout.linear_maps.get(module_name)
         if known is not None:
             _fit(module, known, layout.tensors[f"{prefix}{known.matrix}"], kept)
         match_attributes(module)
     return slim
+
+
+def _cut(modules: Iterable[tuple[str, nn.Module]], layout: ChannelLayout, kept: KeptIndices) -> dict[int, Tensor]:
+    """Return what is kept of each tensor of the named ``modules``, by the tensor's identity."""
+    values = dict[int, Tensor]()
+    whole = dict[int, Tensor]()
+    for module_name, module in modules:
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None and id(tensor) not in values:
+                spec = layout.tensors.get(f"{module_name}.{name}" if module_name else name)
+                dense = tensor.detach()
+                # None for a buffer that the state dict leaves out
+                values[id(tensor)] = dense if spec is None else slim_tensor(dense, spec, kept)
+                if values[id(tensor)] is dense:
+                    whole[id(tensor)] = dense
+    values.update(zip(whole, copies_of(whole.values()), strict=True))
+    for _, module in modules:
+        for tensor in module._parameters.values():
+            if tensor is not None and not isinstance(values[id(tensor)], nn.Parameter):
+                values[id(tensor)] = nn.Parameter(values[id(tensor)], tensor.requires_grad)
+    return values
 
 
 def _put(module: nn.Module, held: dict[str, Any], name: str, tensor: Tensor) -> None:
@@ -202,4 +214,4 @@ def carry_optimizer_state(
             if isinstance(value, Tensor):
                 is_cut = value.shape == parameter.shape
                 carried = slim_tensor(value, layout.tensors[name], kept) if is_cut else value
-                slim.state[slim_parameters[name]][key] = carried.clone()
+                slim.state[slim_parameters[name]][key] = carried.clone() if carried is value else carried

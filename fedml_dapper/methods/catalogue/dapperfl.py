@@ -236,4 +236,6 @@ class DapperFL(Method[DapperFLParams]):
     def _sent_whole(self, widths: Widths) -> frozenset[str]:
         """Names of the running statistics that a client of ``widths`` sends of all channels."""
         whole = bool(widths) if self.params.bn_statistics == "dense_epoch" else self.params.bn_statistics != "slim"
-        return frozenset(running_statistics(self.problem.backbone)) - self.personal if whole else frozenset()
+        return (
+            frozenset(running_statistics(self.problem.backbone, copy=False)) - self.personal if whole else frozenset()
+        )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedml_dapper.datasets import Batch
 from fedml_dapper.inputs import count, moved
 from fedml_dapper.models import Backbone
+from fedml_dapper.models.in_bulk import copies_of
 from fedml_dapper.models.loading import put_tensors
 from fedml_dapper.models.norms import BatchNorm
 from fedml_dapper.process.profiling import part
@@ -22,9 +23,8 @@ def running_statistics(model: nn.Module, copy: bool = True) -> dict[str, Tensor]
     for name, layer in model.named_modules():
         if _tracks(layer):
             for key in ("running_mean", "running_var"):
-                tensor = layer.get_buffer(key)
-                statistics[f"{name}.{key}"] = tensor.clone() if copy else tensor
-    return statistics
+                statistics[f"{name}.{key}"] = layer.get_buffer(key)
+    return dict(zip(statistics, copies_of(statistics.values()), strict=True)) if copy else statistics
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ class LocalTraining:
     def metrics(self) -> TrainingMetrics:
         """Report of the epochs so far: loss of the last one, steps, seconds; of a GPU, its own."""
         if self._clock is not None:
-            return MetricsOnGPU(self._mean_loss, self._steps, self._clock)
+            return MetricsOnGPU(self._mean_loss, self._steps, self._clock.stop())
         return TrainingMetrics(float(self._mean_loss), self._steps, time.perf_counter() - self._started)
 
 

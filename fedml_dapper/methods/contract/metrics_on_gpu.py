@@ -18,11 +18,12 @@ class GPUClock:
         self._device = device
         self._started = self._mark()
 
-    def stop(self) -> None:
-        """Stop when the GPU has done all that it was given so far, without waiting for that."""
+    def stop(self) -> GPUClock:
+        """Stop when the GPU has done all that it was given so far, without waiting for that; returns itself."""
         self._stopped = self._mark()
+        return self
 
-    def seconds(self) -> float:
+    def elapsed(self) -> float:
         """Return the seconds from start to stop; waits for the stop."""
         self._stopped.synchronize()
         return float(self._started.elapsed_time(self._stopped)) / 1000
@@ -39,19 +40,26 @@ class MetricsOnGPU(TrainingMetrics):
     So that the next client's work can be handed out meanwhile.
     """
 
-    def __init__(self, mean_loss: Tensor, steps: int, clock: GPUClock) -> None:
-        clock.stop()
-        held: dict[str, Any] = {"steps": steps, "accuracy_before": None, "accuracy_after": None}
-        vars(self).update(held, _mean_loss=mean_loss, _clock=clock)
+    def __init__(
+        self,
+        loss: float | Tensor,
+        steps: int,
+        seconds: float | GPUClock,
+        accuracy_before: float | None = None,
+        accuracy_after: float | None = None,
+    ) -> None:
+        held: dict[str, Any] = {"steps": steps, "accuracy_before": accuracy_before, "accuracy_after": accuracy_after}
+        vars(self).update(held, _loss=loss, _seconds=seconds)
 
     @cached_property
     def loss(self) -> float:
-        return float(vars(self)["_mean_loss"])
+        return float(vars(self)["_loss"])
 
     @cached_property
     def seconds(self) -> float:
-        clock: GPUClock = vars(self)["_clock"]
-        return clock.seconds()
+        seconds: float | GPUClock = vars(self)["_seconds"]
+        return seconds.elapsed() if isinstance(seconds, GPUClock) else seconds
 
-    def __reduce__(self) -> tuple[type[TrainingMetrics], tuple[float, int, float]]:
-        return TrainingMetrics, (self.loss, self.steps, self.seconds)
+    def __reduce__(self) -> tuple[type[TrainingMetrics], tuple[float, int, float, float | None, float | None]]:
+        known = (self.loss, self.steps, self.seconds, self.accuracy_before, self.accuracy_after)
+        return TrainingMetrics, known

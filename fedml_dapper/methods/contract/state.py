@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedml_dapper.models.in_bulk import copies_of
 from fedml_dapper.pruning import Tensors, Verdict
 
 Value = int | float | str | bool | None | list["Value"] | dict[str, "Value"]
@@ -25,8 +26,7 @@ class Memory:
         """Remember copies of ``tensors`` as ``group``, in place of what was remembered as that before."""
         for name in [name for name in self.tensors if name.startswith(f"{group}/")]:
             del self.tensors[name]
-        for name, tensor in tensors.items():
-            self.tensors[f"{group}/{name}"] = tensor.detach().clone()
+        self.tensors.update(zip((f"{group}/{name}" for name in tensors), copies_of(tensors.values()), strict=True))
 
     def recall(self, group: str) -> dict[str, Tensor]:
         """Tensors last kept as ``group``, by name; empty if nothing was."""
