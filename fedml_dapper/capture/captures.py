@@ -1,9 +1,9 @@
 """Recorded steps of a process: taken where a step has been met before, kept while there is room for them.
 
 Clients of one level train networks of one shape by one objective, round after round: their steps have one fingerprint
-(:func:`~fedml_dapper.capture.reading.read`). A step's tensors are copied into those of the recording when an epoch
-begins, and back when it ends. A step that cannot be recorded, or whose recording does something else, is Python's, with
-a warning.
+(:func:`~fedml_dapper.capture.reading.read`). A step's tensors are copied into those of the recording before the first
+of several steps, and back after the last. A step that cannot be recorded, or whose recording does something else, is
+Python's, with a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedml_dapper.capture.eager import TrainingStep
+from fedml_dapper.capture.eager import EagerSteps, Taker, TrainingStep
 from fedml_dapper.capture.reading import NotCapturableError, Reading, Unchanging, read
 from fedml_dapper.capture.recorders import Recorder, Recording, bytes_of
 from fedml_dapper.capture.static_step import StaticBatch, StaticStep
@@ -58,41 +58,30 @@ class Captures:
         self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         """From the one that was met longest ago."""
         self._said: set[str] = set()
-        self._last: tuple[TrainingStep, Reading] | None = None
-        """The step of the last epoch, which is mostly that of the next, and what was read of it."""
 
     @contextmanager
-    def epoch(self, step: TrainingStep) -> Iterator[Callable[[Batch], None]]:
+    def steps(self, step: TrainingStep) -> Iterator[Taker]:
         try:
-            reading = self._read(step)
+            remember_from_the_start(step.optimizer)
+            reading = read(step)
+            self._check_devices(reading)
         except NotCapturableError as error:
             self._say(f"its step {error}")
-            yield step
+            yield EagerSteps(step)
             return
         known = self._known.get(reading.fingerprint)
         if known is None:
             written = read((step.model, step.optimizer, step.total)).tensors
             known = self._known[reading.fingerprint] = _Known(reading.constants, len(written))
         self._known.move_to_end(reading.fingerprint)
-        epoch = _Epoch(step, reading, known, self._recorder, self._say)
+        steps = _Steps(step, reading, known, self._recorder, self._say)
         try:
-            yield epoch
+            yield steps
         finally:
-            epoch.hand_back()
+            steps.hand_back()
             self._evict()
         if not known.recordings and not known.refused and _reads_another(step, reading):
             self._say("its step changes what it reads besides tensors, and so is another one each time")
-
-    def _read(self, step: TrainingStep) -> Reading:
-        """Read ``step``; raise :class:`NotCapturableError` where a recording cannot do what it does."""
-        if self._last is not None and self._last[0] is step and self._last[1].is_unchanged():
-            return self._last[1]
-        self._last = None
-        remember_from_the_start(step.optimizer)
-        reading = read(step)
-        self._check_devices(reading)
-        self._last = (step, reading)
-        return reading
 
     def _check_devices(self, reading: Reading) -> None:
         """Raise :class:`NotCapturableError` where a step reads from elsewhere, which a recording does once for all."""
@@ -115,8 +104,8 @@ class Captures:
             LOGGER.warning("device_args.capture: training goes on step by step where %s", reason)
 
 
-class _Epoch:
-    """The steps of an epoch, which stay in the recording's tensors from batch to batch."""
+class _Steps:
+    """One step after another, which stay in the recording's tensors from batch to batch."""
 
     def __init__(
         self, step: TrainingStep, reading: Reading, known: _Known, recorder: Recorder, say: Callable[[str], None]
@@ -143,7 +132,6 @@ class _Epoch:
         self._record(batch)
 
     def hand_back(self) -> None:
-        """Bring the values back into the step's own tensors."""
         if self._is_away and self._known.static is not None:
             self._known.static.hand_back(self._written)
         self._is_away = False

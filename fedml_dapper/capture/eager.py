@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
@@ -31,21 +30,41 @@ class TrainingStep(Protocol):
     def __call__(self, batch: Batch) -> None: ...
 
 
+class Taker(Protocol):
+    """What takes a step on one batch after another."""
+
+    def __call__(self, batch: Batch) -> None:
+        """Take the step."""
+
+    def hand_back(self) -> None:
+        """Bring what the steps have made into the step's own tensors, which may be read and changed then."""
+
+
 class Capture(Protocol):
-    """A way of taking the steps of an epoch."""
+    """A way of taking steps."""
 
-    def epoch(self, step: TrainingStep) -> AbstractContextManager[Callable[[Batch], None]]:
-        """Provide what takes ``step`` on one batch after another.
+    def steps(self, step: TrainingStep) -> AbstractContextManager[Taker]:
+        """Provide what takes ``step``, which is handed back where the block ends."""
 
-        Where the block ends, the tensors of the step hold what its batches have made of them.
-        """
+
+class EagerSteps:
+    """Steps that are Python's."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self._step = step
+
+    def __call__(self, batch: Batch) -> None:
+        self._step(batch)
+
+    def hand_back(self) -> None:
+        """Steps leave what they make where it belongs."""
 
 
 class _Eager:
     """Every step is Python's."""
 
-    def epoch(self, step: TrainingStep) -> AbstractContextManager[Callable[[Batch], None]]:
-        return nullcontext(step)
+    def steps(self, step: TrainingStep) -> AbstractContextManager[Taker]:
+        return nullcontext(EagerSteps(step))
 
 
 EAGER: Capture = _Eager()

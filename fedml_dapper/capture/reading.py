@@ -9,17 +9,15 @@ from __future__ import annotations
 import enum
 import io
 import pickle
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
-from functools import partial, singledispatch
+from functools import cache, partial, singledispatch
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
-
-from fedml_dapper.capture.watch import Watch
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.memory_format)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -44,20 +42,13 @@ class Reading:
     tensors: tuple[Tensor, ...]
     constants: tuple[Unchanging, ...]
     """The objects that are told by their identity, which lasts as long as somebody holds them."""
-    watch: Watch
-
-    def is_unchanged(self) -> bool:
-        """Return whether the value would be read the same again, in a third of the time; False where nobody knows."""
-        return self.watch.sees_no_change()
 
 
 def read(value: object) -> Reading:
     """Return the reading of ``value``; raise :class:`NotCapturableError` where it holds what cannot be told."""
     reader = _Reader()
     fingerprint = reader.read(value)
-    tensors = tuple(reader.tensors)
-    reader.watch.over_tensors(tensors)
-    return Reading(fingerprint, tensors, tuple(reader.constants), reader.watch)
+    return Reading(fingerprint, tuple(reader.tensors), tuple(reader.constants))
 
 
 class _Reader:
@@ -67,21 +58,20 @@ class _Reader:
         self._seen: dict[int, int] = {}
         """Number of each object that can be met again, by its identity: aliases are part of a fingerprint."""
         self._alive: list[object] = []
-        self.watch = Watch()
 
     def read(self, value: Any) -> Hashable:
         kind = type(value)
         if isinstance(value, _PLAIN):
             return kind, value
-        if isinstance(value, list | tuple | set | frozenset):
-            self.watch.over_parts(value)
-            parts = map(self.read, value)
-            return kind, frozenset(parts) if isinstance(value, set | frozenset) else tuple(parts)
-        if (number := self._seen.get(id(value))) is not None:
-            return "seen", number
-        self._seen[id(value)] = len(self._seen)
+        if isinstance(value, list | tuple):
+            return kind, tuple(map(self.read, value))
+        if isinstance(value, set | frozenset):
+            return kind, frozenset(map(self.read, value))
+        number = len(self._alive)
+        if (before := self._seen.setdefault(id(value), number)) != number:
+            return "seen", before
         self._alive.append(value)
-        return kind, _read_as(value, self)
+        return kind, _rule_for(cast(Hashable, kind))(value, self)
 
 
 @singledispatch
@@ -89,9 +79,7 @@ def _read_as(value: Any, reader: _Reader) -> Hashable:
     """Return the fingerprint of what has no rule of its own: field by field, or as bytes."""
     params = getattr(value, "__dataclass_params__", None)
     if params is not None and params.frozen:
-        reader.watch.over(getattr(value, "__dict__", {}))
         return tuple(reader.read(getattr(value, each.name)) for each in fields(value))
-    reader.watch.is_blind()
     return _pickled(value)
 
 
@@ -111,16 +99,12 @@ def _(tensor: Tensor, reader: _Reader) -> Hashable:
 
 @_read_as.register(Mapping)
 def _(mapping: Mapping[Any, Any], reader: _Reader) -> Hashable:
-    reader.watch.over(mapping)
     return tuple((reader.read(key), reader.read(part)) for key, part in mapping.items())
 
 
 @_read_as.register
 def _(module: nn.Module, reader: _Reader) -> Hashable:
     held = vars(module)
-    reader.watch.over(held)
-    for name in ("_parameters", "_buffers", *_HOOKS):
-        reader.watch.over(held[name])
     if any(held[hooks] for hooks in _HOOKS):
         raise NotCapturableError(f"has hooks, in a {type(module).__name__}")
     attributes = tuple(
@@ -135,11 +119,6 @@ def _(module: nn.Module, reader: _Reader) -> Hashable:
 @_read_as.register
 def _(optimizer: torch.optim.Optimizer, reader: _Reader) -> Hashable:
     """Its groups with all but learning rates, which may change, and what it remembers of each parameter."""
-    reader.watch.over(optimizer.state)
-    reader.watch.over_parts(optimizer.param_groups)
-    for group in optimizer.param_groups:
-        reader.watch.over(group)
-        reader.watch.over_parts(group["params"])
     groups = [{name: part for name, part in group.items() if name != "lr"} for group in optimizer.param_groups]
     stepped = [parameter for group in groups for parameter in group["params"]]
     return reader.read(groups), reader.read([optimizer.state.get(parameter, {}) for parameter in stepped])
@@ -149,8 +128,6 @@ def _(optimizer: torch.optim.Optimizer, reader: _Reader) -> Hashable:
 def _(function: FunctionType, reader: _Reader) -> Hashable:
     cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
     parts = (cells, function.__defaults__, function.__kwdefaults__, vars(function))
-    reader.watch.over_function(function)
-    reader.watch.over(vars(function))
     return function.__code__, function.__module__, reader.read(parts)
 
 
@@ -166,7 +143,6 @@ def _(given: partial[Any], reader: _Reader) -> Hashable:
 
 @_read_as.register
 def _(model: BaseModel, reader: _Reader) -> Hashable:
-    reader.watch.over(vars(model))
     return reader.read(dict(model))
 
 
@@ -174,6 +150,13 @@ def _(model: BaseModel, reader: _Reader) -> Hashable:
 @_read_as.register(BuiltinFunctionType)
 def _(named: Hashable, reader: _Reader) -> Hashable:
     return named
+
+
+@cache
+def _rule_for(kind: Hashable) -> Callable[[Any, _Reader], Hashable]:
+    """Return the rule for values of a type, which singledispatch looks up more slowly."""
+    assert isinstance(kind, type)
+    return _read_as.dispatch(kind)
 
 
 def _pickled(value: object) -> bytes:

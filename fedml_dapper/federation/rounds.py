@@ -48,7 +48,7 @@ def run_rounds(
     clients.on_step = report_step
     clients.memories = server.memories
     journal = RunJournal(experiment, server, observers, run_dir, resume)
-    with _threads_of(experiment), lasting_objects_left_alone():
+    with _threads_of(experiment), lasting_objects_left_alone() as leave_alone:
         try:
             with local_training(experiment, server, clients, update) as train:
                 journal.started()
@@ -58,6 +58,7 @@ def run_rounds(
                     for upload in train(client_ids):
                         server.receive(upload)
                     journal.round_closed(server.close_round())
+                    leave_alone()
         finally:
             journal.finished()
 

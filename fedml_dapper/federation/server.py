@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from fedml_dapper.federation.experiment import Experiment
@@ -22,7 +21,7 @@ from fedml_dapper.federation.round.findings import Finding, all_finite, raise_fi
 from fedml_dapper.federation.round.new_model import judged, make_model
 from fedml_dapper.federation.round.private_rounds import PrivateRounds
 from fedml_dapper.federation.round.served_edges import ServedEdges
-from fedml_dapper.federation.round.update_norm import UpdateNorms, is_finite, usual_norms
+from fedml_dapper.federation.round.update_norm import UpdateNorms, usual_norms
 from fedml_dapper.federation.round.virtual_time import VirtualTime
 from fedml_dapper.federation.run_folder.checkpoint import Checkpoint
 from fedml_dapper.federation.run_folder.records import RoundRecord, RoundSeconds
@@ -130,8 +129,7 @@ class Server(Collector):
             return
         if self.is_simulation:
             tensors = (*counted.weights.values(), *counted.extras.values())
-            on_gpu = all(tensor.is_cuda for tensor in tensors)
-            self._finite[counted.client_id] = all_finite(tensors) if on_gpu else torch.tensor(is_finite(tensors))
+            self._finite[counted.client_id] = all_finite(tensors)
         self._round.take(counted)
 
     def _start_of(self, client_id: int) -> ServerState:
@@ -182,7 +180,7 @@ class Server(Collector):
             refused=dict(sorted(self._round.refused.items())),
             quarantined=self.attendance.quarantined,
             not_finite=self._senders_not_finite(),
-            model_is_finite=is_finite(self.state.weights.values()),
+            model_is_finite=bool(all_finite(self.state.weights.values())),
             rolled_back=void,
             notes=dict(self._method.round_notes(self.state)),
             seconds=RoundSeconds(total=now - self._opened_at, evaluation=now - evaluation_started),

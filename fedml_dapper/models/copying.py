@@ -37,15 +37,14 @@ def with_same_tensors(model: ModuleT) -> ModuleT:
 
 
 def _copied(name: str, held: Any, memo: dict[int, Any]) -> Any:
-    if type(held) in _IMMUTABLE:
+    kind = type(held)
+    if kind in _IMMUTABLE:
         return held
-    if id(held) in memo:
-        return memo[id(held)]
-    if name in _HELD and type(held) is dict:
+    if kind in _CONTAINERS and not held:
+        return kind()
+    if name in _HELD and kind is dict:
         return {key: None if part is None else memo[id(part)] for key, part in held.items()}
-    if type(held) in _CONTAINERS and not held:
-        return type(held)()
-    if type(held) is tuple and all(type(part) in _IMMUTABLE for part in held):
+    if kind is tuple and all(type(part) in _IMMUTABLE for part in held):
         return held
     return copy.deepcopy(held, memo)
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
-def lasting_objects_left_alone() -> Iterator[None]:
-    """Keep the collector from objects that are there when the block begins; they are its own again when it ends.
+def lasting_objects_left_alone() -> Iterator[Callable[[], None]]:
+    """Provide a function to call when what lasts has been made, after a first round; only its first call does anything.
 
-    Torch and what comes with it make half a million of them, which take a tenth of a second to look through. A round
-    of small networks on a GPU takes two.
+    From then on the collector leaves alone whatever is there, which is its own again when the block ends. Torch and
+    what comes with it are half a million objects, and take a tenth of a second to look through; a round of small
+    networks on a GPU takes two or three.
     """
-    gc.freeze()
+
+    @cache
+    def leave_alone() -> None:
+        gc.collect()
+        gc.freeze()
+
     try:
-        yield
+        yield leave_alone
     finally:
         gc.unfreeze()

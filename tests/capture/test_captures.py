@@ -69,7 +69,7 @@ def train(step: Step, data: Iterable[Batch], captures: Captures | None) -> dict[
         for batch in data:
             step(batch)
     else:
-        with captures.epoch(step) as take:
+        with captures.steps(step) as take:
             for batch in data:
                 take(batch)
     return {**step.model.state_dict(), "total": step.total}

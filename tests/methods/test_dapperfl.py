@@ -123,13 +123,14 @@ def test_the_dense_model_is_not_held_while_the_slim_one_trains(
         dense.extend(weakref.ref(parameter) for parameter in model.parameters())
         return slim_model(model, *rest)
 
-    def epoch(training: LocalTraining, *rest: Any) -> None:
-        train(training, *rest)
-        alive.append(sum(parameter() is not None for parameter in dense))
+    def epochs(training: LocalTraining, count: int, *rest: Any, **options: Any) -> None:
+        for _ in range(count):
+            train(training, 1, *rest, **options)
+            alive.append(sum(parameter() is not None for parameter in dense))
 
-    train = LocalTraining.epoch
+    train = LocalTraining.epochs
     monkeypatch.setattr(dapperfl, "slim_model", cut)
-    monkeypatch.setattr(LocalTraining, "epoch", epoch)
+    monkeypatch.setattr(LocalTraining, "epochs", epochs)
     experiment = build_experiment(tiny_settings("epochs=3"))
     one_upload(experiment, client_of_level(experiment, 5))
     assert dense

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation.round.fetched import fetched
+from fedml_dapper.federation.round.update_norm import is_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +38,9 @@ def raise_first(findings: Sequence[Finding]) -> None:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Return whether no tensor on a GPU holds infinity or NaN: bool (), without waiting for it."""
+    """Return whether no tensor holds infinity or NaN: bool (), without waiting for a GPU that has them."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floating:
-        return torch.tensor(True)
+    if not floating or not all(tensor.is_cuda for tensor in floating):
+        return torch.tensor(is_finite(floating))
     largest = torch._foreach_norm(floating, float("inf"))  # one call, and no overflow
     return torch.isfinite(torch.stack([each.float() for each in largest])).all()

@@ -112,8 +112,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         alpha = self.params.fusion_weight(downlink.round)
         if alpha > 0:
             fuse(dict(model.named_parameters()), downlink.weights, alpha)
-        for _ in range(epochs - 1):
-            training.epoch(model, optimizer, loss)
+        training.epochs(epochs - 1, model, optimizer, loss)
         self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
 

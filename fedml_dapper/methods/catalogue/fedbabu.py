@@ -61,6 +61,5 @@ class FedBABU(Method[FedBABUParams]):
         training = LocalTraining(unreported, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
-        for _ in range(epochs):
-            training.epoch(model, optimizer, loss, mode=nn.Module.train if whole else nn.Module.eval)
+        training.epochs(epochs, model, optimizer, loss, mode=nn.Module.train if whole else nn.Module.eval)
         return model

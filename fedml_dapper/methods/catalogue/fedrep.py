@@ -81,6 +81,5 @@ class FedRep(Method[FedRepParams]):
         ):
             train_only(model, part)
             optimizer = training.optimizer(model)
-            for _ in range(part_epochs):
-                training.epoch(model, optimizer, loss, mode=mode)
+            training.epochs(part_epochs, model, optimizer, loss, mode=mode)
         return self.upload(client, downlink, model, training)

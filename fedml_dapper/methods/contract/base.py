@@ -147,8 +147,7 @@ class Method(Unchanging, Generic[P]):
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model, momentum)
-        for _ in range(epochs):
-            training.epoch(model, optimizer, loss, before_step=before_step)
+        training.epochs(epochs, model, optimizer, loss, before_step=before_step)
         return training
 
     def epochs(self, profile: ClientProfile) -> int:

@@ -58,8 +58,6 @@ class LocalTraining:
         self._steps = 0
         self._mean_loss = torch.tensor(nan)
         """Mean loss of the last epoch, which stays on the device until somebody asks for it."""
-        self._step: Step | None = None
-        """Step of the last epoch."""
         self._scaler = torch.GradScaler(client.device.type) if client.precision == "fp16" else None
         self._started = time.perf_counter()
         self._clock = GPUClock(client.device) if client.device.type == "cuda" else None
@@ -88,41 +86,51 @@ class LocalTraining:
         before_step: Callable[[], None] | None = None,
         mode: Callable[[Backbone], object] = nn.Module.train,
     ) -> None:
-        """One pass over the client's images, minimising ``loss`` (a mean over the batch).
+        """One pass over the client's images: :meth:`epochs` of one."""
+        self.epochs(1, model, optimizer, loss, after_step, before_step=before_step, mode=mode)
 
-        With ``train_args.micro_batch_size``, ``loss`` is called for each piece of a batch, and counts by its samples.
-        ``before_step`` may change the gradients, before they are clipped; ``mode`` puts the model's layers into the
-        modes they train in.
-        """
-        self._epoch += 1
-        mode(model)
-        step = self._step_of(model, optimizer, loss, before_step, after_step)
-        samples = 0
-        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
-        with self._client.capture.epoch(step) as take:
-            for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
-                take(batch)
-                samples += len(batch.targets)
-                self._steps += 1
-                self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
-        self._mean_loss = step.total / samples
-
-    def _step_of(
+    def epochs(
         self,
+        count: int,
         model: Backbone,
         optimizer: torch.optim.Optimizer,
         loss: Loss | Terms,
-        before_step: Callable[[], None] | None,
-        after_step: Callable[[], None] | None,
-    ) -> Step:
-        """Return the step of an epoch: that of the epoch before, where it is the same."""
+        after_step: Callable[[], None] | None = None,
+        *,
+        before_step: Callable[[], None] | None = None,
+        mode: Callable[[Backbone], object] = nn.Module.train,
+    ) -> None:
+        """``count`` passes over the client's images, minimising ``loss`` (a mean over the batch).
+
+        With ``train_args.micro_batch_size``, ``loss`` is called for each piece of a batch, and counts by its samples.
+        ``before_step`` may change the gradients, before they are clipped; ``mode`` puts the model's layers into the
+        modes they train in. Between two passes nothing but the steps changes the model.
+        """
+        if count == 0:
+            return
+        mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         precision = self._client.precision
         step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
-        if self._step is None or not self._step.is_like(step):
-            self._step = step
-        self._step.total.zero_()
-        return self._step
+        with self._client.capture.steps(step) as take:
+            for together in (count - 1, 1):  # the last one by itself, as its loss is reported
+                total.zero_()
+                samples = sum(self._pass(take) for _ in range(together))
+                take.hand_back()
+                if together > 0:
+                    self._mean_loss = total / samples
+
+    def _pass(self, take: Callable[[Batch], None]) -> int:
+        """Take a step on each batch of the next epoch; returns the number of samples."""
+        self._epoch += 1
+        samples = 0
+        drawn = self._client.data.batches(self._round, self._epoch, self._client.device)
+        for batch in fetching("data", self._client.augment(drawn, self._round, self._epoch)):
+            take(batch)
+            samples += len(batch.targets)
+            self._steps += 1
+            self._client.on_step(self._steps, self._epochs * self._client.data.steps_per_epoch)
+        return samples
 
     def metrics(self) -> TrainingMetrics:
         """Report of the epochs so far: loss of the last one, steps, seconds; of a GPU, its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -43,11 +43,6 @@ class Step:
     after_step: Callable[[], None] | None
     scaler: torch.GradScaler | None
     """Scaling of the loss, which float16 needs."""
-
-    def is_like(self, other: Step) -> bool:
-        """Return whether ``other`` is made of the same objects, but for its sum of losses."""
-        names = (each.name for each in fields(self) if each.name != "total")
-        return all(getattr(self, name) is getattr(other, name) for name in names)
 
     def __call__(self, batch: Batch) -> None:
         """Take the step, on all of ``batch`` at once or, with ``train_args.micro_batch_size``, piece by piece."""
