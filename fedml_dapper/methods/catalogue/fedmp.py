@@ -22,6 +22,7 @@ from itertools import count, takewhile
 from typing import Literal, cast
 
 from pydantic import Field
+from torch import Tensor
 
 from fedml_dapper.methods.contract import (
     Aggregation,
@@ -67,6 +68,12 @@ class FedMP(Method[FedMPParams]):
 
     def __init__(self, params: FedMPParams, problem: Problem) -> None:
         super().__init__(params, problem)
+        self._plans: dict[float, PruningPlan] = {}
+        """Plans by ratio, which many clients ask for."""
+        self._planned_on: list[tuple[int, int]] = []
+        """Identity and version of each tensor that the plans were made of."""
+        self._held: list[Tensor] = []
+        """These tensors, as an identity may be another's once they are gone."""
         self.arms = tuple(
             takewhile(lambda ratio: ratio < params.max_ratio, (round(k * params.theta, 9) for k in count()))
         )
@@ -76,8 +83,17 @@ class FedMP(Method[FedMPParams]):
 
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l1 norm in the global model."""
-        widths = self.problem.widths(self.ratio(server, client_id))
-        return plan_by_importance(self.problem.layout, server.weights, widths) if widths else DENSE
+        ratio = self.ratio(server, client_id)
+        present = [(id(tensor), tensor._version) for tensor in server.weights.values()]
+        if self._planned_on != present:
+            self._planned_on = present
+            self._held = list(server.weights.values())
+            self._plans.clear()
+        if ratio not in self._plans:
+            widths = self.problem.widths(ratio)
+            plan = plan_by_importance(self.problem.layout, server.weights, widths) if widths else DENSE
+            self._plans[ratio] = plan
+        return self._plans[ratio]
 
     def ratio(self, server: ServerState, client_id: int) -> float:
         """The client's pruning ratio in the coming round."""
