@@ -34,11 +34,25 @@ class NotCapturableError(Exception):
     """A step cannot be captured; the text says why, going on after "it"."""
 
 
+class Fingerprint:
+    """What tells two values apart: thousands of parts in a tree, whose hash is computed once."""
+
+    def __init__(self, parts: Hashable) -> None:
+        self._parts = parts
+        self._hash = hash(parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fingerprint) and self._hash == other._hash and self._parts == other._parts
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True)
 class Reading:
     """What was read of a value."""
 
-    fingerprint: Hashable
+    fingerprint: Fingerprint
     tensors: tuple[Tensor, ...]
     constants: tuple[Unchanging, ...]
     """The objects that are told by their identity, which lasts as long as somebody holds them."""
@@ -47,7 +61,7 @@ class Reading:
 def read(value: object) -> Reading:
     """Return the reading of ``value``; raise :class:`NotCapturableError` where it holds what cannot be told."""
     reader = _Reader()
-    fingerprint = reader.read(value)
+    fingerprint = Fingerprint(reader.read(value))
     return Reading(fingerprint, tuple(reader.tensors), tuple(reader.constants))
 
 

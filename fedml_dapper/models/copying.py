@@ -23,28 +23,32 @@ _OWN_WAYS = ("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__getst
 
 def with_same_tensors(model: ModuleT) -> ModuleT:
     """Return a copy of ``model`` that shares its parameters and buffers: all else is as deep as deepcopy makes it."""
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     modules = list(model.modules())
+    held = (each for module in modules for each in (*module._parameters.values(), *module._buffers.values()))
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in held if tensor is not None}
     kinds: set[Any] = {type(module) for module in modules}
     if not all(map(_is_plain, kinds)) or any(module._compiled_call_impl is not None for module in modules):
         return copy.deepcopy(model, memo)
     for module in modules:  # all of them first, as layers may refer to one another
         memo[id(module)] = object.__new__(type(module))
     for module in modules:
-        vars(memo[id(module)]).update({name: _copied(name, held, memo) for name, held in vars(module).items()})
+        own = vars(memo[id(module)])
+        for name, attribute in vars(module).items():
+            kind = type(attribute)
+            if kind in _IMMUTABLE:
+                own[name] = attribute
+            elif kind in _CONTAINERS and not attribute:
+                own[name] = kind()
+            else:
+                own[name] = _copied(name, attribute, memo)
     made: ModuleT = memo[id(model)]
     return made
 
 
 def _copied(name: str, held: Any, memo: dict[int, Any]) -> Any:
-    kind = type(held)
-    if kind in _IMMUTABLE:
-        return held
-    if kind in _CONTAINERS and not held:
-        return kind()
-    if name in _HELD and kind is dict:
+    if name in _HELD and type(held) is dict:
         return {key: None if part is None else memo[id(part)] for key, part in held.items()}
-    if kind is tuple and all(type(part) in _IMMUTABLE for part in held):
+    if type(held) is tuple and all(type(part) in _IMMUTABLE for part in held):
         return held
     return copy.deepcopy(held, memo)
 
