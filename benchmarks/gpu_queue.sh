@@ -28,4 +28,9 @@ if [[ -n $site && ! -d $site ]]; then
     mv "$site.$$" "$site"
 fi
 export PYTHONPATH="${site:+$site:}$root${PYTHONPATH:+:$PYTHONPATH}" OMP_NUM_THREADS=1
+# CUDA's multi-process service lets kernels of several cells run at the same time, and so more cells be worth it. It stays
+# when the bench ends; `echo quit | nvidia-cuda-mps-control` ends it.
+if command -v nvidia-cuda-mps-control >/dev/null && [[ ! -e ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control ]]; then
+    nvidia-cuda-mps-control -d || echo "gpu_queue: goes on without CUDA's multi-process service" >&2
+fi
 exec python3 -m benchmarks.gpu_queue "$@"

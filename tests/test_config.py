@@ -121,6 +121,18 @@ def test_effective_settings_load_back_equal(tmp_path: Path) -> None:
     assert settings.train_args.learning_rate == 0.001  # YAML 1.1 alone reads "1e-3" as text
 
 
+def test_off_is_a_word_where_yaml_reads_a_boolean(tmp_path: Path) -> None:
+    file = tmp_path / "above.yaml"
+    file.write_text("device_args:\n  capture: off\n")
+    for settings in (
+        load_settings([CONFIG / "quickstart.yaml", file]),
+        load_settings([CONFIG / "quickstart.yaml"], ["capture=off"]),
+    ):
+        assert settings.device_args.capture == "off"
+    with pytest.raises(ConfigError, match="capture"):
+        load_settings([CONFIG / "quickstart.yaml"], ["capture=on"])
+
+
 @pytest.mark.parametrize("ratios", ["ratios", "levels.ratios", "dapper_args.levels.ratios"])
 def test_overrides_by_whole_key_and_by_its_end(experiment: Path, ratios: str) -> None:
     settings = load_settings(

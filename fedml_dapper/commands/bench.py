@@ -107,10 +107,10 @@ def bench(
 
 
 def _at_a_time(device: Device) -> int | Room:
-    from fedml_dapper.benches.room import Room, free_on_gpu
+    from fedml_dapper.benches.room import Room, free_on_gpu, is_gpu_shared
 
     cores = os.cpu_count() or 1
-    return Room(free_on_gpu, cores) if device == "cuda" else cores
+    return Room(free_on_gpu, cores, shared=is_gpu_shared()) if device == "cuda" else cores
 
 
 class _Display:

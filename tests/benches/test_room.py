@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from fedml_dapper.benches.room import Room, cells_at_once
+from fedml_dapper.benches.room import Room, cells_at_once, is_gpu_shared
 
 GB = 10**9
 
@@ -23,6 +26,18 @@ GB = 10**9
 )
 def test_cells_at_once(free: int, taken: int, cores: int, cells: int) -> None:
     assert cells_at_once(free, taken, cores) == cells
+
+
+def test_a_card_that_lets_processes_in_at_the_same_time_takes_one_per_core() -> None:
+    assert cells_at_once(80 * GB, 2 * GB, 16, shared=True) == 16
+    assert cells_at_once(24 * GB, 2 * GB, 16, shared=True) == 6
+
+
+def test_the_service_that_lets_them_in_is_known_by_its_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert not is_gpu_shared()
+    os.mkfifo(tmp_path / "control")
+    assert is_gpu_shared()
 
 
 def test_one_cell_runs_until_it_has_shown_what_it_takes() -> None:

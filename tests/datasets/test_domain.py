@@ -83,6 +83,10 @@ def test_a_view_is_the_copy_that_it_saves(image_set: Callable[..., ImageSet], gr
         *zip(view.split([1, 2])[1].batches(2), copied.split([1, 2])[1].batches(2), strict=True),
         *zip(view.joined([view]).batches(9), copied.joined([view]).batches(9), strict=True),
     ]
+    for samples in (view, copied):
+        together = samples.draw_each([some, some[:1]], torch.Generator().manual_seed(2))
+        one_by_one = torch.Generator().manual_seed(2)
+        pairs += zip(together, [copied.draw(some, one_by_one), copied.draw(some[:1], one_by_one)], strict=True)
     for one, other in pairs:
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.targets, other.targets)

@@ -95,6 +95,23 @@ def test_mode_decides_which_layers_train(tiny_settings: SettingsFactory) -> None
     assert not norm.running_mean.equal(before)
 
 
+def test_epochs_in_one_call_are_epochs_one_by_one(tiny_settings: SettingsFactory) -> None:
+    found = []
+    for in_one_call in (False, True):
+        experiment, model, training = prepared(tiny_settings(*FEW))
+        optimizer = training.optimizer(model)
+        if in_one_call:
+            training.epochs(3, model, optimizer, experiment.method.problem.task_loss)
+        else:
+            for _ in range(3):
+                training.epoch(model, optimizer, experiment.method.problem.task_loss)
+        training.epochs(0, model, optimizer, experiment.method.problem.task_loss)
+        found.append((model.state_dict(), training.metrics()))
+    (one, by_one), (other, together) = found
+    assert all(tensor.equal(other[name]) for name, tensor in one.items())
+    assert (by_one.steps, by_one.loss) == (together.steps, together.loss)
+
+
 def test_a_batch_in_pieces_gives_the_same_gradients(tiny_settings: SettingsFactory) -> None:
     found = []
     for pieces in ("null", "5"):  # of batches of 16, so that the last piece of each is shorter
