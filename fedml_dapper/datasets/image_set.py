@@ -80,7 +80,7 @@ class ImageSet(Samples):
         return batch
 
     def draw_each(self, batches: Sequence[Tensor], generator: torch.Generator) -> Iterator[Batch]:
-        together = max(1, self.preprocessing.most_at_once // max(len(indices) for indices in batches))
+        together = max(1, self.preprocessing.most_at_once // max(map(len, batches), default=1))
         for first in range(0, len(batches), together):
             yield from self._drawn_together(batches[first : first + together], generator)
 

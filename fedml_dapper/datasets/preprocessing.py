@@ -12,6 +12,8 @@ from torch import Tensor
 
 _CHUNK_PIXELS = 2**22
 """Pixels worked on at a time; bounds the float copy of a resize to some 50 MB."""
+_TOGETHER_PIXELS = 2**18
+"""Pixels of batches that are transformed together: 256 images of 32 x 32, which take 3 MB."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Preprocessing:
 
     @property
     def most_at_once(self) -> int:
-        """Number of images up to which batches are worth transforming together."""
-        return _CHUNK_PIXELS // self.input_size**2
+        """Number of images up to which batches are transformed together."""
+        return _TOGETHER_PIXELS // self.input_size**2
 
     def evaluate(self, images: Tensor) -> Tensor:
         """Normalise ``images`` uint8 (B, 3, H, W) to float32 (B, 3, S, S), with the channels last in memory.
