@@ -227,6 +227,7 @@ def said() -> dict[str, list[str]]:
             f"({timed('gpu', 'ms', 1, ratio=0.8)} against {timed('gpu', 'ms', 1, ratio=0.0)} ms)",
             f"Four processes take {timing('gpu')['times that in 4 processes']:.1f} times as many steps a second as one,"
             f" eight {timing('gpu')['times that in 8 processes']:.1f} times.",
+            *(f"| {row['method']} | {row['seconds']:.2f} |" for row in timing("gpu_rounds")["rows"]),
         ],
         "README.md": [
             f"{WEAK} (`digits_offline.yaml`), but the model that its weakest devices run scores"
@@ -274,7 +275,9 @@ OTHERS = {
     "docs/performance.md": {
         "1.6": "an aim", "2.4": "an aim", "3.4": "an aim", "2.7": "an aim", "3.8": "an aim", "0.15": "an aim",
         "0.25": "an aim", "1.2": "an aim", "1.5": "an aim", "2.5": "an aim", "0.6": "the mean of five levels",
-        "1.47": "reckoned there",
+        "1.47": "reckoned there", "0.23": "one round under a profiler, in results/benchmarks/README.md",
+        "0.31": "FedAvg's seconds once more", "0.3": "the least of four methods' seconds", "0.4": "their most",
+        "5.2": "of 38a39ae", "5.5": "of 38a39ae", "4.7": "of 38a39ae",
     },
 }  # fmt: skip
 """Page -> decimal figures that come from elsewhere -> from where."""
