@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from benchmarks.processes import marked, processor_seconds, proportional_mb
 
 _LOOK_EVERY_S = 0.2
 _MARK = "DAPPER_PEERS_RUN"
+_LAST_LOOKS = 3
 _LAST_OF_LOG = 3000
 
 
@@ -66,14 +67,20 @@ def watch(command: Sequence[str], environment: dict[str, str], log: Path) -> Wat
                 seconds.append(sum(of_process.values()))
                 time.sleep(_LOOK_EVERY_S)
         finally:
-            _end(marked(mark))
+            _end_all(mark)
             process.wait()
     if process.returncode != 0:
         raise FailedError(f"{' '.join(command)} failed:\n{log.read_text(errors='replace')[-_LAST_OF_LOG:]}")
     return Watched(times, seconds, peak)
 
 
-def _end(processes: Iterable[int]) -> None:
-    for one in processes:
-        with suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+def _end_all(mark: str) -> None:
+    """End all marked processes, until several looks find none: while one starts another program, its mark is hidden."""
+    looks = 0
+    while looks < _LAST_LOOKS:
+        found = marked(mark)
+        for one in found:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        looks = 0 if found else looks + 1
+        time.sleep(_LOOK_EVERY_S)
