@@ -34,23 +34,24 @@ def with_same_tensors(model: ModuleT) -> ModuleT:
     for module in modules:
         own = vars(memo[id(module)])
         for name, attribute in vars(module).items():
-            kind = type(attribute)
-            if kind in _IMMUTABLE:
-                own[name] = attribute
-            elif kind in _CONTAINERS and not attribute:
-                own[name] = kind()
-            else:
-                own[name] = _copied(name, attribute, memo)
+            own[name] = attribute if type(attribute) in _IMMUTABLE else _copied(name, attribute, memo)
     made: ModuleT = memo[id(model)]
     return made
 
 
 def _copied(name: str, held: Any, memo: dict[int, Any]) -> Any:
-    if name in _HELD and type(held) is dict:
-        return {key: None if part is None else memo[id(part)] for key, part in held.items()}
-    if type(held) is tuple and all(type(part) in _IMMUTABLE for part in held):
+    kind = type(held)
+    if (known := memo.get(id(held))) is not None:  # as a network that is wrapped shares its tensors with the wrapper
+        return known
+    if kind is tuple and all(type(part) in _IMMUTABLE for part in held):
         return held
-    return copy.deepcopy(held, memo)
+    if kind in _CONTAINERS and not held:
+        memo[id(held)] = kind()
+    elif name in _HELD and kind is dict:
+        memo[id(held)] = {key: None if part is None else memo[id(part)] for key, part in held.items()}
+    else:
+        return copy.deepcopy(held, memo)
+    return memo[id(held)]
 
 
 @cache

@@ -45,6 +45,26 @@ class Net(nn.Module):
         logits = self.classifier(self.features(x))
         return logits if self.behind is None else logits * self.behind
 """
+OWN_PARAMETERS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes, channels=16):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4),
+            nn.Conv2d(channels, channels, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(1))
+        self.head = nn.Linear(channels, num_classes)
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        return self.head(self.features(x) * self.scale)
+"""
 REFUSED = {
     "depthfl": "depthfl needs the stages of a built-in ResNet",
     "fedfa": "augments what comes out of convolutional stages, and Net marks none",
@@ -83,6 +103,18 @@ def test_every_method_runs_on_it_or_says_why_not(own: SettingsFactory, method: s
     server, records = simulate(build_experiment(settings))
     assert records[-1].scores is not None
     assert all(bool(torch.isfinite(tensor).all()) for tensor in server.state.weights.values())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dapperfl", "dapperfl_slim"])
+def test_what_the_network_s_own_class_holds_beside_layers_is_trained(
+    tiny_settings: SettingsFactory, tmp_path: Path, method: str
+) -> None:
+    """A temperature, learned positions, a count: parameters and buffers of the outermost module."""
+    (tmp_path / "own.py").write_text(OWN_PARAMETERS)
+    settings = tiny_settings(f"model={tmp_path / 'own.py'}:Net", *SMALL, f"method={method}")
+    server, _ = simulate(build_experiment(settings))
+    assert server.state.weights["scale"] != 1
+    assert server.state.weights["seen"] > 0
 
 
 @pytest.mark.parametrize("method", ["fedrep", "fedbabu", "fedper"])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from fedml_dapper.models.adopt import AdoptedBackbone
 from fedml_dapper.models.copying import with_same_tensors
 
 
@@ -114,3 +115,28 @@ def test_what_is_put_into_a_copy_stays_there() -> None:
 def test_a_layer_with_ways_of_its_own_keeps_them() -> None:
     assert with_same_tensors(nn.Sequential(OwnCopy()))[0].copied == 1
     assert with_same_tensors(nn.Sequential(Restored()))[0].cache == ["new"]
+
+
+class Scaled(nn.Module):
+    """Has a parameter and a buffer beside its layer, and uses them by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs) * self.scale
+        return outputs
+
+
+def test_a_wrapper_s_copy_shares_all_tensors_with_the_network_that_it_wraps() -> None:
+    wrapper = AdoptedBackbone(Scaled(), ["layer"], "layer")
+    copied = with_same_tensors(wrapper)
+    for register in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+        assert vars(copied)[register] is vars(copied.module)[register]
+        assert vars(copied)[register] is not vars(wrapper)[register]
+    copied._parameters["scale"] = nn.Parameter(torch.zeros(1))
+    assert not copied(torch.ones(2, 4)).any()
+    assert wrapper(torch.ones(2, 4)).any()
