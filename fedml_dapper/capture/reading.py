@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, partial, singledispatch
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import BaseModel
@@ -74,7 +74,7 @@ class _Reader:
         self._alive: list[object] = []
 
     def read(self, value: Any) -> Hashable:
-        kind = type(value)
+        kind: Any = type(value)
         if isinstance(value, _PLAIN):
             return kind, value
         if isinstance(value, list | tuple):
@@ -85,7 +85,7 @@ class _Reader:
         if (before := self._seen.setdefault(id(value), number)) != number:
             return "seen", before
         self._alive.append(value)
-        return kind, _rule_for(cast(Hashable, kind))(value, self)
+        return kind, _rule_for(kind)(value, self)
 
 
 @singledispatch
@@ -167,9 +167,8 @@ def _(named: Hashable, reader: _Reader) -> Hashable:
 
 
 @cache
-def _rule_for(kind: Hashable) -> Callable[[Any, _Reader], Hashable]:
+def _rule_for(kind: Any) -> Callable[[Any, _Reader], Hashable]:
     """Return the rule for values of a type, which singledispatch looks up more slowly."""
-    assert isinstance(kind, type)
     return _read_as.dispatch(kind)
 
 

@@ -65,9 +65,7 @@ class ClientSide:
         after = self._own_figures(context, self._as_downlink(upload))
         if self._experiment.settings.dapper_args.evaluation.personal == "trained":
             TrainedFigures(after, self._validation_figures(context, self._as_downlink(upload))).keep(context.memory)
-        trained = upload.metrics
-        tested = TrainingMetrics(trained.loss, trained.steps, trained.seconds, before, after.headline)
-        upload = replace(upload, metrics=tested)
+        upload = replace(upload, metrics=replace(upload.metrics, accuracy_before=before, accuracy_after=after.headline))
         return self._as_received(upload)
 
     def _as_received(self, upload: Upload) -> Upload:
@@ -115,7 +113,8 @@ class ClientSide:
         seed = self._experiment.settings.common_args.random_seed
         layers = seeded_layers(seed, Stream.TRAINING, downlink.client_id, downlink.round)
         task = self._experiment.method.problem.task
-        memory = freed_memory_kept() if self._experiment.device.type == "cpu" else nullcontext()
+        on_cpu = self._experiment.device.type == "cpu"
+        memory = freed_memory_kept() if on_cpu else nullcontext()  # a GPU's is torch's to keep
         with memory, layers, self._blamed(downlink), task_blamed(task):
             return self._made_private(self._experiment.method.local_update(context, downlink), downlink)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,13 @@ def put_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def _is_plain(layer: nn.Module) -> bool:
     """Return whether a layer takes its tensors by copying them."""
-    held = vars(layer)
-    has_hooks = held["_load_state_dict_pre_hooks"] or held["_load_state_dict_post_hooks"]
-    return not has_hooks and _is_plain_kind(cast(Hashable, type(layer)))
+    kind: Any = type(layer)
+    has_hooks = layer._load_state_dict_pre_hooks or layer._load_state_dict_post_hooks
+    return not has_hooks and _is_plain_kind(kind)
 
 
 @cache
-def _is_plain_kind(kind: Hashable) -> bool:
-    assert isinstance(kind, type)
-    assert issubclass(kind, nn.Module)
+def _is_plain_kind(kind: Any) -> bool:
     return (
         kind._load_from_state_dict in _PLAIN_WAYS
         and kind.load_state_dict is nn.Module.load_state_dict

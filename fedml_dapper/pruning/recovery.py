@@ -164,7 +164,7 @@ class RecoveringMean:
         if self._total <= 0:
             raise ProtocolError("no client answered in this round, so there is nothing to aggregate")
         if self._is_on_gpu:
-            self.fold()
+            self.fold()  # in few calls, where a pass by tensors would take one for each
         means: dict[str, Tensor] = {}
         self._do(self._averaging(means))
         return {name: self._largest[name] if name in self._largest else means[name] for name in self._previous}

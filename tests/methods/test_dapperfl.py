@@ -123,14 +123,14 @@ def test_the_dense_model_is_not_held_while_the_slim_one_trains(
         dense.extend(weakref.ref(parameter) for parameter in model.parameters())
         return slim_model(model, *rest)
 
-    def epochs(training: LocalTraining, count: int, *rest: Any, **options: Any) -> None:
-        for _ in range(count):
-            train(training, 1, *rest, **options)
+    def epoch(training: LocalTraining, *rest: Any, times: int = 1, **options: Any) -> None:
+        for _ in range(times):
+            train(training, *rest, **options)
             alive.append(sum(parameter() is not None for parameter in dense))
 
-    train = LocalTraining.epochs
+    train = LocalTraining.epoch
     monkeypatch.setattr(dapperfl, "slim_model", cut)
-    monkeypatch.setattr(LocalTraining, "epochs", epochs)
+    monkeypatch.setattr(LocalTraining, "epoch", epoch)
     experiment = build_experiment(tiny_settings("epochs=3"))
     one_upload(experiment, client_of_level(experiment, 5))
     assert dense

@@ -31,15 +31,15 @@ def fedrep(fedavg: Experiment, epochs: int, body_epochs: int, **training: Any) -
 def states_by_epoch(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """Client 0's model before its first round of training and after every epoch of it."""
     states = [copy.deepcopy(experiment.method.problem.backbone.state_dict())]
-    epochs = LocalTraining.epochs
+    epoch = LocalTraining.epoch
 
-    def watched(self: LocalTraining, count: int, model: Any, *args: Any, **options: Any) -> None:
-        for _ in range(count):
-            epochs(self, 1, model, *args, **options)
+    def watched(self: LocalTraining, model: Any, *args: Any, times: int = 1, **options: Any) -> None:
+        for _ in range(times):
+            epoch(self, model, *args, **options)
             states.append(copy.deepcopy(model.state_dict()))
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalTraining, "epochs", watched)
+        patch.setattr(LocalTraining, "epoch", watched)
         ClientSide(experiment).update(Server(experiment).downlink(0), experiment.clients[0])
     return states
 

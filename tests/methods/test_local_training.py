@@ -101,11 +101,11 @@ def test_epochs_in_one_call_are_epochs_one_by_one(tiny_settings: SettingsFactory
         experiment, model, training = prepared(tiny_settings(*FEW))
         optimizer = training.optimizer(model)
         if in_one_call:
-            training.epochs(3, model, optimizer, experiment.method.problem.task_loss)
+            training.epoch(model, optimizer, experiment.method.problem.task_loss, times=3)
         else:
             for _ in range(3):
                 training.epoch(model, optimizer, experiment.method.problem.task_loss)
-        training.epochs(0, model, optimizer, experiment.method.problem.task_loss)
+        training.epoch(model, optimizer, experiment.method.problem.task_loss, times=0)
         found.append((model.state_dict(), training.metrics()))
     (one, by_one), (other, together) = found
     assert all(tensor.equal(other[name]) for name, tensor in one.items())

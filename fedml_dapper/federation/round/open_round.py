@@ -64,6 +64,7 @@ class OpenRound:
         self.records: list[ClientRecord] = []
         """The ledger's records of the uploads that were folded, in this order, once the round closes."""
         self._lines: list[Callable[[], ClientRecord]] = []
+        """What makes the records of uploads that were folded so far."""
         self.refused: dict[int, str] = {}
         """Why uploads were refused, by client id."""
         self.begun: dict[int, int] = {}
@@ -96,11 +97,8 @@ class OpenRound:
         """Return the clients whose upload has come and was not refused, those set aside included."""
         return self._folded | self._early.keys() | self._aside
 
-    def line_of(self, upload: Upload) -> ClientRecord:
-        """Return the ledger's record of ``upload``."""
-        return self._begun_line(upload)()
-
-    def _begun_line(self, upload: Upload) -> Callable[[], ClientRecord]:
+    def line_of(self, upload: Upload) -> Callable[[], ClientRecord]:
+        """Return what makes the ledger's record of ``upload``, when its figures are wanted."""
         assert self._record is not None, "no round is open"
         return self._record(upload)
 
@@ -162,4 +160,4 @@ class OpenRound:
             self.note_refusal(upload.client_id, str(error))
             return
         self._folded.add(upload.client_id)
-        self._lines.append(self._begun_line(upload))
+        self._lines.append(self.line_of(upload))

@@ -101,7 +101,7 @@ class SecretSums(RoundFeature):
         opened.aggregation.merge(self._sum.partial)
         for client_id in self._sum.clients:
             line = opened.line_of(self._unseen(client_id, opened.number, self._ready[client_id].steps))
-            opened.records.append(line.model_copy(update={"bytes_up": self._sum.bytes_up[client_id]}))
+            opened.records.append(line().model_copy(update={"bytes_up": self._sum.bytes_up[client_id]}))
         return None
 
     def closed(self, record: RoundRecord) -> RoundRecord:

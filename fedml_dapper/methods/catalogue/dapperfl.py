@@ -144,7 +144,7 @@ class DapperFL(Method[DapperFLParams]):
             model, optimizer = self._slimmed(training, model, optimizer, plan)
 
         # Epochs 2 to E: the slim model, which is sent
-        training.epochs(self.problem.training.epochs - 1, model, optimizer, loss, after_step)
+        training.epoch(model, optimizer, loss, after_step, times=self.problem.training.epochs - 1)
         if plan is not DENSE:
             client.memory.keep(_OWN_STATISTICS, running_statistics(model))
         statistics = {name: tensor for name, tensor in statistics.items() if name not in self.personal}

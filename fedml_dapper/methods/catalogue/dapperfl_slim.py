@@ -112,7 +112,7 @@ class DapperFLSlim(StaticBatchNorm[DapperFLSlimParams]):
         alpha = self.params.fusion_weight(downlink.round)
         if alpha > 0:
             fuse(dict(model.named_parameters()), downlink.weights, alpha)
-        training.epochs(epochs - 1, model, optimizer, loss)
+        training.epoch(model, optimizer, loss, times=epochs - 1)
         self.measure_statistics(client, model)
         return self.upload(client, downlink, model, training)
 

@@ -61,5 +61,6 @@ class FedBABU(Method[FedBABUParams]):
         training = LocalTraining(unreported, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model)
         loss = self.objective(client, downlink)
-        training.epochs(epochs, model, optimizer, loss, mode=nn.Module.train if whole else nn.Module.eval)
+        mode = nn.Module.train if whole else nn.Module.eval
+        training.epoch(model, optimizer, loss, times=epochs, mode=mode)
         return model

@@ -18,6 +18,7 @@ nothing, as there is no loss to compare it with. Where the bandit looks next: ``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count, takewhile
 from typing import Literal, cast
 
@@ -35,7 +36,7 @@ from fedml_dapper.methods.contract import (
     Value,
 )
 from fedml_dapper.methods.parts.ratio_bandit import Leaf, choose, learn
-from fedml_dapper.pruning import DENSE, PruningPlan, plan_by_importance
+from fedml_dapper.pruning import DENSE, PruningPlan, Tensors, plan_by_importance
 
 
 class FedMPParams(MethodParams):
@@ -70,10 +71,8 @@ class FedMP(Method[FedMPParams]):
         super().__init__(params, problem)
         self._plans: dict[float, PruningPlan] = {}
         """Plans by ratio, which many clients ask for."""
-        self._planned_on: list[tuple[int, int]] = []
-        """Identity and version of each tensor that the plans were made of."""
-        self._held: list[Tensor] = []
-        """These tensors, as an identity may be another's once they are gone."""
+        self._planned_on: dict[str, tuple[Tensor, int]] = {}
+        """Global model that the plans were made of, each tensor with its version, which changes with its values."""
         self.arms = tuple(
             takewhile(lambda ratio: ratio < params.max_ratio, (round(k * params.theta, 9) for k in count()))
         )
@@ -84,10 +83,8 @@ class FedMP(Method[FedMPParams]):
     def plan(self, server: ServerState, client_id: int) -> PruningPlan:
         """The channels of largest l1 norm in the global model."""
         ratio = self.ratio(server, client_id)
-        present = [(id(tensor), tensor._version) for tensor in server.weights.values()]
-        if self._planned_on != present:
-            self._planned_on = present
-            self._held = list(server.weights.values())
+        if not _are_same(self._planned_on, server.weights):
+            self._planned_on = {name: (tensor, tensor._version) for name, tensor in server.weights.items()}
             self._plans.clear()
         if ratio not in self._plans:
             widths = self.problem.widths(ratio)
@@ -127,6 +124,12 @@ class FedMP(Method[FedMPParams]):
     @property
     def beyond_sums(self) -> str:
         return "" if self.params.ratio == "fixed" else "each client's loss, by which it chooses ratios (ratio: eucb)"
+
+
+def _are_same(before: Mapping[str, tuple[Tensor, int]], now: Tensors) -> bool:
+    """Return whether these are the same tensors with the same values."""
+    found = ((before.get(name), tensor) for name, tensor in now.items())
+    return all(held is not None and held[0] is tensor and held[1] == tensor._version for held, tensor in found)
 
 
 class _LearnAndAverage(RecoverAndAverage):

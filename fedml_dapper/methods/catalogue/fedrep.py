@@ -81,5 +81,5 @@ class FedRep(Method[FedRepParams]):
         ):
             train_only(model, part)
             optimizer = training.optimizer(model)
-            training.epochs(part_epochs, model, optimizer, loss, mode=mode)
+            training.epoch(model, optimizer, loss, times=part_epochs, mode=mode)
         return self.upload(client, downlink, model, training)

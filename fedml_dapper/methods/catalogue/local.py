@@ -46,7 +46,7 @@ class Local(Method[LocalParams]):
             parameter = parameters[owner]
             device = parameter.device if tensor.shape == parameter.shape else tensor.device
             optimizer.state[parameter][key] = tensor.to(device, copy=True)
-        training.epochs(epochs, model, optimizer, self.objective(client, downlink))
+        training.epoch(model, optimizer, self.objective(client, downlink), times=epochs)
         if self.params.keep_momentum:
             state = {
                 f"{name}/{key}": value

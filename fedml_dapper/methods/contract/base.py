@@ -147,7 +147,7 @@ class Method(Unchanging, Generic[P]):
         epochs = self.epochs(client.profile)
         training = LocalTraining(client, downlink.round, self.problem.training, epochs)
         optimizer = training.optimizer(model, momentum)
-        training.epochs(epochs, model, optimizer, loss, before_step=before_step)
+        training.epoch(model, optimizer, loss, times=epochs, before_step=before_step)
         return training
 
     def epochs(self, profile: ClientProfile) -> int:

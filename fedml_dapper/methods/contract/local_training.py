@@ -83,37 +83,24 @@ class LocalTraining:
         loss: Loss | Terms,
         after_step: Callable[[], None] | None = None,
         *,
+        times: int = 1,
         before_step: Callable[[], None] | None = None,
         mode: Callable[[Backbone], object] = nn.Module.train,
     ) -> None:
-        """One pass over the client's images: :meth:`epochs` of one."""
-        self.epochs(1, model, optimizer, loss, after_step, before_step=before_step, mode=mode)
-
-    def epochs(
-        self,
-        count: int,
-        model: Backbone,
-        optimizer: torch.optim.Optimizer,
-        loss: Loss | Terms,
-        after_step: Callable[[], None] | None = None,
-        *,
-        before_step: Callable[[], None] | None = None,
-        mode: Callable[[Backbone], object] = nn.Module.train,
-    ) -> None:
-        """``count`` passes over the client's images, minimising ``loss`` (a mean over the batch).
+        """``times`` passes over the client's images, minimising ``loss`` (a mean over the batch).
 
         With ``train_args.micro_batch_size``, ``loss`` is called for each piece of a batch, and counts by its samples.
         ``before_step`` may change the gradients, before they are clipped; ``mode`` puts the model's layers into the
-        modes they train in. Between two passes nothing but the steps changes the model.
+        modes they train in. Between two passes of one call nothing but the steps changes the model.
         """
-        if count == 0:
+        if times == 0:
             return
         mode(model)
         total = torch.zeros((), dtype=torch.float64, device=self._client.device)
         precision = self._client.precision
         step = Step(model, optimizer, total, loss, self._args, precision, before_step, after_step, self._scaler)
         with self._client.capture.steps(step) as take:
-            for together in (count - 1, 1):  # the last one by itself, as its loss is reported
+            for together in (times - 1, 1):  # the last one by itself, as its loss is reported
                 total.zero_()
                 samples = sum(self._pass(take) for _ in range(together))
                 take.hand_back()

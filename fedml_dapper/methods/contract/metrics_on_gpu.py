@@ -48,6 +48,7 @@ class MetricsOnGPU(TrainingMetrics):
         accuracy_before: float | None = None,
         accuracy_after: float | None = None,
     ) -> None:
+        # Past the frozen class's own way, in which loss and seconds would be fields
         held: dict[str, Any] = {"steps": steps, "accuracy_before": accuracy_before, "accuracy_after": accuracy_after}
         vars(self).update(held, _loss=loss, _seconds=seconds)
 
