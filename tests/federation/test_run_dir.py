@@ -101,6 +101,36 @@ def test_what_cannot_be_resumed_is_refused(experiment: Experiment, tmp_path: Pat
         open_run_dir(experiment, tmp_path, resume=True)
 
 
+def test_a_ledger_that_says_no_more_what_was_run_is_not_begun_anew_over_checkpoints(
+    settings: Settings, experiment: Experiment, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    simulate(experiment, run_dir=run_dir)
+    ledger = run_dir / LEDGER_NAME
+    run, *rounds = ledger.read_bytes().splitlines(keepends=True)
+    assert len(rounds) == 2
+    damaged = {
+        b"": "a ledger.jsonl that is cut off in its first line",
+        run[:40]: "a ledger.jsonl that is cut off in its first line",
+        b"\0" * len(run): "a ledger.jsonl that is cut off in its first line",
+        run + rounds[0][:40] + b"\n" + rounds[1]: "line 2 is not the record of a round",
+        run + b"\0" * 40 + b"\n" + rounds[1]: "line 2 is not the record of a round",
+        run + rounds[1] + rounds[0]: "line 2 is of round 2, where round 1 is due",
+    }
+    for content, said in damaged.items():
+        ledger.write_bytes(content)
+        before = files(run_dir)
+        with pytest.raises((ConfigError, DataError), match=said):
+            open_run_dir(experiment, run_dir, resume=True)
+        assert files(run_dir) == before
+    for last in (rounds[1][:40], rounds[1][:40] + b"\n", b"\0" * 40):
+        ledger.write_bytes(run + rounds[0] + last)  # a machine without power was writing it
+        open_run_dir(experiment, run_dir, resume=True)
+    ledger.unlink()
+    with pytest.raises(ConfigError, match=r"no ledger.jsonl, so that nothing says what was run"):
+        open_run_dir(experiment, run_dir, resume=True)
+
+
 @pytest.mark.long
 def test_a_run_is_finished_with_its_last_global_model(
     settings: Settings, experiment: Experiment, tmp_path: Path

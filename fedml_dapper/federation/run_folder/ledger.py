@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Literal
@@ -81,12 +81,12 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     """Read the part of a ledger from which a run can be resumed.
 
     Returns:
-        The run, and its rounds up to the first line that is torn, damaged or missing. None where there is no ledger,
-        or not even a whole first line.
+        The run and its rounds, without the last line if that is torn or damaged: a process that was killed, or lost its
+        power, was at work on no other. None where there is no ledger, or not even a whole first line.
 
     Raises:
-        DataError: The first line is whole, but no run's; or a later one is a round's of another version, which would be
-            dropped as if it were damaged.
+        DataError: The first line is whole, but no run's; or another than the last is not the next round's record; or
+            the last is a round's of another version, which would be dropped as if it were damaged.
     """
     if not path.is_file():
         return None
@@ -94,17 +94,10 @@ def read_unfinished(path: Path) -> tuple[RunRecord, list[RoundRecord]] | None:
     if not lines:
         return None
     run = _run_of(first, path)
-    rounds: list[RoundRecord] = []
-    for line in lines[:-1]:
-        try:
-            record = RoundRecord.model_validate_json(line)
-        except ValidationError as error:
-            if run.version != __version__ and not _is_torn(error):
-                raise _unread(path, len(rounds) + 2, run) from error
-            break
-        if record.round != len(rounds) + 1:
-            break
-        rounds.append(record)
+    if lines.pop() == b"" and lines and _is_damaged(lines[-1], run):
+        lines.pop()
+    rounds = _rounds_of(lines, run, path)
+    _check_consistent(run, rounds, path)
     return run, rounds
 
 
@@ -132,14 +125,29 @@ def read_ledger(path: Path) -> tuple[RunRecord, list[RoundRecord]]:
         raise DataError(f"no ledger at {path.absolute()}; a run writes ledger.jsonl into its own folder")
     *lines, _unfinished = xz.content(path).split(b"\n")
     run = _run_of(lines[0] if lines else b"", path)
+    rounds = _rounds_of(lines[1:], run, path)
+    _check_consistent(run, rounds, path)
+    return run, rounds
+
+
+def _rounds_of(lines: Iterable[bytes], run: RunRecord, path: Path) -> list[RoundRecord]:
+    """Return the records on ``lines``, which follow the first; :class:`DataError` names one that is none."""
     rounds = []
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in enumerate(lines, start=2):
         try:
             rounds.append(RoundRecord.model_validate_json(line))
         except ValidationError as error:
             raise _unread(path, number, run) from error
-    _check_consistent(run, rounds, path)
-    return run, rounds
+    return rounds
+
+
+def _is_damaged(line: bytes, run: RunRecord) -> bool:
+    """Whether ``line`` is no round's record, and not for being that of another version either."""
+    try:
+        RoundRecord.model_validate_json(line)
+    except ValidationError as error:
+        return run.version == __version__ or _is_torn(error)
+    return False
 
 
 def _is_torn(error: ValidationError) -> bool:

@@ -96,15 +96,22 @@ def _clear(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
 
 
+def _no_longer_said(path: Path) -> ConfigError:
+    """Return the error for checkpoints in ``path`` whose ledger is missing, or has not even a whole first line."""
+    ledger = path / LEDGER_NAME
+    found = f"a {LEDGER_NAME} that is cut off in its first line" if ledger.exists() else f"no {LEDGER_NAME}"
+    return ConfigError(
+        f"{path} has checkpoints, but {found}, so that nothing says what was run; put the whole file back, or give"
+        " --restart in place of --resume, which deletes the checkpoints and begins with round 1"
+    )
+
+
 def _check_resumable(experiment: Experiment, path: Path) -> None:
     """Raise :class:`ConfigError` unless ``path`` holds no run or one of the same settings on the same data."""
-    if not (path / LEDGER_NAME).exists() and any(path.glob(f"{CHECKPOINTS_NAME}/*.safetensors")):
-        raise ConfigError(
-            f"{path} has checkpoints, but no {LEDGER_NAME} that says what was run; put it back, or give --restart in"
-            " place of --resume, which deletes the checkpoints and begins with round 1"
-        )
     found = read_unfinished(path / LEDGER_NAME)
     if found is None:
+        if any(path.glob(f"{CHECKPOINTS_NAME}/*.safetensors")):
+            raise _no_longer_said(path)
         return
     privacy = experiment.method.problem.privacy
     if privacy is not None and privacy.where == "client" and privacy.is_secret:
