@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from fedml_dapper.federation import RoundRecord, RunRecord
+from fedml_dapper.federation import RoundRecord, RunRecord, Scores
 
 _MOST_NAMED = 10
 _REMEDY = (
@@ -21,10 +21,10 @@ def divergence_of(record: RoundRecord) -> Iterator[str]:
         yield f"NOT FINITE: {_clients(record)}"
     if not record.model_is_finite:
         yield "global model NOT FINITE"
-    elif domains := _badly_tested(record):
-        yield f"test loss NOT FINITE: {', '.join(domains)}"
-    elif domains := _not_judged(record):
-        yield f"test figure NOT FINITE: {', '.join(domains)}"
+    elif badly := _badly_tested(record):
+        yield from (f"{part} loss NOT FINITE: {', '.join(domains)}" for part, domains in badly.items())
+    else:
+        yield from (f"{part} figure NOT FINITE: {', '.join(domains)}" for part, domains in _not_judged(record).items())
 
 
 def divergence_over(run: RunRecord, rounds: Sequence[RoundRecord]) -> str | None:
@@ -48,7 +48,7 @@ def _of_tests(rounds: Sequence[RoundRecord]) -> str | None:
     if first is None:
         return _of_figures(rounds)
     return (
-        f"In round {first.round}, the loss on test samples of {', '.join(_badly_tested(first))} is not finite (NaN or"
+        f"In round {first.round}, the loss on {_samples(_badly_tested(first))} is not finite (NaN or"
         f" infinity): so are outputs for them, and figures there mean nothing. What helps: {_REMEDY}."
     )
 
@@ -59,22 +59,44 @@ def _of_figures(rounds: Sequence[RoundRecord]) -> str | None:
     if first is None:
         return None
     return (
-        f"In round {first.round}, the figure on test samples of {', '.join(_not_judged(first))} is not finite (NaN or"
+        f"In round {first.round}, the figure on {_samples(_not_judged(first))} is not finite (NaN or"
         " infinity), and so is the mean over domains: nothing there can be judged, as where masks ignore all pixels."
         " What helps: look at these samples, and at what train_args.task makes of them."
     )
 
 
-def _badly_tested(record: RoundRecord) -> list[str]:
-    """Domains on whose test or validation samples the loss is not finite."""
-    tested = [scores.domain_loss for scores in (record.scores, record.validation_scores) if scores is not None]
-    return sorted({domain for losses in tested for domain, loss in losses.items() if not math.isfinite(loss)})
+def _badly_tested(record: RoundRecord) -> dict[str, list[str]]:
+    """Domains on whose samples the loss is not finite, by the part of the data: test or validation."""
+    losses = {part: scores.domain_loss for part, scores in _tested(record)}
+    return _with_not_finite(losses)
 
 
-def _not_judged(record: RoundRecord) -> list[str]:
-    """Domains on whose test or validation samples the headline figure is not finite."""
-    tested = [scores.domain_accuracy for scores in (record.scores, record.validation_scores) if scores is not None]
-    return sorted({domain for figures in tested for domain, figure in figures.items() if not math.isfinite(figure)})
+def _not_judged(record: RoundRecord) -> dict[str, list[str]]:
+    """Domains on whose samples the headline figure is not finite, by the part of the data: test or validation."""
+    figures = {part: scores.domain_accuracy for part, scores in _tested(record)}
+    return _with_not_finite(figures)
+
+
+def _tested(record: RoundRecord) -> Iterator[tuple[str, Scores]]:
+    """Yield each part of the data on which the round's global model was tested, and its scores."""
+    if record.scores is not None:
+        yield "test", record.scores
+    if record.validation_scores is not None:
+        yield "validation", record.validation_scores
+
+
+def _with_not_finite(figures: Mapping[str, Mapping[str, float]]) -> dict[str, list[str]]:
+    """Return by part the domains whose figure is NaN or infinite, without parts that have none."""
+    found = {
+        part: [domain for domain, figure in of_part.items() if not math.isfinite(figure)]
+        for part, of_part in figures.items()
+    }
+    return {part: sorted(domains) for part, domains in found.items() if domains}
+
+
+def _samples(domains_of: Mapping[str, Sequence[str]]) -> str:
+    """Return e.g. "test samples of photo, sketch and validation samples of art"."""
+    return " and ".join(f"{part} samples of {', '.join(domains)}" for part, domains in domains_of.items())
 
 
 def _clients(record: RoundRecord) -> str:

@@ -150,6 +150,14 @@ def test_a_loss_on_tests_that_is_not_finite_is_loud_where_the_global_model_is_so
     assert f"In round 1, the loss on test samples of {domains} is not finite" in str(said)
 
 
+def test_a_loss_on_validation_samples_alone_is_called_that(tmp_path: Path) -> None:
+    parts = "z = TensorDataset(x[:16], y[:16]); return {'a': (z, z, TensorDataset(x[16:], y[16:]))}"
+    stranger = brought(tmp_path, load_of("x[20] = float('nan')", parts))
+    said, rounds = outcome(stranger.settings)
+    assert list(divergence_of(rounds[0])) == ["validation loss NOT FINITE: a"]
+    assert "In round 1, the loss on validation samples of a is not finite" in str(said)
+
+
 MASKS = """
 class Net(nn.Sequential):
     def __init__(self, num_classes):
