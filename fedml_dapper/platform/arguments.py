@@ -87,6 +87,7 @@ def start(settings: Settings, sections: Mapping[str, Any], command_line: Namespa
     args.worker_num = settings.train_args.client_num_per_round  # as fedml.load_arguments sets it
     for key in ("gpu_mapping_file", "gpu_mapping_key"):  # fedml.device.get_device asks for them under MPI
         vars(args).setdefault(key, None)
+    vars(args).pop("enable_tracking", None)  # by which fedml.init would log a simulation in to FedML's platform
     platform_wanted = settings.tracking_args.using_mlops
     with nullcontext() if platform_wanted else without_platform(), without_fedmls_wandb(args):
         return fedml.init(args, check_env=False, should_init_logs=False)
