@@ -22,6 +22,7 @@ from fedml_dapper.errors import USER_CODE_ERRORS, DapperError, DataError
 from fedml_dapper.inputs import Inputs, as_inputs, mapped, moved
 
 LOGGER = logging.getLogger(__name__)
+_WANTED = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
 
 
 class MapStyle(Protocol):
@@ -153,10 +154,8 @@ class Items(Samples):
             batch = default_collate(items)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise self._unlike(items, places, error) from error
-        if len({_names_of(item) for item in items}) > 1:  # collating would keep the first item's names alone
-            raise self._unlike(items, places, KeyError("dicts of other names"))
-        if len({_dtype_of(item) for item in items}) > 1:  # collating would mix 0 to 255 with 0 to 1
-            raise self._unlike(items, places, TypeError("inputs of several dtypes"))
+        if len({input_form(item) for item in items}) > 1:  # collating would drop names, or mix 0 to 255 with 0 to 1
+            raise self._unlike(items, places, TypeError("inputs of several dtypes, or of other names"))
         is_pair = isinstance(batch, list | tuple) and len(batch) == 2
         inputs, targets = (_inputs_of(items[0], batch[0]), batch[1]) if is_pair else (None, None)
         if inputs is None or not isinstance(targets, Tensor):
@@ -186,16 +185,19 @@ class Items(Samples):
 
     def _unlike(self, items: Sequence[object], places: Tensor, error: Exception) -> DataError:
         """Return the error for ``items`` that make no batch, which names the first item unlike the one at the start."""
-        wanted = "an item is (input, target), both tensors, arrays or numbers, of one shape and dtype in all items"
-        looks = [_described(item) for item in items]
-        differing = next((number for number, look in enumerate(looks) if look != looks[0]), 0)
+        looks = [(input_form(item), _described(item)) for item in items]
+        by_input = (number for number, (form, _) in enumerate(looks) if form != looks[0][0])
+        by_target = (number for number, (_, look) in enumerate(looks) if look != looks[0][1])
+        differing = next(by_input, next(by_target, 0))
         name, index = self._place_of(places[differing])
         if differing:
             first, before = self._place_of(places[0])
             other = f"item {before}" if first == name else f"item {before} of {first}"
-            return DataError(f"{name}: item {index} is {looks[differing]}, and {other} is {looks[0]}; {wanted}")
+            return unlike(f"{name}: item {index}", items[differing], other, items[0])
         reason = " ".join(str(error).split())
-        return DataError(f"{name}: its items, {looks[0]}, make no batch ({reason}); {wanted}{_conversion(items[0])}")
+        return DataError(
+            f"{name}: its items, {_described(items[0])}, make no batch ({reason}); {_WANTED}{_conversion(items[0])}"
+        )
 
     def _moved(self, batch: Batch) -> Batch:
         return Batch(moved(batch.inputs, self.device), batch.targets.to(self.device))
@@ -212,18 +214,24 @@ def _inputs_of(item: object, collated: object) -> Inputs | None:
     return as_inputs(collated)
 
 
-def _names_of(item: object) -> frozenset[object]:
-    """Names of the tensors in an item's input; empty where it is a single tensor, or they have no names."""
-    given = item[0] if isinstance(item, list | tuple) and item else None
-    return frozenset(given) if isinstance(given, Mapping) else frozenset()
+def input_form(item: object) -> object:
+    """Return what the inputs of all items have in common: dtype and shape of each tensor or array, and its name."""
+    return _form_of(item[0]) if isinstance(item, list | tuple) and item else None
 
 
-def _dtype_of(item: object) -> str:
-    """The dtype that an item's input has in a batch, if it is one tensor or array; else an empty text."""
-    given = item[0] if isinstance(item, list | tuple) and item else None
-    if not isinstance(given, Tensor | np.ndarray):
-        return ""
-    return str(given.dtype).removeprefix("torch.").replace("float64", "float32")
+def _form_of(part: object) -> object:
+    if isinstance(part, Mapping):
+        return frozenset((name, _form_of(value)) for name, value in part.items())
+    if isinstance(part, list | tuple):
+        return tuple(_form_of(value) for value in part)
+    if isinstance(part, Tensor | np.ndarray):
+        return str(part.dtype).removeprefix("torch.").replace("float64", "float32"), tuple(part.shape)
+    return None
+
+
+def unlike(place: str, item: object, other: str, first: object) -> DataError:
+    """Return the error for ``item`` at ``place``, which makes no batch with ``first``, found at ``other``."""
+    return DataError(f"{place} is {_described(item)}, and {other} is {_described(first)}; {_WANTED}")
 
 
 def _at_most_float32(tensor: Tensor) -> Tensor:

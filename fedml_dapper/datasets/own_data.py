@@ -23,7 +23,7 @@ from fedml_dapper.config import DataArgs
 from fedml_dapper.datasets.class_names import names_of_classes, note_on_missing, note_on_names, note_on_order
 from fedml_dapper.datasets.domain import PARTS, Domain, Suite
 from fedml_dapper.datasets.finite import not_finite, say_not_finite
-from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error
+from fedml_dapper.datasets.items import Items, MapStyle, Source, describe_user_error, input_form, unlike
 from fedml_dapper.datasets.own_samples import MERGING
 from fedml_dapper.errors import USER_CODE_ERRORS, ConfigError, DapperError, DataError
 from fedml_dapper.inputs import described
@@ -211,10 +211,14 @@ def _contradicted(items: Items, stated: Tensor) -> bool:
 def _labels_of(source: Source, length: int) -> Tensor:
     """Fetch all items one after another for their classes, int64 (N,)."""
     labels = []
+    first: object = None
     for index in range(length):
         item = source.item(index)
+        first = item if index == 0 else first
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise DataError(f"{source.name}: item {index} is {_kind(item)}; an item has to be (input, target)")
+        if input_form(item) != input_form(first):
+            raise unlike(f"{source.name}: item {index}", item, "item 0", first)
         try:
             labels.append(operator.index(cast(Any, item[1])))
         except TypeError as error:

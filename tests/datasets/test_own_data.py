@@ -140,6 +140,18 @@ BARE = "class Bare(Dataset):\n    def __getitem__(self, i): return torch.zeros(3
         (f"def load(): return {{'a': ([1, 2], {GOOD})}}", r"its items are int; an item has to be \(input, target\)"),
         (
             f"def load(): return {{'a': ([(torch.zeros(1 + i), 0) for i in range(3)], {GOOD})}}",
+            r"domain a, train: item 1 is \(Tensor float32 \(2,\), int\), and item 0 is \(Tensor float32 \(1,\), int\)",
+        ),
+        (
+            "def load(): return {'a': ([(torch.zeros(3, dtype=[torch.half, torch.int][i]), 0) for i in (0, 1)],) * 2}",
+            r"domain a, train: item 1 is \(Tensor int32 \(3,\), int\), and item 0 is \(Tensor float16 \(3,\), int\)",
+        ),
+        (
+            "def load(): return {'a': ([({'x' if i else 'y': torch.zeros(3)}, 0) for i in range(3)],) * 2}",
+            r"domain a, train: item 1 is \({x: Tensor .*}, int\), and item 0 is \({y: Tensor .*}, int\)",
+        ),
+        (
+            f"def load(): return {{'a': ([(torch.zeros(1), 0) for i in range(3)], {GOOD})}}",
             r"my_data, domain a, test: inputs are float32 \(3,\), and those of my_data, domain a, train float32 \(1,\)",
         ),
         (f"def load(): return {{'a': ({GOOD}, {GOOD.replace('% 2', '- 1')})}}", "test: has the class -1"),

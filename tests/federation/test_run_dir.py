@@ -131,6 +131,17 @@ def test_a_ledger_that_says_no_more_what_was_run_is_not_begun_anew_over_checkpoi
         open_run_dir(experiment, run_dir, resume=True)
 
 
+def test_a_run_that_ended_before_its_first_round_is_no_run_to_be_kept(experiment: Experiment, tmp_path: Path) -> None:
+    run_dir = open_run_dir(experiment, tmp_path / "run")
+    head = experiment.record().model_dump_json()
+    (run_dir / LEDGER_NAME).write_text(f"{head}\n")
+    open_run_dir(experiment, run_dir)
+    assert not (run_dir / LEDGER_NAME).exists()
+    (run_dir / LEDGER_NAME).write_text("somebody's results\n")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        open_run_dir(experiment, run_dir)
+
+
 @pytest.mark.long
 def test_a_run_is_finished_with_its_last_global_model(
     settings: Settings, experiment: Experiment, tmp_path: Path

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fedml_dapper.config import path_of, short_name
-from fedml_dapper.errors import ConfigError, DapperError
+from fedml_dapper.errors import ConfigError, DapperError, DataError
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.run_folder.file_names import (
     CHECKPOINTS_NAME,
@@ -85,8 +85,19 @@ def _prepare(experiment: Experiment, path: Path, resume: bool, restart: bool) ->
         _clear(path)
     elif resume:
         _check_resumable(experiment, path)
+    elif _is_without_rounds(path):
+        _clear(path)
     elif ledger.exists():
         raise ConfigError(f"{path} holds a run already; go on with it by --resume, or choose another folder")
+
+
+def _is_without_rounds(path: Path) -> bool:
+    """Whether a run was begun in ``path`` and ended before its first round, as where a client's data were refused."""
+    try:
+        found = read_unfinished(path / LEDGER_NAME)
+    except DataError:  # of a damaged ledger --resume says more
+        return False
+    return found is not None and not found[1] and not any(path.glob(f"{CHECKPOINTS_NAME}/*.safetensors"))
 
 
 def _clear(path: Path) -> None:
