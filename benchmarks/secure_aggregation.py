@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from benchmarks.output import Figure, Findings, json_option
 from benchmarks.uploads import RATIOS
 from fedml_dapper.config import ModelArgs, SecureGrpcConfig
+from fedml_dapper.device.certificate_signatures import CertifiedIdentity
 from fedml_dapper.models import BACKBONES, build_backbone, example_image
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.platform.certificate_signatures import CertifiedIdentity
 from fedml_dapper.pruning import (
     DENSE,
     ChannelLayout,

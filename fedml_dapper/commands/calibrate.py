@@ -85,7 +85,7 @@ def _line(settings: Settings, rank: int) -> tuple[float, float, str]:
             f" {settings.comm_args.backend}; leave --rank out, and add downlink_mbps and uplink_mbps to the file"
         )
     credentials = read_credentials(grpc, rank)
-    from fedml_dapper.platform.secure_grpc import measure_line  # loads slowly, so only after the checks
+    from fedml_dapper.secure_grpc import measure_line  # loads slowly, so only after the checks
 
     config = grpc.config_for_silo(rank)
     speed = measure_line(config, credentials)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
+from fedml_dapper.pruning.uplink import BEYOND_FP16
 
 _MOST_NAMED = 10
 _REMEDY = (
     "look for such values in the data, lower train_args.learning_rate, or clip gradients by train_args.max_grad_norm,"
     " e.g. 2"
 )
-BEYOND_FP16 = "weights beyond 65504 are too large for dapper_args.uplink fp16, and need bf16 or fp32"
 
 
 def divergence_of(record: RoundRecord) -> Iterator[str]:

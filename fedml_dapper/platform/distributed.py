@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedml_dapper.config import EdgeArgs
+from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import DapperError, complaint
 from fedml_dapper.federation import (
     Agreement,
@@ -29,7 +30,6 @@ from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.edge_manager import DapperEdgeManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.server_manager import DapperServerManager
-from fedml_dapper.platform.silo_in_sums import SiloInSums
 from fedml_dapper.process.interruption import GOING_ON, INTERRUPTED, reraising_interruption
 
 LOGGER = logging.getLogger(__name__)

@@ -10,13 +10,15 @@ from concurrent.futures import Future
 from typing import Any
 
 from fedml.arguments import Arguments
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.constants import CommunicationConstants
 from fedml.core.distributed.communication.message import Message
 from fedml.core.distributed.communication.observer import Observer
 from fedml.cross_silo.client.message_define import MyMessage
 
 from fedml_dapper.config import EdgeArgs
+from fedml_dapper.device.event_loop import STOP_SECONDS
+from fedml_dapper.device.introduction import introduce
+from fedml_dapper.device.retry import send_with_retries
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.federation import (
     Codec,
@@ -26,16 +28,14 @@ from fedml_dapper.federation import (
     read_announcement,
     read_measurement,
 )
+from fedml_dapper.federation.wire.vocabulary import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
-from fedml_dapper.platform.client_manager import HOLDS, LIFE, MEASURE, MEASURED, REFUSED, SILO, TICKET
-from fedml_dapper.platform.event_loop import STOP_SECONDS
-from fedml_dapper.platform.introduction import introduce
 from fedml_dapper.platform.phase import STATE_OF, Phase
-from fedml_dapper.platform.retry import send_with_retries
 from fedml_dapper.platform.round_manager import RoundManager
-from fedml_dapper.platform.transports import open_downwards, open_upwards, reason_of
+from fedml_dapper.platform.transports import open_downwards, open_upwards
+from fedml_dapper.secure_grpc import Transport, reason_of
 
 LOGGER = logging.getLogger(__name__)
 _LOST = "lost"
@@ -57,7 +57,7 @@ class DapperEdgeManager(RoundManager):
     ) -> None:
         self._edge = Edge(experiment)
 
-        def connect(audit: AuditLog) -> BaseCommunicationManager:
+        def connect(audit: AuditLog) -> Transport:
             return open_downwards(args, edge_args.rank, edge_args.silos, audit, self)
 
         super().__init__(args, None, self._edge, experiment, codec, edge_args.silos, connect, edge_args.rank)

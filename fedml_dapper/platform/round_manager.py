@@ -10,26 +10,25 @@ from concurrent.futures import Future
 from typing import Any
 
 from fedml.arguments import Arguments
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.client.message_define import MyMessage
 from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 
+from fedml_dapper.device.introduction import schema_for
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import Codec, Collector, Experiment
+from fedml_dapper.federation.wire.vocabulary import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.methods import Memory, Upload
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress, ServerStatus, StatusBoard
 from fedml_dapper.platform.callers import Arrival, Callers
-from fedml_dapper.platform.client_manager import LIFE, MEASURE, MEASURED, REFUSED, REFUSED_BEFORE, SILO, TICKET
 from fedml_dapper.platform.dispatch import Dispatch, Silos
-from fedml_dapper.platform.event_loop import EventLoop
-from fedml_dapper.platform.introduction import schema_for
+from fedml_dapper.platform.manager_loop import ManagerLoop
 from fedml_dapper.platform.measuring import Measuring
 from fedml_dapper.platform.phase import Phase, after
-from fedml_dapper.platform.secure_grpc import CUT_OFF, FLOODS, SecureServer
-from fedml_dapper.platform.transports import open_audit_log, open_monitor, reason_of
+from fedml_dapper.platform.transports import open_audit_log, open_monitor
+from fedml_dapper.secure_grpc import CUT_OFF, FLOODS, SecureServer, Transport, reason_of
 
 LOGGER = logging.getLogger(__name__)
 GOODBYE_SECONDS = 10.0
@@ -38,7 +37,7 @@ POST_SECONDS = 0.2
 """Shortest time between two posts of the status."""
 
 
-class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
+class RoundManager(ManagerLoop, FedMLServerManager):  # type: ignore[misc]  # fedml is untyped
     """Sends each client what a round starts from, and collects the uploads.
 
     Three rules protect a round. A process that was started again is sent the round's model once more. An upload counts
@@ -65,7 +64,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         experiment: Experiment,
         codec: Codec,
         processes: Collection[int],
-        connect: Callable[[AuditLog], BaseCommunicationManager],
+        connect: Callable[[AuditLog], Transport],
         rank: int = 0,
         comm: Any = None,
     ) -> None:
@@ -74,7 +73,7 @@ class RoundManager(EventLoop, FedMLServerManager):  # type: ignore[misc]  # fedm
         self._posted = float("-inf")
         self._refused_uploads = 0
         self._audit = open_audit_log(args)
-        EventLoop.__init__(self, lambda: connect(self._audit))
+        ManagerLoop.__init__(self, lambda: connect(self._audit))
         FedMLServerManager.__init__(self, args, aggregator, comm, 0, len(processes), args.backend)
         if isinstance(self.com_manager, SecureServer):
             self._board.callers = self.com_manager.figures

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from fedml.arguments import Arguments
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.client.message_define import MyMessage
 
+from fedml_dapper.device.certificate_signatures import CertifiedWitness
 from fedml_dapper.errors import DapperError, ProtocolError
 from fedml_dapper.federation import (
     FIRST_WITH_SUMS,
@@ -29,19 +29,19 @@ from fedml_dapper.federation import (
     read_measurement,
     read_measurements,
 )
+from fedml_dapper.federation.wire.vocabulary import HOLDS, SILO, SUM
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.operations.orders import Order
 from fedml_dapper.operations.status import Progress
-from fedml_dapper.platform.certificate_signatures import CertifiedWitness
-from fedml_dapper.platform.client_manager import HOLDS, SILO
 from fedml_dapper.platform.dispatch import Ranks
 from fedml_dapper.platform.phase import STATE_OF, Phase
 from fedml_dapper.platform.round_manager import GOODBYE_SECONDS, RoundManager
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 from fedml_dapper.platform.steering import EVICTED, Steering
-from fedml_dapper.platform.summing import SUM, Summing
+from fedml_dapper.platform.summing import Summing
 from fedml_dapper.platform.transports import open_downwards, open_transport
+from fedml_dapper.secure_grpc import Transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class DapperServerManager(RoundManager):
         self._server: Server = aggregator.server
         self._steering = Steering(self._server, self, experiment.settings.train_args.client_num_in_total)
 
-        def connect(audit: AuditLog) -> BaseCommunicationManager:
+        def connect(audit: AuditLog) -> Transport:
             if args.backend == "DAPPER_GRPC":
                 return open_downwards(args, 0, processes, audit, self)
             return open_transport(args, comm, 0, len(processes))

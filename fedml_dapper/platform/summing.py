@@ -10,8 +10,6 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import SumCodec, SumExchange, SumMessage
 
 LOGGER = logging.getLogger(__name__)
-SUM = "dapper_sum"
-"""Type of the messages of a secure sum, in both directions, and key of their content."""
 
 
 class Summing:

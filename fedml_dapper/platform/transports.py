@@ -20,9 +20,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import grpc
 from fedml.arguments import Arguments
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
 from fedml.core.distributed.communication.grpc.grpc_comm_manager import GRPCCommManager
 from fedml.core.distributed.communication.mpi.com_manager import MpiCommunicationManager
 from fedml.core.distributed.communication.mqtt_s3.mqtt_s3_multi_clients_comm_manager import (
@@ -37,7 +35,7 @@ from fedml_dapper.operations.monitor import Monitor
 from fedml_dapper.operations.orders import Desk
 from fedml_dapper.operations.status import StatusBoard
 from fedml_dapper.platform.address_table import check_address_table
-from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo
+from fedml_dapper.secure_grpc import SecureServer, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -110,14 +108,7 @@ class MqttS3Transport(MqttS3MultiClientsCommManager):  # type: ignore[misc]  # f
                 storage.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
 
 
-def reason_of(error: Exception) -> str:
-    """Return the message of a transport's error."""
-    if isinstance(error, grpc.Call):
-        return f"{error.code().name}: {error.details()}"
-    return str(error) or type(error).__name__
-
-
-def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> BaseCommunicationManager:
+def open_transport(args: Arguments, comm: Any, rank: int, num_clients: int) -> Transport:
     """Connect the transport that ``args.backend`` names; for DAPPER_GRPC a silo's (see :func:`open_downwards`).
 
     Raises:

@@ -16,12 +16,12 @@ import pytest
 from fedml.arguments import add_args
 
 from fedml_dapper.config import load_with_notes
+from fedml_dapper.device.event_loop import EventLoop
 from fedml_dapper.federation import RoundRecord, build_experiment, read_ledger
 from fedml_dapper.platform.arguments import start
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
 from fedml_dapper.platform.dataset import fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
-from fedml_dapper.platform.event_loop import EventLoop
 from fedml_dapper.platform.program import attach
 from fedml_dapper.platform.round_manager import RoundManager
 

@@ -57,11 +57,11 @@ _SILO = """
 import json, os, runpy, signal
 from pathlib import Path
 from fedml_dapper.federation import MaskedUpload
-from fedml_dapper.platform import client_manager
-from fedml_dapper.platform.summing import SUM
+from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.federation.wire.vocabulary import SUM
 
 plan, told = Path({plan!r}), Path({told!r})
-answer, send = MaskedUpload.answer, client_manager.DapperClientManager._send_until_heard
+answer, send = MaskedUpload.answer, Conversation._send_until_heard
 latest = []
 
 def die_if_planned(when):
@@ -86,7 +86,7 @@ def send_and_die(manager, message):
         die_if_planned("after")
 
 MaskedUpload.answer = answer_and_note
-client_manager.DapperClientManager._send_until_heard = send_and_die
+Conversation._send_until_heard = send_and_die
 runpy.run_module("fedml_dapper", run_name="__main__")
 """
 

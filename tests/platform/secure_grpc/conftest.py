@@ -15,12 +15,12 @@ import pytest
 from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.device import conversation, introduction
 from fedml_dapper.operations import AuditLog
 from fedml_dapper.operations.credentials import CredentialFiles
-from fedml_dapper.platform import client_manager, introduction
-from fedml_dapper.platform.secure_grpc import SecureServer, SecureSilo, link
-from fedml_dapper.platform.secure_grpc.authenticator import LOOK_SECONDS
-from fedml_dapper.platform.secure_grpc.endpoint import Endpoint
+from fedml_dapper.secure_grpc import SecureServer, SecureSilo, link
+from fedml_dapper.secure_grpc.authenticator import LOOK_SECONDS
+from fedml_dapper.secure_grpc.endpoint import Endpoint
 
 from ...waiting import wait_until
 from ..processes import ROOT, free_port
@@ -147,7 +147,7 @@ def introduced_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def say(rank: int, **words: object) -> None:
         said[rank] = words
 
-    monkeypatch.setattr(client_manager, "introduce", introduce_as_told)
+    monkeypatch.setattr(conversation, "introduce", introduce_as_told)
     return say
 
 

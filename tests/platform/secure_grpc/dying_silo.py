@@ -10,10 +10,10 @@ _PROGRAM = """
 import os, runpy, signal, sys
 from pathlib import Path
 from fedml_dapper.federation import MaskedUpload
-from fedml_dapper.platform import client_manager
-from fedml_dapper.platform.summing import SUM
+from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.federation.wire.vocabulary import SUM
 
-answer, send = MaskedUpload.answer, client_manager.DapperClientManager._send_until_heard
+answer, send = MaskedUpload.answer, Conversation._send_until_heard
 latest = []
 
 def die():
@@ -33,7 +33,7 @@ def send_and_die(manager, message):
         die()
 
 MaskedUpload.answer = answer_and_note
-client_manager.DapperClientManager._send_until_heard = send_and_die
+Conversation._send_until_heard = send_and_die
 runpy.run_module("fedml_dapper", run_name="__main__")
 """
 

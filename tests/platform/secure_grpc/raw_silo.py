@@ -12,7 +12,7 @@ import pytest
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.operations.credentials import Credentials
-from fedml_dapper.platform.secure_grpc.parcel import Envelope, Parcel
+from fedml_dapper.secure_grpc.parcel import Envelope, Parcel
 
 from ...waiting import wait_until
 

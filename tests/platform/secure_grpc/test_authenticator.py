@@ -19,10 +19,10 @@ from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations import Membership, add_members, read_certificate, read_last_seen, revoke_members
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.platform.secure_grpc import CUT_OFF, link
-from fedml_dapper.platform.secure_grpc import server as server_module
-from fedml_dapper.platform.secure_grpc.authenticator import LOOK_SECONDS
-from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES
+from fedml_dapper.secure_grpc import CUT_OFF, link
+from fedml_dapper.secure_grpc import server as server_module
+from fedml_dapper.secure_grpc.authenticator import LOOK_SECONDS
+from fedml_dapper.secure_grpc.parcel import FRAME_BYTES
 
 from ...waiting import wait_until
 from ..processes import ROOT

@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.device.certificate_signatures import CertifiedIdentity, CertifiedWitness, IdentityFiles
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.operations import add_members, read_certificate
 from fedml_dapper.operations.credentials import Credentials, read_credentials
-from fedml_dapper.platform.certificate_signatures import CertifiedIdentity, CertifiedWitness, IdentityFiles
 
 from .authorities import Authority
 

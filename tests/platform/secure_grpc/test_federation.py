@@ -22,9 +22,9 @@ from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.federation import build_experiment, simulate
 from fedml_dapper.operations.credentials import read_credentials
 from fedml_dapper.platform.callers import MAX_STARTS
-from fedml_dapper.platform.secure_grpc import link
-from fedml_dapper.platform.secure_grpc.link import SMALL_MESSAGES
-from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
+from fedml_dapper.secure_grpc import link
+from fedml_dapper.secure_grpc.link import SMALL_MESSAGES
+from fedml_dapper.secure_grpc.parcel import MAX_ENVELOPE_BYTES, MIB, Parcel
 
 from ...waiting import wait_until
 from ..federation_in_threads import Federation

@@ -15,9 +15,9 @@ from fedml_dapper.cli import main
 from fedml_dapper.config import SecureGrpcConfig, Settings
 from fedml_dapper.errors import ConfigError, DapperError
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.platform.secure_grpc import measure_line
-from fedml_dapper.platform.secure_grpc.endpoint import TRIAL_BYTES
-from fedml_dapper.platform.secure_grpc.parcel import blank_frames
+from fedml_dapper.secure_grpc import measure_line
+from fedml_dapper.secure_grpc.endpoint import TRIAL_BYTES
+from fedml_dapper.secure_grpc.parcel import blank_frames
 
 from .conftest import Clock, Starter
 from .experiment_file import experiment_file

@@ -20,8 +20,8 @@ from fedml_dapper.operations import AuditLog, add_members, read_certificate, rev
 from fedml_dapper.operations.audit_log import entries_of
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials, read_admin_credentials, read_credentials
 from fedml_dapper.operations.orders import STEER, Order, give_order
-from fedml_dapper.platform.secure_grpc import SecureServer
-from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE
+from fedml_dapper.secure_grpc import SecureServer
+from fedml_dapper.secure_grpc.link import CALLS_AT_ONCE
 
 from ...waiting import wait_until
 from .conftest import Clock, Running, let_look

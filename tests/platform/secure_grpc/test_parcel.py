@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedml_dapper.errors import ProtocolError
-from fedml_dapper.platform.secure_grpc.parcel import (
+from fedml_dapper.secure_grpc.parcel import (
     FRAME_BYTES,
     MAX_ENVELOPE_BYTES,
     MAX_SESSIONS,

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedml_dapper.config import SecureGrpcConfig, Settings, load_settings
+from fedml_dapper.device.certificate_signatures import CertifiedWitness
+from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import ProtocolError
 from fedml_dapper.federation import (
     Agreement,
@@ -23,8 +25,6 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.wire.sum_codec import Agreed, Inbox, Ready, Survivors
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.platform.certificate_signatures import CertifiedWitness
-from fedml_dapper.platform.silo_in_sums import SiloInSums
 
 from .experiment_file import experiment_file
 from .test_secure_sums import SECURE, settings_of

@@ -20,11 +20,11 @@ from fedml.core.distributed.communication.message import Message
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, ProtocolError
 from fedml_dapper.operations.credentials import read_credentials
-from fedml_dapper.platform.secure_grpc import server as server_module
-from fedml_dapper.platform.secure_grpc import silo as silo_module
-from fedml_dapper.platform.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE, MAX_FETCHES
-from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MIB
-from fedml_dapper.platform.secure_grpc.server import REFUSALS_AT_ONCE, SiloAwayError
+from fedml_dapper.secure_grpc import server as server_module
+from fedml_dapper.secure_grpc import silo as silo_module
+from fedml_dapper.secure_grpc.link import CALLS_AT_ONCE, LARGEST_AT_ONCE, MAX_FETCHES
+from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MIB
+from fedml_dapper.secure_grpc.server import REFUSALS_AT_ONCE, SiloAwayError
 
 from ...waiting import wait_until
 from .conftest import MAX_MESSAGE_MB, NUM_SILOS, READY, Clock, Running, Starter

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedml_dapper.device.certificate_signatures import IdentityFiles
 from fedml_dapper.federation import (
     Declined,
     Experiment,
@@ -19,7 +20,6 @@ from fedml_dapper.federation import (
 )
 from fedml_dapper.federation.privacy.promises import Promises
 from fedml_dapper.methods import Downlink, Upload
-from fedml_dapper.platform.certificate_signatures import IdentityFiles
 from fedml_dapper.secure_sum import Revealed
 
 LOGGER = logging.getLogger(__name__)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
-from fedml.core.distributed.communication.constants import CommunicationConstants
-from fedml.core.distributed.communication.message import Message
-from fedml.core.distributed.communication.observer import Observer
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedml_dapper.platform.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
+from fedml_dapper.federation.wire.vocabulary import CONNECTION_IS_READY
+from fedml_dapper.secure_grpc.message import Message, Observer
+from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
 
 SERVICE = "fedml_dapper.Federation"
 DELIVER = "Deliver"
@@ -67,8 +65,8 @@ class Receipt(BaseModel):
     counter: int = Field(default=0, ge=0, strict=True)
 
 
-class Endpoint(BaseCommunicationManager):  # type: ignore[misc]  # fedml is untyped
-    """FedML's communication manager: the part that server and silo have in common."""
+class Endpoint:
+    """What server and silo have in common; its hooks are those of FedML's communication managers."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -91,4 +89,4 @@ class Endpoint(BaseCommunicationManager):  # type: ignore[misc]  # fedml is unty
             observer.receive_message(message.get_type(), message)
 
     def _notify_connected(self) -> None:
-        self._notify(Message(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY, self._rank, self._rank))
+        self._notify(Message(CONNECTION_IS_READY, self._rank, self._rank))

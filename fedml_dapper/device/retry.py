@@ -6,17 +6,18 @@ import logging
 import time
 from collections.abc import Callable
 
-from fedml.core.distributed.communication.message import Message
-
 from fedml_dapper.errors import DapperError
-from fedml_dapper.platform.transports import reason_of
+from fedml_dapper.secure_grpc import reason_of
+from fedml_dapper.secure_grpc.message import AnyMessage
 
 LOGGER = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 10.0
 
 
-def send_with_retries(send: Callable[[Message], None], message: Message, rank: int, give_up_after_s: float) -> None:
+def send_with_retries(
+    send: Callable[[AnyMessage], None], message: AnyMessage, rank: int, give_up_after_s: float
+) -> None:
     """Send a message, and try again with growing pauses while the server cannot be reached.
 
     Args:

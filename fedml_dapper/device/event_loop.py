@@ -1,7 +1,7 @@
-"""Event loop of a manager: one thread handles all messages and deadlines, and the transport only queues messages.
+"""Event loop of a process: one thread handles all messages and deadlines, and the transport only queues messages.
 
-FedML calls handlers from the transport's own threads: training in an MQTT callback starves the connection's keep-alive,
-and an exception there is lost.
+Handlers that a transport's own threads call would starve the connection's keep-alive while they train, and their errors
+would be lost.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import logging
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from fedml.core.distributed.communication.base_com_manager import BaseCommunicationManager
-from fedml.core.distributed.fedml_comm_manager import FedMLCommManager
-
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations.rate_limiter import RateLimiter
+from fedml_dapper.secure_grpc import AnyMessage, Transport
 
 LOGGER = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
@@ -33,26 +32,29 @@ _DROPS_PER_SECOND = 1.0
 """Dropped messages that are logged, at once and per second; without a limit their sender could fill the disk."""
 
 
-class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
-    """Base class of managers, between the transport and the handlers; it goes before FedML's own class among bases."""
+class EventLoop(ABC):
+    """Base class of a process that answers messages, between the transport and the handlers.
 
-    def __init__(self, connect: Callable[[], BaseCommunicationManager]) -> None:
-        self._connect = connect
+    A subclass sets ``com_manager``, as FedML calls the transport, and adds itself to the transport's observers.
+    """
+
+    com_manager: Transport
+
+    def __init__(self) -> None:
         self._events: queue.Queue[tuple[Any, Any]] = queue.Queue()
         self._deadline: float | None = None
         self._stopped = False
         self._drops_logged = RateLimiter(_DROPS_AT_ONCE, _DROPS_PER_SECOND)
 
-    def _init_manager(self) -> None:
-        """FedML's hook, called by its constructor: connect the transport."""
-        self.com_manager = self._connect()
-        self.com_manager.add_observer(self)
+    @abstractmethod
+    def handles(self, kind: Any, message: AnyMessage) -> bool:
+        """Handle ``message`` if there is a handler for messages of ``kind``; return whether there is."""
 
     def receive_message(self, msg_type: Any, msg_params: Any) -> None:
-        """FedML's hook, called from the transport's threads: queue the message."""
+        """Queue a message; called from the transport's threads."""
         self._events.put((msg_type, msg_params))
 
-    def on_deadline(self) -> None:
+    def on_deadline(self) -> None:  # noqa: B027  # a hook for processes that set deadlines
         """Called when the time set by :meth:`set_deadline` has passed."""
 
     def queued(self, message_type: Any) -> list[Any]:
@@ -69,7 +71,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         self._events.put((_CALL, (work, future)))
         return future
 
-    def on_turn(self) -> None:
+    def on_turn(self) -> None:  # noqa: B027  # a hook, too
         """Called after every event, and at least every half second."""
 
     def set_deadline(self, seconds: float | None) -> None:
@@ -125,9 +127,7 @@ class EventLoop(FedMLCommManager):  # type: ignore[misc]  # fedml is untyped
         else:
             if message_type is _CALL:
                 _run(*message)
-            elif message_type in self.message_handler_dict:
-                super().receive_message(message_type, message)  # FedML's dispatch to the registered handler
-            else:  # FedML would end the run here, so any peer could
+            elif not self.handles(message_type, message):  # not the end of the run, which any peer could bring about
                 kind = str(message_type)
                 sender = message.get_sender_id()
                 self.note_drop("dropped a message of unknown type %.60r from rank %s", kind, sender)

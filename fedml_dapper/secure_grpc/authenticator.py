@@ -23,8 +23,8 @@ from fedml_dapper.operations import (
     certificate_of,
 )
 from fedml_dapper.operations.credentials import ADMIN, CredentialFiles
-from fedml_dapper.platform.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
-from fedml_dapper.platform.secure_grpc.link import Link
+from fedml_dapper.secure_grpc.endpoint import CALL_SECONDS, TOKEN_KEY
+from fedml_dapper.secure_grpc.link import Link
 
 LOGGER = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2

@@ -1,4 +1,4 @@
-"""Encoding of FedML's messages as frames: an envelope of JSON, then the payload's bytes in pieces.
+"""Encoding of messages as frames: an envelope of JSON, then the payload's bytes in pieces.
 
     frame 1        Envelope, JSON, at most 64 KiB
     frames 2..n    the payload, 1 MiB each, the last one shorter; none where there is no payload
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
-from fedml.core.distributed.communication.message import Message
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
 from fedml_dapper.errors import ProtocolError
+from fedml_dapper.secure_grpc.message import TRIPLE, AnyMessage, Message
 
 MAX_ENVELOPE_BYTES = 1 << 16
 FRAME_BYTES = 1 << 20
@@ -31,7 +31,6 @@ MAX_SESSIONS = 1000
 """Most sessions of one peer; each start of its process begins one."""
 
 PlainValue = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | StrictStr | None
-_TRIPLE = (Message.MSG_ARG_KEY_TYPE, Message.MSG_ARG_KEY_SENDER, Message.MSG_ARG_KEY_RECEIVER)
 
 
 class Envelope(BaseModel):
@@ -44,7 +43,7 @@ class Envelope(BaseModel):
     counter: int = Field(ge=1, lt=2**53, strict=True)
     """Number of the message, which grows within a session; a message that is sent again keeps it."""
     kind: StrictInt | StrictStr
-    """FedML's type of the message."""
+    """Type of the message."""
     sender: int = Field(ge=0, strict=True)
     receiver: int = Field(ge=0, strict=True)
     params: dict[str, PlainValue] = {}
@@ -68,7 +67,7 @@ class Parcel:
             yield bytes(view[start : start + FRAME_BYTES])
 
     def message(self) -> Message:
-        """Return the message as FedML's object."""
+        """Return the message."""
         message = Message(self.envelope.kind, self.envelope.sender, self.envelope.receiver)
         for key, value in self.envelope.params.items():
             message.add_params(key, value)
@@ -90,16 +89,16 @@ class Numbering:
         self._max_payload_bytes = max_payload_bytes
         self._session = secrets.token_hex(16)
         self._counters = itertools.count(1)
-        self._numbers: WeakKeyDictionary[Message, int] = WeakKeyDictionary()
+        self._numbers: WeakKeyDictionary[AnyMessage, int] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def parcel(self, message: Message) -> Parcel:
-        """Encode FedML's message.
+    def parcel(self, message: AnyMessage) -> Parcel:
+        """Encode a message.
 
         Raises:
             ProtocolError: The message holds values that cannot be encoded, or a payload above the limit.
         """
-        params = {key: value for key, value in message.get_params().items() if key not in _TRIPLE}
+        params = {key: value for key, value in message.get_params().items() if key not in TRIPLE}
         binary = [key for key, value in params.items() if isinstance(value, bytes)]
         if len(binary) > 1:
             raise ProtocolError(f"a message carries one payload of bytes; this one has {', '.join(binary)}")
@@ -158,11 +157,11 @@ def read_envelope(frames: Iterator[bytes], max_payload_bytes: int) -> Envelope:
         envelope = Envelope.model_validate_json(frame)
     except ValidationError as error:
         raise ProtocolError(f"malformed envelope: {_first(error)}") from error
-    if not envelope.params.keys().isdisjoint({*_TRIPLE, envelope.payload_key}):
+    if not envelope.params.keys().isdisjoint({*TRIPLE, envelope.payload_key}):
         raise ProtocolError("malformed envelope: a parameter stands for what the envelope says elsewhere")
     if envelope.payload_key is None and envelope.payload_bytes:
         raise ProtocolError("malformed envelope: a payload without the name of its parameter")
-    if envelope.payload_key in _TRIPLE:
+    if envelope.payload_key in TRIPLE:
         raise ProtocolError(f"malformed envelope: `{envelope.payload_key}` cannot be a payload")
     check_size(envelope.payload_bytes, max_payload_bytes)
     return envelope

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fedml.core.distributed.communication.message import Message
-
 from fedml_dapper import __version__
 from fedml_dapper.federation import EARLIEST, WIRE_SCHEMA, common_schema
+from fedml_dapper.secure_grpc.message import AnyMessage
 
 VERSION = "version"
 SCHEMA = "schema"
@@ -13,13 +12,13 @@ _DEFAULT_SCHEMA = 4
 """Latest schema of versions that do not introduce themselves."""
 
 
-def introduce(status: Message) -> None:
+def introduce(status: AnyMessage) -> None:
     """Add to a ``status`` message this process's version and the latest schema of messages that it knows."""
     status.add_params(VERSION, __version__)
     status.add_params(SCHEMA, WIRE_SCHEMA)
 
 
-def schema_for(status: Message) -> int:
+def schema_for(status: AnyMessage) -> int:
     """Return the schema for messages to the sender of ``status``.
 
     Raises:

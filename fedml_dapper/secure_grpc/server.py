@@ -14,18 +14,17 @@ from contextlib import contextmanager
 from functools import partial
 
 import grpc
-from fedml.core.distributed.communication.constants import CommunicationConstants
-from fedml.core.distributed.communication.message import Message
 from pydantic import ValidationError
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError, printable
+from fedml_dapper.federation.wire.vocabulary import CONNECTION_IS_READY
 from fedml_dapper.operations import AuditLog, RateLimiter
 from fedml_dapper.operations.credentials import ADMIN, CredentialFiles, Credentials
 from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
 from fedml_dapper.operations.status import CallerFigures
-from fedml_dapper.platform.secure_grpc.authenticator import Authenticator, OpenCall, RefusedError
-from fedml_dapper.platform.secure_grpc.endpoint import (
+from fedml_dapper.secure_grpc.authenticator import Authenticator, OpenCall, RefusedError
+from fedml_dapper.secure_grpc.endpoint import (
     CUT_OFF,
     DELIVER,
     FETCH,
@@ -39,8 +38,9 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
-from fedml_dapper.platform.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
-from fedml_dapper.platform.secure_grpc.parcel import (
+from fedml_dapper.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
+from fedml_dapper.secure_grpc.message import AnyMessage, Message
+from fedml_dapper.secure_grpc.parcel import (
     MIB,
     Envelope,
     Numbering,
@@ -144,7 +144,7 @@ class SecureServer(Endpoint):
         self._server.start()
         audit.record("started", address=address, authorities=self._shown.authority_digest)
 
-    def send_message(self, msg: Message) -> None:
+    def send_message(self, msg: AnyMessage) -> None:
         """FedML's hook: keep ``msg`` for its silo, which fetches it at once if it is connected.
 
         Raises:
@@ -355,7 +355,7 @@ def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], s
         raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
     if envelope.receiver != 0:
         raise ProtocolError(f"a message for rank {envelope.receiver} was delivered to the server")
-    if str(envelope.kind) == str(CommunicationConstants.MSG_TYPE_CONNECTION_IS_READY):
+    if str(envelope.kind) == str(CONNECTION_IS_READY):
         raise ProtocolError("a message says that the server's own connection is ready")
 
 

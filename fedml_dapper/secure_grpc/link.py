@@ -12,8 +12,8 @@ from functools import partial
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations.rate_limiter import RateLimiter
 from fedml_dapper.operations.status import CallerFigures
-from fedml_dapper.platform.secure_grpc.endpoint import Receipt
-from fedml_dapper.platform.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
+from fedml_dapper.secure_grpc.endpoint import Receipt
+from fedml_dapper.secure_grpc.parcel import MAX_ENVELOPE_BYTES, Arrivals, Envelope, Parcel
 
 AWAY_SECONDS = 10.0
 """Time without a call, or an open one, after which a silo is taken for gone."""

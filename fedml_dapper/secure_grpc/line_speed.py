@@ -11,9 +11,9 @@ import grpc
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import DapperError
 from fedml_dapper.operations.credentials import Credentials
-from fedml_dapper.platform.secure_grpc.endpoint import SERVICE, TRIAL_BYTES, TRY_DOWN, TRY_UP
-from fedml_dapper.platform.secure_grpc.parcel import blank_frames
-from fedml_dapper.platform.secure_grpc.silo import metadata_of, open_channel, raise_if_final
+from fedml_dapper.secure_grpc.endpoint import SERVICE, TRIAL_BYTES, TRY_DOWN, TRY_UP
+from fedml_dapper.secure_grpc.parcel import blank_frames
+from fedml_dapper.secure_grpc.silo import metadata_of, open_channel, raise_if_final
 
 FIRST_BYTES = 1 << 18
 """Size of the first transfer; it is doubled until a transfer takes ``ENOUGH_SECONDS`` or is of ``TRIAL_BYTES``."""

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
-from fedml.core.distributed.communication.message import Message
 
 from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError
 from fedml_dapper.operations.credentials import CredentialFiles, Credentials
-from fedml_dapper.platform.secure_grpc.endpoint import (
+from fedml_dapper.secure_grpc.endpoint import (
     CALL_SECONDS,
     DELIVER,
     FETCH,
@@ -27,7 +26,8 @@ from fedml_dapper.platform.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
-from fedml_dapper.platform.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope, read_payload
+from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.parcel import MIB, Arrivals, Numbering, Parcel, read_envelope, read_payload
 
 LOGGER = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5
@@ -85,7 +85,7 @@ class SecureSilo(Endpoint):
         self._acknowledged.set()
         self._connection = _Connection(config, credentials.current)
 
-    def send_message(self, msg: Message) -> None:
+    def send_message(self, msg: AnyMessage) -> None:
         """FedML's hook: deliver ``msg``, and return when the server has it. One that is sent again arrives once.
 
         Raises:
