@@ -17,8 +17,8 @@ from benchmarks.packing import Progress, found_packs, pack_cell, progress_of, un
 from fedml_dapper.benches.queue import LOG_NAME
 from fedml_dapper.benches.results import CELLS_NAME
 from fedml_dapper.commands.bench import bench as bench_command
-from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.process.complaint import complaining
 from fedml_dapper.process.interruption import ending_in_order, take_time
 
 _LOOK_EVERY_S = 1.0

@@ -25,12 +25,12 @@ import click
 from fedml_dapper.benches.cell import LOCK_NAME, is_finished
 from fedml_dapper.benches.diagnosis import DIAGNOSIS_NAME
 from fedml_dapper.benches.results import CELLS_NAME
-from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.errors import DataError
 from fedml_dapper.federation import CHECKPOINTS_NAME, LEDGER_NAME
 from fedml_dapper.federation.run_folder.file_names import MODEL_NAME
 from fedml_dapper.files.atomic import explained, scratch_folder, written_whole
 from fedml_dapper.files.locks import locked
+from fedml_dapper.process.complaint import complaining
 
 PIECE_BYTES = 15 << 20
 """Most bytes of a file: what takes files from a machine may take none of 16 MiB."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fedml_dapper import __version__
-from fedml_dapper.commands.complaint import complaining
+from fedml_dapper.process.complaint import complaining
 from fedml_dapper.process.interruption import ending_in_order
 
 SUMMARIES = {

@@ -23,9 +23,9 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fedml_dapper.cli import main
-from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.datasets.sources import read_picture
 from fedml_dapper.errors import DataError
+from fedml_dapper.process.complaint import complaining
 
 SECONDS, MEGABYTES = 20.0, 1024  # of a processor, also where coverage is measured
 NAMES = 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fedml_dapper.commands.export import export_options, show
-from fedml_dapper.commands.options import NamedPath
+from fedml_dapper.config.named_path import NamedPath
 
 _PATH = NamedPath()
 

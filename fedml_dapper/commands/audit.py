@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedml_dapper.commands.options import NamedPath, json_option
+from fedml_dapper.commands.options import json_option
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError, DataError, printable
 from fedml_dapper.operations.audit_log import FIRST, Entry, entries_of
 

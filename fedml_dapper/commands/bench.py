@@ -15,8 +15,8 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from fedml_dapper.benches.choices import Device, ProfileName
-from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Precision, parse_override, parse_yaml
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.extras import need
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 import yaml
 
-from fedml_dapper.commands.options import NamedPath, shipped_where_missing
+from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.operations.credentials import read_credentials
 

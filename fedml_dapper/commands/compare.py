@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from fedml_dapper.commands.options import NamedPath
+from fedml_dapper.config.named_path import NamedPath
 
 
 @click.command()

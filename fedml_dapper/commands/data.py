@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import NamedPath, json_option
+from fedml_dapper.commands.options import json_option
 from fedml_dapper.config import DataArgs, load_settings
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError, DataError, on_one_line
 
 

@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.syntax import Syntax
 
-from fedml_dapper.commands.options import LogFormat
 from fedml_dapper.config import Loaded, SecureGrpcConfig, Settings, load_with_notes
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.evaluation import (
@@ -25,7 +24,7 @@ from fedml_dapper.evaluation import (
     summarise,
 )
 from fedml_dapper.evaluation.last_report import report_of_finished
-from fedml_dapper.evaluation.log_lines import RoundLines, show_log
+from fedml_dapper.evaluation.log_lines import RoundLines
 from fedml_dapper.evaluation.round_profile import PROFILE_NAME, RoundProfiler
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import (
@@ -47,6 +46,7 @@ from fedml_dapper.process.interruption import (
     reraising_interruption,
     take_time,
 )
+from fedml_dapper.process.log import LogFormat, show_log
 from fedml_dapper.process.profiling import Profiler
 
 

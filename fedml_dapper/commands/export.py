@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import NamedPath
+from fedml_dapper.config.named_path import NamedPath
 
 if TYPE_CHECKING:
     from fedml_dapper.export import Card

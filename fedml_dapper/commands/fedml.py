@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.commands.complaint import complaining
 from fedml_dapper.commands.experiment import run_experiment
 from fedml_dapper.commands.options import (
-    LogFormat,
-    NamedPath,
     log_format_option,
     restart_option,
     resume_option,
     shipped_where_missing,
 )
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
+from fedml_dapper.process.complaint import complaining
 from fedml_dapper.process.interruption import ending_in_order
+from fedml_dapper.process.log import LogFormat
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import Settings, check, parse_yaml
 from fedml_dapper.config.beginning import Beginning, experiment_text
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.files.atomic import written_whole
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import get_args
 
 import click
 
-from fedml_dapper.config import experiment_file, path_of
-from fedml_dapper.errors import ConfigError
+from fedml_dapper.config import experiment_file
+from fedml_dapper.process.log import LogFormat
 
-LogFormat = Literal["text", "json"]
 resume_option = click.option(
     "--resume",
     is_flag=True,
@@ -33,24 +32,6 @@ log_format_option = click.option(
     help="Log lines for people, or JSON objects; the environment's DAPPER_LOG_FORMAT says it too.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout, nothing else.")
-
-
-class NamedPath(click.Path):
-    """A file or folder as a :class:`Path`, with ``~`` and environment variables as in files of settings.
-
-    Shells leave them as they are in ``--output=~/phone`` and between quotes. A name that is empty, not UTF-8, or of a
-    variable that is not set raises :class:`ConfigError`: without a value, a shell's own variable leaves an empty name,
-    which would otherwise be the working directory.
-    """
-
-    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
-        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not str(value):
-            name = "a path" if param is None else param.opts[-1]
-            raise ConfigError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
-        return super().convert(path_of(value), param, ctx)
 
 
 def shipped_where_missing(_context: click.Context, _parameter: click.Parameter, files: Sequence[Path]) -> list[Path]:

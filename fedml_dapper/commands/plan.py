@@ -13,8 +13,9 @@ import click
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from fedml_dapper.commands.options import NamedPath, json_option, shipped_where_missing
+from fedml_dapper.commands.options import json_option, shipped_where_missing
 from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedml_dapper.commands.options import NamedPath, json_option
+from fedml_dapper.commands.options import json_option
+from fedml_dapper.config.named_path import NamedPath
 
 _PATH = NamedPath()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedml_dapper.commands.options import NamedPath
+from fedml_dapper.config.named_path import NamedPath
 
 
 @click.command()

@@ -8,15 +8,15 @@ from pathlib import Path
 import click
 
 from fedml_dapper.commands.options import (
-    LogFormat,
-    NamedPath,
     json_option,
     log_format_option,
     restart_option,
     resume_option,
     shipped_where_missing,
 )
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.process.loading import loaded_for_good
+from fedml_dapper.process.log import LogFormat
 
 
 @click.command()

@@ -10,8 +10,9 @@ from typing import get_args
 import click
 from rich.console import Console
 
-from fedml_dapper.commands.options import NamedPath, shipped_where_missing
+from fedml_dapper.commands.options import shipped_where_missing
 from fedml_dapper.config import load_settings
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import ConfigError
 from fedml_dapper.process.extras import need
 from fedml_dapper.process.interruption import INTERRUPTED, reraising_interruption

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from fedml_dapper.commands.options import NamedPath
 from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.config.section import check
 from fedml_dapper.operations.credentials import read_admin_credentials
 from fedml_dapper.operations.orders import Answer, Order, give_order

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedml_dapper.commands.options import NamedPath, json_option
+from fedml_dapper.commands.options import json_option
+from fedml_dapper.config.named_path import NamedPath
 from fedml_dapper.errors import printable
 from fedml_dapper.operations import (
     Member,

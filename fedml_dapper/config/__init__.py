@@ -7,6 +7,7 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 
 from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
+    BEYOND_FP16,
     DapperArgs,
     DefenceArgs,
     EvaluationArgs,
@@ -61,6 +62,7 @@ from fedml_dapper.config.silo_args import SiloArgs
 from fedml_dapper.config.yaml_text import parse_yaml
 
 __all__ = [
+    "BEYOND_FP16",
     "ENTRY_POINTS",
     "FEDML_GRPC_HOLE",
     "FEDML_PROTECTIONS",

@@ -15,6 +15,7 @@ from fedml_dapper.config.section import Section
 
 PruningRatio = Annotated[float, Field(ge=0, lt=1)]
 Uplink = Literal["fp32", "fp16", "bf16", "int8"]
+BEYOND_FP16 = "weights beyond 65504 are too large for dapper_args.uplink fp16, and need bf16 or fp32"
 Importance = Literal["filters", "gains", "scaled_filters"]
 PersonalLayers = Literal["none", "statistics", "norms"]
 

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from fedml_dapper.config import BEYOND_FP16
 from fedml_dapper.device.introduction import introduce
 from fedml_dapper.device.retry import send_with_retries
 from fedml_dapper.device.silo_in_sums import SiloInSums
@@ -15,7 +16,6 @@ from fedml_dapper.federation import ClientSide, Codec, Experiment, Rewind
 from fedml_dapper.federation.round.update_norm import is_finite
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Memory, Upload
-from fedml_dapper.pruning.uplink import BEYOND_FP16
 from fedml_dapper.secure_grpc import AnyMessage, reason_of
 
 LOGGER = logging.getLogger(__name__)

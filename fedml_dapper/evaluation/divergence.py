@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from fedml_dapper.config import BEYOND_FP16
 from fedml_dapper.federation import RoundRecord, RunRecord, Scores
-from fedml_dapper.pruning.uplink import BEYOND_FP16
 
 _MOST_NAMED = 10
 _REMEDY = (

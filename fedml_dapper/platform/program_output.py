@@ -13,9 +13,9 @@ from rich.console import Console
 
 from fedml_dapper.evaluation import progress_for, result_table, summarise
 from fedml_dapper.evaluation.last_report import report_of_finished
-from fedml_dapper.evaluation.log_lines import show_log
 from fedml_dapper.evaluation.terminal import say, say_place
 from fedml_dapper.federation import LEDGER_NAME, SETTINGS_NAME, Experiment, RunObserver, read_ledger, read_unfinished
+from fedml_dapper.process.log import show_log
 
 _SHOWN = "dapper_is_shown"
 

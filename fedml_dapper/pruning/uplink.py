@@ -22,7 +22,6 @@ from fedml_dapper.errors import ProtocolError
 from fedml_dapper.pruning.layout import TensorSpec
 
 CODES: dict[Uplink, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
-BEYOND_FP16 = "weights beyond 65504 are too large for dapper_args.uplink fp16, and need bf16 or fp32"
 _LARGEST_CODE = 127
 _SMALLEST_EXPONENT = -126
 """Below this exponent a power of two is no normal float32; above ``_LARGEST_EXPONENT`` 127 steps would not be finite.

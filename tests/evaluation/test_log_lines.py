@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from fedml_dapper.commands.options import LogFormat
-from fedml_dapper.evaluation.log_lines import RoundLines, show_log
+from fedml_dapper.evaluation.log_lines import RoundLines
 from fedml_dapper.federation import RoundRecord
 from fedml_dapper.federation.run_folder.records import RoundSeconds, Scores
+from fedml_dapper.process.log import show_log
 from fedml_dapper.tasks import TOP_1, Metric
 
 LOGGER = logging.getLogger("fedml_dapper.platform.anything")

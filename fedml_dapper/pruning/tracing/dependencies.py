@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-import torch_pruning
 from torch import nn
 
 from fedml_dapper.inputs import Inputs
@@ -33,13 +33,22 @@ def plain_layout(
         output_layers: Layers that produce what the network puts out, which are never cut.
         internal: Whether to keep only groups with a single producer that no output layer reads.
     """
-    if not output_layers or not _is_plain(model):
+    if not output_layers or not _is_plain(model) or _torch_pruning() is None:
         return None
     try:
         found = _found(whole, model, example, output_layers, internal)
     except Exception:  # noqa: BLE001  # whatever torch-pruning meets between the layers: they are followed instead
         return None
     return found if found is not None and _fits(found) else None
+
+
+def _torch_pruning() -> Any:
+    """Return the library; None on devices, which do without it, as their networks' channels can be followed as well."""
+    try:
+        import torch_pruning  # noqa: PLC0415  # slow to import, and a device does not have it
+    except ImportError:
+        return None
+    return torch_pruning
 
 
 def _found(
@@ -51,7 +60,7 @@ def _found(
     """
     names = {module: name for name, module in model.named_modules()}
     order = {name: position for position, name in enumerate(names.values())}
-    unbuilt = torch_pruning.DependencyGraph()
+    unbuilt = _torch_pruning().DependencyGraph()
     graph = unbuilt.build_dependency(model, (example,), verbose=False)  # verbose warns of every scalar parameter
     groups: dict[str, ChannelGroup] = {}
     axes: dict[str, list[Axis]] = defaultdict(list)
@@ -118,7 +127,7 @@ class _Member:
     size: int
 
     @classmethod
-    def of(cls, item: torch_pruning.pruner.function.GroupItem, module: str) -> _Member:
+    def of(cls, item: Any, module: str) -> _Member:
         return cls(module, item.dep.target.module, "in_channels" in item.dep.handler.__name__, len(item.idxs))
 
     @property

@@ -1,0 +1,29 @@
+"""Paths on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedml_dapper.config.paths import path_of
+from fedml_dapper.errors import ConfigError
+
+
+class NamedPath(click.Path):
+    """A file or folder as a :class:`Path`, with ``~`` and environment variables as in files of settings.
+
+    Shells leave them as they are in ``--output=~/phone`` and between quotes. A name that is empty, not UTF-8, or of a
+    variable that is not set raises :class:`ConfigError`: without a value, a shell's own variable leaves an empty name,
+    which would otherwise be the working directory.
+    """
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            name = "a path" if param is None else param.opts[-1]
+            raise ConfigError(f"{name}: the name of a file or folder is empty; for the working directory, give .")
+        return super().convert(path_of(value), param, ctx)

@@ -1,0 +1,87 @@
+"""The command line ``dapper-device``: what a device needs to take part, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from fedml_dapper import __version__
+from fedml_dapper.config import Settings, load_settings
+from fedml_dapper.config.named_path import NamedPath
+from fedml_dapper.process.complaint import complaining
+from fedml_dapper.process.interruption import ending_in_order
+from fedml_dapper.process.lack_of_memory import naming_lack_of_memory
+from fedml_dapper.process.log import LogFormat, show_log
+
+_files = click.argument("files", type=NamedPath(), nargs=-1, required=True)
+_rank = click.option(
+    "--rank",
+    type=click.IntRange(min=1),
+    help="The silo that this device is; by default the one whose key lies in the folder of certificates.",
+)
+_overrides = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change one setting.")
+
+
+class _PoliteGroup(click.Group):
+    """Ends at one of our own errors by one line on stderr and exit code 2, at an interruption by one and 130."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        with complaining("dapper-device"):
+            return super().main(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with ending_in_order("dapper-device"), naming_lack_of_memory():
+            return super().invoke(ctx)
+
+
+@click.group(cls=_PoliteGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="dapper-device")
+def main() -> None:
+    """Take part in a federation on a weak device."""
+
+
+@main.command()
+@_files
+@_rank
+@_overrides
+@click.option("--output", type=NamedPath(), help="Folder in which the device notes what it has signed.")
+@click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="text", envvar="DAPPER_LOG_FORMAT")
+def run(
+    files: Sequence[Path], rank: int | None, overrides: Sequence[str], output: Path | None, log_format: LogFormat
+) -> None:
+    """Take part until the server ends the run.
+
+    FILES are the experiment's, which all share, and then the device's own, which is laid over it.
+    """
+    settings, rank = _settings_of(files, overrides, rank)
+    from fedml_dapper.device.program import run_device  # noqa: PLC0415  # slow, so only after the settings' checks
+
+    show_log(f"rank {rank}", log_format)
+    run_device(settings, rank, output)
+
+
+@main.command()
+@_files
+@_rank
+@_overrides
+def check(files: Sequence[Path], rank: int | None, overrides: Sequence[str]) -> None:
+    """Say whether this device can take part, and what that takes: data, level, memory, certificate.
+
+    Nothing is sent. FILES are those of `dapper-device run`.
+    """
+    settings, rank = _settings_of(files, overrides, rank)
+    from fedml_dapper.device.checking import check_device  # noqa: PLC0415  # slow, so only after the settings' checks
+
+    for line in check_device(settings, rank):
+        click.echo(line)
+
+
+def _settings_of(files: Sequence[Path], overrides: Sequence[str], rank: int | None) -> tuple[Settings, int]:
+    from fedml_dapper.device.rank import grpc_of, rank_of  # noqa: PLC0415
+
+    settings = load_settings(files, overrides)
+    config = grpc_of(settings)
+    return settings, rank_of(config) if rank is None else rank

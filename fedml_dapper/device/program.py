@@ -1,0 +1,101 @@
+"""The program of a device: a silo's process over DAPPER_GRPC, without FedML."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedml_dapper.config import Settings
+from fedml_dapper.device.checking import refuse_too_little_memory
+from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.device.event_loop import EventLoop
+from fedml_dapper.device.rank import check_rank, grpc_of
+from fedml_dapper.device.silo_in_sums import SiloInSums
+from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, SumCodec, build_experiment
+from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.secure_grpc import AnyMessage, Message, SecureSilo, Transport
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Device(EventLoop):
+    """A device that trains for one silo: reports that it is online, and answers the server until the run ends."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        clients: ClientSide,
+        codec: Codec,
+        sums: SiloInSums | None,
+        rank: int,
+        transport: Transport,
+    ) -> None:
+        super().__init__()
+
+        def train(downlink: Downlink) -> Upload:
+            return clients.update(downlink, experiment.data_of(downlink.client_id))
+
+        self._talk = Conversation(experiment, clients, codec, sums, rank, self, Message, train)
+        self._handlers: dict[Any, Callable[[AnyMessage], None]] = {
+            say.CONNECTION_IS_READY: lambda message: self._talk.greet(),
+            say.CHECK_STATUS: lambda message: self._talk.greet(),
+            say.SYNC_MODEL: self._talk.take_model,
+            say.SUM: self._talk.take_step_of_sum,
+            say.REFUSED: self._talk.take_refusal,
+            say.FINISH: self._finish,
+        }
+        self.com_manager = transport
+        transport.add_observer(self)
+
+    def send_message(self, message: AnyMessage) -> None:
+        """Send a message to the server, or raise the transport's error."""
+        self.com_manager.send_message(message)
+
+    def handles(self, kind: Any, message: AnyMessage) -> bool:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return False
+        handler(message)
+        return True
+
+    def _finish(self, message: AnyMessage) -> None:
+        self._talk.say_goodbye()
+        self.stop()
+
+
+def run_device(settings: Settings, rank: int, output: Path | None = None) -> None:
+    """Take part in a federation as the silo of this ``rank``, until the server ends the run.
+
+    Args:
+        settings: The experiment's settings, those of this device laid over.
+        rank: The silo's.
+        output: Folder in which the device writes down what it signs in secure sums; ``dapper_args.output_dir`` if None.
+
+    Raises:
+        ConfigError: Settings do not fit each other or this device, its memory does not suffice, or the server refuses
+            it.
+        DataError: The device's data are missing or damaged.
+    """
+    config = grpc_of(settings)
+    check_rank(settings, rank)
+    if settings.device_args.threads is not None:
+        torch.set_num_threads(settings.device_args.threads)
+    credentials = CredentialFiles(config, rank)
+    experiment = build_experiment(settings, rank=rank)
+    refuse_too_little_memory(experiment, rank)
+    agreement = Agreement.of(experiment)
+    codec = Codec(experiment.method.problem.layout, agreement)
+    sums: SiloInSums | None = None
+    if experiment.sums_in_secret:
+        folder = settings.dapper_args.output_dir if output is None else output
+        sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, folder)
+    give_up_after_s = settings.dapper_args.round_timeout_s
+    transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
+    LOGGER.info("training with %d threads", torch.get_num_threads())
+    Device(experiment, ClientSide(experiment), codec, sums, rank, transport).loop()

@@ -1,0 +1,79 @@
+"""How much more memory this process may take, on Linux: what the machine, a cgroup or a limit of the process leaves."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_MACHINE = Path("/proc/meminfo")
+_OWN_STATUS = Path("/proc/self/status")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class MemoryLeft:
+    """Bytes that may still be taken, and what sets that bound."""
+
+    bytes: int
+    bound: str
+
+
+def memory_left(cgroups: Path = _CGROUPS) -> MemoryLeft | None:
+    """Return what the narrowest bound leaves; None on systems that do not say."""
+    bounds = [*_of_machine(), *_of_process(), *_of_cgroup(cgroups)]
+    return min(bounds, key=lambda found: found.bytes, default=None)
+
+
+def _of_machine() -> list[MemoryLeft]:
+    if not _MACHINE.exists():
+        return []
+    return [MemoryLeft(_kib(_MACHINE, "MemAvailable"), "what is free on this machine")]
+
+
+def _of_process() -> list[MemoryLeft]:
+    """Limits of data (RLIMIT_DATA) and of addresses (RLIMIT_AS), less what the process has of each."""
+    if not _OWN_STATUS.exists():
+        return []
+    limits = (("RLIMIT_DATA", resource.RLIMIT_DATA, "VmData"), ("RLIMIT_AS", resource.RLIMIT_AS, "VmSize"))
+    found = []
+    for name, kind, taken in limits:
+        soft, _ = resource.getrlimit(kind)
+        if soft != resource.RLIM_INFINITY:
+            found.append(MemoryLeft(max(0, soft - _kib(_OWN_STATUS, taken)), f"the limit {name} of this process"))
+    return found
+
+
+def _of_cgroup(cgroups: Path) -> list[MemoryLeft]:
+    """Limits of the process's cgroup and those around it, less what they hold; pages of files can be dropped."""
+    if not _OWN_CGROUP.exists():
+        return []
+    [*paths] = (line.split(":", 2)[2] for line in _OWN_CGROUP.read_text().splitlines() if line.startswith("0::"))
+    found = []
+    for path in paths:
+        inside = cgroups / path.lstrip("/")
+        for folder in (inside, *(one for one in inside.parents if one.is_relative_to(cgroups))):
+            limit = _number(folder / "memory.max")
+            held = _number(folder / "memory.current")
+            if limit is not None and held is not None:
+                left = limit - held + _file_pages(folder / "memory.stat")
+                found.append(MemoryLeft(max(0, left), "the limit of this process's cgroup"))
+    return found
+
+
+def _number(file: Path) -> int | None:
+    """Return the number in ``file``; None where there is no such file, or no limit ("max")."""
+    text = file.read_text().strip() if file.is_file() else "max"
+    return None if text == "max" else int(text)
+
+
+def _file_pages(file: Path) -> int:
+    """Return the bytes of a cgroup that hold pages of files."""
+    rows = (line.split() for line in file.read_text().splitlines()) if file.is_file() else ()
+    return sum(int(value) for name, value in rows if name in ("active_file", "inactive_file"))
+
+
+def _kib(file: Path, key: str) -> int:
+    line = next(line for line in file.read_text().splitlines() if line.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,132 @@
+"""A federation of devices: an experiment of own pictures, a server with FedML, and devices that have none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from ..platform.processes import ROOT, Silos, free_port
+
+LIGHTLY = Path(__file__).with_name("lightly.py")
+NUM_DEVICES = 3
+EXPERIMENT = """
+common_args: {random_seed: 1}
+data_args: {dataset: folder, data_cache_dir: pictures, image_size: 16, partition: domain_shares}
+model_args: {model: resnet10, width: 8, norm: standardised}
+train_args: {client_num_in_total: 3, client_num_per_round: 3, comm_round: 2, epochs: 2, batch_size: 8}
+device_args: {threads: 1, using_gpu: false, workers: 1}
+dapper_args: {levels: {ratios: [0.0, 0.4, 0.8]}, round_timeout_s: 120, output_dir: runs}
+"""
+
+
+class Devices:
+    """The folder of an experiment, in which a server and devices run as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.grpc = {"server_address": f"localhost:{free_port()}", "certificates": "certs"}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def write(self, method: str = "dapperfl_slim", **more: object) -> Path:
+        """The experiment across silos; ``simulation.yaml`` beside it is the same in one process."""
+        for name, kind, comm_args in (
+            ("shared", "cross_silo", {"backend": "DAPPER_GRPC", "dapper_grpc": self.grpc}),
+            ("simulation", "simulation", {"backend": "sp"}),
+        ):
+            content = yaml.safe_load(EXPERIMENT)
+            content["common_args"]["training_type"] = kind
+            content["comm_args"] = comm_args
+            content["dapper_args"]["method"] = method
+            for section, values in more.items():
+                content[section] |= values
+            (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        return self.folder / "shared.yaml"
+
+    def start(self, rank: int, *options: str, data_bytes: int | None = None) -> None:
+        """Start ``dapper-device run``, with a limit of its data if one is given."""
+
+        limit = "unlimited" if data_bytes is None else str(data_bytes // 1024)
+        arguments = [sys.executable, LIGHTLY, "run", "shared.yaml", "--rank", str(rank), *options]
+        command = ["bash", "-c", f'ulimit -d {limit}; exec "$@"', "bash", *arguments]
+        with self._log(rank).open("ab") as log:
+            self.processes[rank] = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
+            )
+
+    def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What ``dapper-device`` says and ends with."""
+        command = [sys.executable, LIGHTLY, *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        home = {"HOME": str(self.folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        return os.environ | home | {"GRPC_VERBOSITY": "ERROR"}
+
+    def output(self, rank: int) -> str:
+        return self._log(rank).read_text(errors="replace")
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"device_{rank}.log"
+
+
+@pytest.fixture(scope="session")
+def certificates_of_devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("devices") / "certs"
+    command = ["bash", ROOT / "run" / "make_certs.sh", folder, str(NUM_DEVICES)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def devices(tmp_path: Path, certificates_of_devices: Path) -> Iterator[Devices]:
+    draw_pictures(tmp_path / "pictures")
+    (tmp_path / "certs").symlink_to(certificates_of_devices)
+    found = Devices(tmp_path)
+    yield found
+    found.stop()
+
+
+def draw_pictures(folder: Path) -> None:
+    """Two domains of three classes, whose pictures differ in brightness."""
+    rng = np.random.default_rng(0)
+    for domain in ("chalk", "ink"):
+        for label, name in enumerate(("bar", "circle", "cross")):
+            for part, count in (("train", 8), ("test", 3)):
+                place = folder / domain / part / name
+                place.mkdir(parents=True)
+                for number in range(count):
+                    pixels = rng.integers(0, 100, (16, 16, 3)) + 70 * label
+                    Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.png")
+
+
+@pytest.fixture
+def server(devices: Devices) -> Iterator[Callable[[], Silos]]:
+    """``server()``: the server of the experiment, started."""
+    started: list[Silos] = []
+
+    def start() -> Silos:
+        silos = Silos(devices.folder, devices.folder / "shared.yaml", NUM_DEVICES)
+        silos.start(0)
+        started.append(silos)
+        return silos
+
+    yield start
+    for silos in started:
+        silos.stop()
