@@ -1,9 +1,17 @@
-"""Packaging of fedml-dapper; tool settings are in pyproject.toml, the tested versions in constraints.txt."""
+"""Packaging; tool settings are in pyproject.toml, the tested versions in constraints.txt.
 
+Two distributions are built from this source: ``fedml-dapper``, and with ``DAPPER_DISTRIBUTION=device`` in the
+environment ``fedml-dapper-device``, which has what a weak device needs to take part and depends on no more
+(``run/build_device.sh``). They hold the same package, so an environment has one of them.
+"""
+
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 [VERSION] = re.findall(r'^__version__ = "(.+)"$', (HERE / "fedml_dapper" / "__init__.py").read_text(), re.MULTILINE)
@@ -17,23 +25,19 @@ FEATURES = {
 }
 """What one feature alone needs."""
 
-setup(
-    name="fedml-dapper",
-    version=VERSION,
-    description="DapperFL on FedML: federated learning on physically pruned models under domain shift",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    license="Apache-2.0",
-    python_requires=">=3.10",
-    packages=[*find_packages(include=["fedml_dapper", "fedml_dapper.*"]), "fedml_dapper.shipped"],
-    package_dir={"fedml_dapper.shipped": "config"},  # no code, but files that the commands read
-    package_data={
+FULL: dict[str, Any] = {
+    "name": "fedml-dapper",
+    "description": "DapperFL on FedML: federated learning on physically pruned models under domain shift",
+    "python_requires": ">=3.10",
+    "packages": [*find_packages(include=["fedml_dapper", "fedml_dapper.*"]), "fedml_dapper.shipped"],
+    "package_dir": {"fedml_dapper.shipped": "config"},  # no code, but files that the commands read
+    "package_data": {
         "fedml_dapper": ["py.typed"],
         "fedml_dapper.shipped": ["*.yaml", "*.csv", "*/*.yaml"],
         "fedml_dapper.evaluation": ["*.css", "*.html"],
         "fedml_dapper.benches": ["*.html"],
     },
-    install_requires=[
+    "install_requires": [
         "fedml>=0.9.6,<0.10",
         "setuptools>=80.10.2,<81",  # fedml and its wandb 0.13.2 import pkg_resources, which later releases drop
         "torch>=2.4",
@@ -59,7 +63,7 @@ setup(
         "markupsafe>=2.1",
         "markdown-it-py>=3",
     ],
-    extras_require={
+    "extras_require": {
         **FEATURES,
         "dev": [
             *(package for packages in FEATURES.values() for package in packages),
@@ -79,5 +83,62 @@ setup(
             "types-PyYAML",
         ],
     },
-    entry_points={"console_scripts": ["fedml-dapper=fedml_dapper.entry:main"]},
+    "entry_points": {
+        "console_scripts": ["fedml-dapper=fedml_dapper.entry:main", "dapper-device=fedml_dapper.device.entry:main"]
+    },
+}
+
+DEVICE_ROOMS = (
+    "capture", "config", "datasets", "device", "federation", "files", "fleet", "methods", "models", "operations",
+    "process", "pruning", "randomness", "secure_grpc", "secure_sum", "tasks",
+)  # fmt: skip
+"""Rooms of the package that a device's process uses (docs/architecture.md)."""
+DEVICE_MODULES = ("__init__", "errors", "inputs", "metric", "registry")
+"""Modules beside the rooms that it uses."""
+
+
+class DeviceFiles(build_py):
+    """Leaves out the modules beside the rooms that a device has no use for."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        found: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        return [each for each in found if package != "fedml_dapper" or each[1] in DEVICE_MODULES]
+
+
+DEVICE: dict[str, Any] = {
+    "name": "fedml-dapper-device",
+    "description": "DapperFL on a weak device: takes part in a federation of fedml-dapper without FedML",
+    "python_requires": ">=3.10",
+    "packages": [
+        "fedml_dapper",
+        *find_packages(
+            include=[part for room in DEVICE_ROOMS for part in (f"fedml_dapper.{room}", f"fedml_dapper.{room}.*")]
+        ),
+        "fedml_dapper.shipped",
+    ],
+    "package_dir": FULL["package_dir"],
+    "package_data": {key: FULL["package_data"][key] for key in ("fedml_dapper", "fedml_dapper.shipped")},
+    "cmdclass": {"build_py": DeviceFiles},
+    "options": {"build": {"build_base": "build/device"}},  # not where the other distribution's files may lie
+    "install_requires": [
+        "torch>=2.4",
+        "numpy>=1.26",
+        "grpcio>=1.60",
+        "cryptography>=42",
+        "safetensors>=0.4",
+        "pydantic>=2.7",
+        "pyyaml>=6",
+        "click>=8.1",
+        "pillow>=10",
+        "filelock>=4",  # torch brings it
+    ],
+    "entry_points": {"console_scripts": ["dapper-device=fedml_dapper.device.entry:main"]},
+}
+
+setup(
+    version=VERSION,
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    **(DEVICE if os.environ.get("DAPPER_DISTRIBUTION") == "device" else FULL),
 )

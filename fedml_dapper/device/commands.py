@@ -47,7 +47,9 @@ def main() -> None:
 @_files
 @_rank
 @_overrides
-@click.option("--output", type=NamedPath(), help="Folder in which the device notes what it has signed.")
+@click.option(
+    "--output", type=NamedPath(), help="Folder for what the device keeps; by default silo-RANK in output_dir."
+)
 @click.option("--log-format", type=click.Choice(get_args(LogFormat)), default="text", envvar="DAPPER_LOG_FORMAT")
 def run(
     files: Sequence[Path], rank: int | None, overrides: Sequence[str], output: Path | None, log_format: LogFormat
@@ -77,6 +79,20 @@ def check(files: Sequence[Path], rank: int | None, overrides: Sequence[str]) -> 
 
     for line in check_device(settings, rank):
         click.echo(line)
+
+
+@main.command()
+@click.argument("folder", type=NamedPath())
+@click.argument("pictures", type=NamedPath(), nargs=-1, required=True)
+def predict(folder: Path, pictures: Sequence[Path]) -> None:
+    """Say which class each of PICTURES is of, by the newest model in FOLDER, where the device keeps what it was sent.
+
+    It needs no server.
+    """
+    from fedml_dapper.device.offline import predict_offline  # noqa: PLC0415
+
+    for answer in predict_offline(folder, pictures):
+        click.echo(f"{answer.picture}: {answer.label}, {100 * answer.probability:.1f} %")
 
 
 def _settings_of(files: Sequence[Path], overrides: Sequence[str], rank: int | None) -> tuple[Settings, int]:

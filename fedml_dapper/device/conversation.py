@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fedml_dapper.config import BEYOND_FP16
 from fedml_dapper.device.introduction import introduce
+from fedml_dapper.device.keeping import Keeping
 from fedml_dapper.device.retry import send_with_retries
 from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.errors import ConfigError, ProtocolError, printable
@@ -43,6 +44,7 @@ class Conversation:
         line: The way to the server.
         new_message: Makes a message of a type, from a rank to a rank.
         train: Runs the local update of the client of a downlink.
+        keeping: What is kept of a round beyond this process.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Conversation:
         line: Line,
         new_message: Callable[[Any, int, int], AnyMessage],
         train: Callable[[Downlink], Upload],
+        keeping: Keeping,
     ) -> None:
         self._experiment = experiment
         self._clients = clients
@@ -64,6 +67,7 @@ class Conversation:
         self._line = line
         self._new_message = new_message
         self._train = train
+        self._keeping = keeping
         self._rewind = Rewind(experiment.settings.dapper_args.checkpoint_every)
         self._life = secrets.token_hex(8)
 
@@ -103,6 +107,7 @@ class Conversation:
             self._send_upload(passed_over, message)
             return
         _note_refusal_before(downlink, message)
+        self._keeping.received(downlink)
         upload = self._trained(downlink, memory)
         if self._line.queued(say.FINISH):
             LOGGER.info("client %d: the run ended before round %d's training did", downlink.client_id, downlink.round)
@@ -113,6 +118,7 @@ class Conversation:
         else:
             trained = None if memory is None else self._clients.memories.pop(downlink.client_id)
             self._send_upload(self._codec.encode(upload, trained), message, upload.num_samples)
+        self._keeping.heard(downlink)
         LOGGER.info("client %d: round %d, loss %.3f", downlink.client_id, downlink.round, upload.metrics.loss)
 
     def take_step_of_sum(self, message: AnyMessage) -> None:

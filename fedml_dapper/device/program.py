@@ -13,6 +13,7 @@ from fedml_dapper.config import Settings
 from fedml_dapper.device.checking import refuse_too_little_memory
 from fedml_dapper.device.conversation import Conversation
 from fedml_dapper.device.event_loop import EventLoop
+from fedml_dapper.device.keeping import DeviceFolder, Keeping
 from fedml_dapper.device.rank import check_rank, grpc_of
 from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, SumCodec, build_experiment
@@ -35,13 +36,14 @@ class Device(EventLoop):
         sums: SiloInSums | None,
         rank: int,
         transport: Transport,
+        keeping: Keeping,
     ) -> None:
         super().__init__()
 
         def train(downlink: Downlink) -> Upload:
             return clients.update(downlink, experiment.data_of(downlink.client_id))
 
-        self._talk = Conversation(experiment, clients, codec, sums, rank, self, Message, train)
+        self._talk = Conversation(experiment, clients, codec, sums, rank, self, Message, train, keeping)
         self._handlers: dict[Any, Callable[[AnyMessage], None]] = {
             say.CONNECTION_IS_READY: lambda message: self._talk.greet(),
             say.CHECK_STATUS: lambda message: self._talk.greet(),
@@ -75,7 +77,8 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     Args:
         settings: The experiment's settings, those of this device laid over.
         rank: The silo's.
-        output: Folder in which the device writes down what it signs in secure sums; ``dapper_args.output_dir`` if None.
+        output: Folder in which the device keeps what it remembers, the newest model and what it has signed in secure
+            sums; ``silo-RANK`` in ``dapper_args.output_dir`` if None.
 
     Raises:
         ConfigError: Settings do not fit each other or this device, its memory does not suffice, or the server refuses
@@ -91,11 +94,14 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     refuse_too_little_memory(experiment, rank)
     agreement = Agreement.of(experiment)
     codec = Codec(experiment.method.problem.layout, agreement)
+    folder = settings.dapper_args.output_dir / f"silo-{rank}" if output is None else output
     sums: SiloInSums | None = None
     if experiment.sums_in_secret:
-        folder = settings.dapper_args.output_dir if output is None else output
         sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, folder)
     give_up_after_s = settings.dapper_args.round_timeout_s
     transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
     LOGGER.info("training with %d threads", torch.get_num_threads())
-    Device(experiment, ClientSide(experiment), codec, sums, rank, transport).loop()
+    clients = ClientSide(experiment)
+    keeping = DeviceFolder(experiment, clients, folder)
+    keeping.recall(rank - 1)
+    Device(experiment, clients, codec, sums, rank, transport, keeping).loop()

@@ -26,7 +26,7 @@ from fedml_dapper.methods import (
     Upload,
     as_received,
 )
-from fedml_dapper.models import bare, blamed
+from fedml_dapper.models import Backbone, bare, blamed
 from fedml_dapper.process.freed_memory import freed_memory_kept
 from fedml_dapper.pruning import IDLE, clipped, disturbed, slim_tensors
 from fedml_dapper.randomness.seeding import Stream, seeded_layers, torch_generator
@@ -71,6 +71,10 @@ class ClientSide:
     def _as_received(self, upload: Upload) -> Upload:
         """Return ``upload`` as the server will see it."""
         return as_received(upload, self._experiment.method.problem.layout)
+
+    def personal_model(self, downlink: Downlink, data: ClientData) -> Backbone:
+        """Return the model that the client uses itself, given ``downlink``."""
+        return self._experiment.method.personal_model(self._context(downlink, data), downlink)
 
     def announcement(self, client_id: int) -> Announcement:
         """Return what the silo of ``client_id`` tells the server of its own data when it joins."""

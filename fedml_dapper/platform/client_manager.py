@@ -13,6 +13,7 @@ from fedml.cross_silo.client.client_initializer import get_trainer_dist_adapter
 from fedml.cross_silo.client.fedml_client_master_manager import ClientMasterManager
 
 from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.device.keeping import NothingKept
 from fedml_dapper.device.silo_in_sums import SiloInSums
 from fedml_dapper.federation import Codec, Experiment
 from fedml_dapper.federation.wire.vocabulary import REFUSED, SUM
@@ -56,7 +57,7 @@ class DapperClientManager(ManagerLoop, ClientMasterManager):  # type: ignore[mis
         self._experiment = experiment
         self._trainer = trainer
         self._conversation = Conversation(
-            experiment, trainer.clients, codec, sums, self.rank, self, Message, self._train_by_hooks
+            experiment, trainer.clients, codec, sums, self.rank, self, Message, self._train_by_hooks, NothingKept()
         )
 
     def run(self) -> None:

@@ -35,7 +35,7 @@ class Devices:
         self.grpc = {"server_address": f"localhost:{free_port()}", "certificates": "certs"}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def write(self, method: str = "dapperfl_slim", **more: object) -> Path:
+    def write(self, method: str = "dapperfl_slim", **more: dict[str, object]) -> Path:
         """The experiment across silos; ``simulation.yaml`` beside it is the same in one process."""
         for name, kind, comm_args in (
             ("shared", "cross_silo", {"backend": "DAPPER_GRPC", "dapper_grpc": self.grpc}),

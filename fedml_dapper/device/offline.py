@@ -1,0 +1,47 @@
+"""Prediction by the model that a device keeps, without the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedml_dapper.datasets.sources import read_picture
+from fedml_dapper.device.keeping import KEPT_MODEL_NAME
+from fedml_dapper.errors import ConfigError, DataError
+from fedml_dapper.federation.run_folder.model_file import load_model, read_model
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The most likely class of a picture."""
+
+    picture: Path
+    label: str
+    probability: float
+
+
+def predict_offline(folder: Path, pictures: Sequence[Path]) -> list[Answer]:
+    """Predict the classes of ``pictures`` by the newest model that the device of this ``folder`` was sent.
+
+    Raises:
+        ConfigError: The model does not name classes of pictures.
+        DataError: There is no model yet, or a picture is missing or damaged.
+    """
+    path = folder / KEPT_MODEL_NAME
+    if not path.is_file():
+        raise DataError(f"no model in {folder.absolute()}; `dapper-device run --output` keeps the newest one there")
+    origin = read_model(path).origin
+    if origin is None or origin.preprocessing is None or not origin.classes:
+        raise ConfigError(f"{path}: this model names no classes of pictures")
+    model = load_model(path)
+    found = []
+    for picture in pictures:
+        pixels = read_picture(picture, origin.preprocessing.input_size)[None]
+        with torch.no_grad():
+            shares = model(origin.preprocessing.evaluate(pixels))[0].softmax(dim=0)
+        probability, label = torch.max(shares, dim=0)
+        found.append(Answer(picture, origin.classes[int(label)], float(probability)))
+    return found
