@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,16 +50,22 @@ class Devices:
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         return self.folder / "shared.yaml"
 
-    def start(self, rank: int, *options: str, data_bytes: int | None = None) -> None:
+    def start(
+        self,
+        rank: int,
+        *options: str,
+        data_bytes: int | None = None,
+        command: Sequence[str | Path] = (sys.executable, LIGHTLY),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """Start ``dapper-device run``, with a limit of its data if one is given."""
 
         limit = "unlimited" if data_bytes is None else str(data_bytes // 1024)
-        arguments = [sys.executable, LIGHTLY, "run", "shared.yaml", "--rank", str(rank), *options]
-        command = ["bash", "-c", f'ulimit -d {limit}; exec "$@"', "bash", *arguments]
+        arguments = [*command, "run", "shared.yaml", "--rank", str(rank), *options]
+        limited = ["bash", "-c", f'ulimit -d {limit}; exec "$@"', "bash", *arguments]
+        around = self.environment | dict(environment or {})
         with self._log(rank).open("ab") as log:
-            self.processes[rank] = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log
-            )
+            self.processes[rank] = subprocess.Popen(limited, cwd=self.folder, env=around, stdout=log, stderr=log)
 
     def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What ``dapper-device`` says and ends with."""
