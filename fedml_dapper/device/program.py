@@ -20,6 +20,7 @@ from fedml_dapper.federation import Agreement, ClientSide, Codec, Experiment, Su
 from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.process.freed_memory import give_back_freed_memory
 from fedml_dapper.secure_grpc import AnyMessage, Message, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
         torch.set_num_threads(settings.device_args.threads)
     credentials = CredentialFiles(config, rank)
     experiment = build_experiment(settings, rank=rank)
+    give_back_freed_memory()  # by which the network was tried out
     refuse_too_little_memory(experiment, rank)
     agreement = Agreement.of(experiment)
     codec = Codec(experiment.method.problem.layout, agreement)
