@@ -137,7 +137,7 @@ def test_an_optimizer_chooses_the_method_of_its_name(tmp_path: Path, optimizer: 
         ("train_args: {ml_engine: jax}", "train_args.ml_engine: is 'jax', and networks are torch's here"),
         ("train_args: {client_optimizer: Adagrad}", "`client_optimizer` in train_args is 'adagrad'"),
         ("common_args: {scenario: hierarchical}", "a silo is one process here"),
-        ("common_args: {training_type: cross_device}", "a device that runs Python is a silo here: write cross_silo"),
+        ("common_args: {training_type: cross_cloud}", "is for clusters that FedML's platform rents; write cross_silo"),
         (
             "common_args: {using_mlops: true}\ntracking_args: {using_mlops: false}",
             "common_args.using_mlops is True, and tracking_args.using_mlops False; leave the former out",

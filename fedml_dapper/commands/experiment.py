@@ -138,6 +138,12 @@ def run_experiment(
 
 def _run_client(configs: Sequence[Path], loaded: Loaded, rank: int, output: Path | None, log_format: LogFormat) -> None:
     with redirect_stdout(sys.stderr):
+        if loaded.settings.common_args.training_type == "cross_device":  # FedML has no client for it
+            from fedml_dapper.device.program import run_device
+
+            show_log(f"rank {rank}", log_format)
+            run_device(loaded.settings, rank, output)
+            return
         experiment = build_experiment(loaded.settings, rank=rank)
         from fedml_dapper.platform.launch import run_federation  # loads slowly, so only after the checks
 
@@ -155,7 +161,7 @@ def _check_place(settings: Settings, rank: int, as_edge: bool) -> None:
     edges = [edge.rank for edge in settings.comm_args.edges]
     if as_edge and rank not in edges:
         raise ConfigError(f"--role edge --rank {rank}: comm_args.dapper_grpc.edges has the ranks {edges}")
-    if rank > count and settings.common_args.training_type == "cross_silo" and rank not in edges:
+    if rank > count and not settings.common_args.is_simulation and rank not in edges:
         raise ConfigError(f"--rank {rank}: train_args.client_num_in_total is {count}, and no edge has this rank")
 
 

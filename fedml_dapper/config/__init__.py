@@ -5,6 +5,7 @@ starts. The settings of a method (``dapper_args.params``) are checked against th
 :func:`fedml_dapper.methods.build_method`, with the same error messages.
 """
 
+from fedml_dapper.config.check_in_args import CheckInArgs, MayCallArgs
 from fedml_dapper.config.comm_args import FEDML_GRPC_HOLE, CommArgs, EdgeArgs, SecureGrpcConfig
 from fedml_dapper.config.dapper_args import (
     BEYOND_FP16,
@@ -68,6 +69,7 @@ __all__ = [
     "FEDML_PROTECTIONS",
     "LIBRARIES",
     "SHIPPED",
+    "CheckInArgs",
     "ClientArgs",
     "ClockArgs",
     "CommArgs",
@@ -82,6 +84,7 @@ __all__ = [
     "Importance",
     "LevelArgs",
     "Loaded",
+    "MayCallArgs",
     "ModelArgs",
     "Norm",
     "Normalisation",

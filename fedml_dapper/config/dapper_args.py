@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
+from fedml_dapper.config.check_in_args import CheckInArgs
 from fedml_dapper.config.fleet_args import FleetArgs
 from fedml_dapper.config.limits import MAX_ROUNDS, MAX_SECONDS, MAX_WIDTH
 from fedml_dapper.config.plain_values import plain
@@ -153,7 +154,11 @@ class DapperArgs(Section):
     """Seconds that the server waits for all clients to come online before it begins with those that are there;
     ``round_timeout_s`` when absent."""
     min_clients_per_round: int = Field(default=1, ge=1)
-    """Fewest uploads of a round; with fewer at the timeout, the run ends with an error."""
+    """Fewest uploads of a round. With fewer at the timeout, the run ends with an error; with ``training_type:
+    cross_device`` the round changes nothing, and the next one begins."""
+    check_in: CheckInArgs | None = None
+    """With ``training_type: cross_device``, how many devices a round asks, and when others call again; its defaults
+    when absent."""
     buffer_size: int | None = Field(default=None, ge=1)
     """Across silos, a round closes with so many uploads (FedBuff; Nguyen et al., AISTATS 2022). Silos that are not done
     go on, and count in the round in which their upload arrives: what training changed is added to that round's global

@@ -36,20 +36,18 @@ _MOMENTUM = 0.9
 class CommonArgs(Section):
     """``common_args``: what kind of run this is."""
 
-    training_type: Literal["simulation", "cross_silo"] = "simulation"
+    training_type: Literal["simulation", "cross_silo", "cross_device"] = "simulation"
     """``simulation``: all clients are this experiment's own, in one process or under MPI; ``cross_silo``: each is a
-    process of its own, which may be anywhere."""
+    process of its own, which may be anywhere and stays; ``cross_device``: each is one that calls when it may, and of
+    thousands those take part that are there."""
     random_seed: int = Field(default=1, ge=0, le=MAX_SEED)
     """Seed of partition, levels, initial weights and batches, none of which depends on the method."""
 
     @field_validator("training_type", mode="before")
     @classmethod
-    def _devices_are_silos(cls, value: Any) -> Any:
-        if value in ("cross_device", "cross_cloud"):
-            raise ValueError(
-                f"{value} is for models that FedML's apps run, which are of one shape; a device that runs Python is a"
-                " silo here: write cross_silo (docs/runners.md)"
-            )
+    def _clouds_are_silos(cls, value: Any) -> Any:
+        if value == "cross_cloud":
+            raise ValueError(f"{value} is for clusters that FedML's platform rents; write cross_silo (docs/runners.md)")
         return value
 
     @property

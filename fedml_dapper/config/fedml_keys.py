@@ -84,7 +84,7 @@ UNUSED_SECTIONS = {
 MEANINGS = {
     "common_args.using_mlops": "`tracking_args.using_mlops`",
     "common_args.scenario": "`horizontal`: one process a silo. `hierarchical` is refused",
-    "common_args.training_type": "`simulation` and `cross_silo`. `cross_device` is refused: devices are silos here",
+    "common_args.training_type": "`simulation`, `cross_silo`, and `cross_device` for devices that run Python",
     "data_args.dataset": "a suite of ours, or, where the program passes data, what its loader goes by",
     "data_args.data_cache_dir": "root of the data, or, where the program passes data, what its loader goes by",
     "data_args.partition_method": "`hetero`: `partition: dirichlet`. `homo` is for a program's own loader",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from fedml_dapper.config.check_in_args import MayCallArgs
 from fedml_dapper.config.limits import MAX_NAME
 from fedml_dapper.config.section import Section
 
@@ -32,6 +33,8 @@ class SiloArgs(Section):
     device: str | None = Field(default=None, min_length=1)
     """Profile of its device, the name of a shipped one or a file: with ``dapper_args.fleet`` the server gives it the
     largest level that this can run."""
+    may_call: MayCallArgs | None = None
+    """With ``training_type: cross_device``, when this device may call the server; at any time when absent."""
     known: Path | None = None
     """List of the certificates with which this silo sums under ``privacy.secure_aggregation``, written by
     ``fedml-dapper silos``; without it, it sums with each that ca.pem vouches for (docs/privacy.md)."""

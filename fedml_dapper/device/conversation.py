@@ -73,7 +73,7 @@ class Conversation:
 
     def greet(self) -> None:
         """Tell the server that this process is online."""
-        self._send_until_heard(self._status(say.ONLINE))
+        self._send_until_heard(self.status(say.ONLINE))
 
     def take_refusal(self, message: AnyMessage) -> None:
         """End this process by the server's reason, unless the refusal is of an earlier process.
@@ -137,7 +137,7 @@ class Conversation:
     def say_goodbye(self) -> None:
         """Tell the server that this process ends, if it is still there."""
         try:
-            self._line.send_message(self._status(say.FINISHED))
+            self._line.send_message(self.status(say.FINISHED))
         except Exception as error:  # noqa: BLE001  # each transport has errors of its own
             LOGGER.info("the server left before this client could say goodbye: %s", reason_of(error))
 
@@ -194,7 +194,8 @@ class Conversation:
     def _round_of(self, message: AnyMessage) -> int:
         return self._codec.read_header(message.get(say.MODEL)).round
 
-    def _status(self, status: str) -> AnyMessage:
+    def status(self, status: str) -> AnyMessage:
+        """Return the message that this process is online, or goes, with what its silo holds."""
         message = self._new_message(say.CLIENT_STATUS, self._rank, 0)
         message.add_params(say.STATUS, status)
         message.add_params(say.LIFE, self._life)

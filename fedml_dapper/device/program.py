@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedml_dapper.config import Settings
+from fedml_dapper.device.calling import CallingDevice
 from fedml_dapper.device.checking import refuse_too_little_memory
 from fedml_dapper.device.conversation import Conversation
 from fedml_dapper.device.event_loop import EventLoop
@@ -21,7 +22,7 @@ from fedml_dapper.federation.wire import vocabulary as say
 from fedml_dapper.methods import Downlink, Upload
 from fedml_dapper.operations.credentials import CredentialFiles
 from fedml_dapper.process.freed_memory import give_back_freed_memory
-from fedml_dapper.secure_grpc import AnyMessage, Message, SecureSilo, Transport
+from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, SecureSilo, Transport
 
 LOGGER = logging.getLogger(__name__)
 
@@ -97,13 +98,16 @@ def run_device(settings: Settings, rank: int, output: Path | None = None) -> Non
     agreement = Agreement.of(experiment)
     codec = Codec(experiment.method.problem.layout, agreement)
     folder = settings.dapper_args.output_dir / f"silo-{rank}" if output is None else output
+    clients = ClientSide(experiment)
+    keeping = DeviceFolder(experiment, clients, folder)
+    keeping.recall(rank - 1)
+    LOGGER.info("training with %d threads", torch.get_num_threads())
+    if settings.common_args.training_type == "cross_device":
+        CallingDevice(experiment, clients, codec, rank, Caller(config, credentials, rank), keeping).run()
+        return
     sums: SiloInSums | None = None
     if experiment.sums_in_secret:
         sums = SiloInSums(experiment, SumCodec(codec, agreement), rank, folder)
     give_up_after_s = settings.dapper_args.round_timeout_s
     transport = SecureSilo(config.config_for_silo(rank), credentials, rank, give_up_after_s)
-    LOGGER.info("training with %d threads", torch.get_num_threads())
-    clients = ClientSide(experiment)
-    keeping = DeviceFolder(experiment, clients, folder)
-    keeping.recall(rank - 1)
     Device(experiment, clients, codec, sums, rank, transport, keeping).loop()

@@ -15,6 +15,10 @@ FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 10.0
 
 
+class UnreachableError(DapperError):
+    """The server was not reached in time."""
+
+
 def send_with_retries(
     send: Callable[[AnyMessage], None], message: AnyMessage, rank: int, give_up_after_s: float
 ) -> None:
@@ -27,7 +31,8 @@ def send_with_retries(
         give_up_after_s: For how many seconds to try.
 
     Raises:
-        DapperError: The server was not reached in time, or trying again would not help.
+        UnreachableError: The server was not reached in time.
+        DapperError: Trying again would not help.
     """
     end = time.monotonic() + give_up_after_s
     pause = FIRST_RETRY_SECONDS
@@ -38,7 +43,7 @@ def send_with_retries(
             raise
         except Exception as error:  # each transport has errors of its own
             if time.monotonic() + pause > end:
-                raise DapperError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error
+                raise UnreachableError(f"rank {rank} cannot reach the server: {reason_of(error)}") from error
             LOGGER.info("the server is not there yet (%s); trying again in %.1f s", reason_of(error), pause)
             time.sleep(pause)
             pause = min(2 * pause, LAST_RETRY_SECONDS)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fedml_dapper.config import CheckInArgs
 from fedml_dapper.federation.experiment import Experiment
 from fedml_dapper.federation.round.attendance import Attendance
 from fedml_dapper.federation.round.buffered import Buffered
+from fedml_dapper.federation.round.checked_in import CheckedIn
 from fedml_dapper.federation.round.collector import Collector
 from fedml_dapper.federation.round.edges import EdgeOrder, EdgeSum
 from fedml_dapper.federation.round.feature import RoundFeature
@@ -59,7 +61,9 @@ class Server(Collector):
         self.sums = _secret_sums(experiment, self.state)
         """Secure sums; None where silos send uploads."""
         private = None if privacy is None else PrivateRounds(experiment.method, privacy, self.state)
-        composed = (self.edges, self._buffered, self._late, private, self.sums)
+        self.checked_in = _checked_in(experiment)
+        """Devices that are there; None where clients stay connected."""
+        composed = (self.edges, self._buffered, self._late, private, self.sums, self.checked_in)
         self._features: tuple[RoundFeature, ...] = tuple(feature for feature in composed if feature is not None)
         self._own_tests = OwnTests(self.edges)
         self.last_record: RoundRecord | None = None
@@ -328,3 +332,10 @@ def _secret_sums(experiment: Experiment, state: ServerState) -> SecretSums | Non
     from fedml_dapper.federation.round.secret_sums import SecretSums  # noqa: PLC0415
 
     return SecretSums(experiment, state)
+
+
+def _checked_in(experiment: Experiment) -> CheckedIn | None:
+    args = experiment.settings.dapper_args
+    if experiment.settings.common_args.training_type != "cross_device":
+        return None
+    return CheckedIn(args.check_in or CheckInArgs(), args.min_clients_per_round)

@@ -10,6 +10,7 @@ from fedml_dapper.federation import device_of, load_data
 from fedml_dapper.models import Backbone
 from fedml_dapper.platform.arguments import init, settings_of
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.cross_device_server import CrossDeviceServer
 from fedml_dapper.platform.dataset import FedMLDataset, fedml_dataset
 from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
@@ -18,6 +19,7 @@ from fedml_dapper.platform.runner import runner_for
 from fedml_dapper.platform.server_aggregator import DapperServerAggregator
 
 __all__ = [
+    "CrossDeviceServer",
     "DapperClientTrainer",
     "DapperServerAggregator",
     "DistributedRunner",

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedml_dapper.federation import RunObserver
 from fedml_dapper.platform.client_trainer import DapperClientTrainer
+from fedml_dapper.platform.cross_device_server import CrossDeviceServer
 from fedml_dapper.platform.dataset import FedMLDataset
 from fedml_dapper.platform.distributed import DistributedRunner
 from fedml_dapper.platform.in_process import InProcessRunner
@@ -27,11 +28,17 @@ def runner_for(
     run_dir: Path | str | None = None,
     observers: Sequence[RunObserver] = (),
     resume: bool = False,
-) -> InProcessRunner | DistributedRunner:
-    """Return the runner for ``comm_args.backend``, to be handed to ``FedMLRunner`` as ``algorithm_flow``.
+) -> InProcessRunner | DistributedRunner | CrossDeviceServer:
+    """Return the runner that the experiment file asks for, to be handed to ``FedMLRunner`` as ``algorithm_flow``.
 
-    It is an :class:`InProcessRunner` for ``sp``, and a :class:`DistributedRunner` for all other backends, where this is
-    one process of several. Both classes take the same arguments.
+    It is an :class:`InProcessRunner` for ``comm_args.backend`` ``sp``, a :class:`CrossDeviceServer` for
+    ``training_type: cross_device``, and else a :class:`DistributedRunner`, where this is one process of several. All
+    classes take the same arguments.
     """
-    kind = InProcessRunner if args.backend == "sp" else DistributedRunner
-    return kind(args, device, dataset, model, client_trainer, server_aggregator, run_dir, observers, resume)
+    return _kind_of(args)(args, device, dataset, model, client_trainer, server_aggregator, run_dir, observers, resume)
+
+
+def _kind_of(args: Arguments) -> type[InProcessRunner | DistributedRunner | CrossDeviceServer]:
+    if args.training_type == "cross_device":
+        return CrossDeviceServer
+    return InProcessRunner if args.backend == "sp" else DistributedRunner

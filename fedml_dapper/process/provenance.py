@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 
 
 @cache

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from fedml_dapper.process.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from fedml_dapper.secure_grpc.caller import Caller
+    from fedml_dapper.secure_grpc.calls import CallServer
     from fedml_dapper.secure_grpc.endpoint import CUT_OFF, FLOODS
     from fedml_dapper.secure_grpc.errors import reason_of
     from fedml_dapper.secure_grpc.line_speed import LineSpeed, measure_line
@@ -22,6 +24,8 @@ __all__ = [
     "CUT_OFF",
     "FLOODS",
     "AnyMessage",
+    "CallServer",
+    "Caller",
     "LineSpeed",
     "Message",
     "SecureServer",

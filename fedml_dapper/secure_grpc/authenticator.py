@@ -108,7 +108,7 @@ class Authenticator:
             RefusedError: The call may not be made.
             SiloBusyError: The silo calls too often.
         """
-        call = OpenCall(context, shown_certificate(context), _shown_token(context), is_admins)
+        call = OpenCall(context, shown_certificate(context), shown_token(context), is_admins)
         with self._lock:  # before it is checked, so that a change of the files in between ends it, too
             self._open.add(call)
         try:
@@ -222,20 +222,29 @@ class Authenticator:
         if link is None:
             reason = f"the certificate of `{call.name}` is no silo's of this federation of {len(self._links)}"
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
-        members = self._members
-        refusal = None if members is None else members.refusal(certificate)
-        if refusal is None and certificate.is_expired:
-            refusal = f"has expired on {certificate.expires:%Y-%m-%d}"
-        if refusal is not None:
-            reason = f"the certificate {certificate.fingerprint[:16]} of {link.name} {refusal}"
-            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
-        tokens = self._credentials.current.tokens
-        if tokens and not any(hmac.compare_digest(call.token.encode(), token.encode()) for token in tokens):
-            reason = f"{link.name} shows {'another' if call.token else 'no'} token; the server's is asked for"
-            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
+        check_admission(link.name, certificate, call.token, self._members, self._credentials.current.tokens)
         if self._last_seen is not None:
             self._last_seen.note(certificate.fingerprint)
         return link
+
+
+def check_admission(
+    name: str, certificate: Certificate, token: str, members: Membership | None, tokens: Sequence[str]
+) -> None:
+    """Check that a certificate that bears a right ``name`` may be used now, and that the caller has a token.
+
+    Raises:
+        RefusedError: It is expired, not in the list of ``members``, or none of ``tokens`` is shown.
+    """
+    refusal = None if members is None else members.refusal(certificate)
+    if refusal is None and certificate.is_expired:
+        refusal = f"has expired on {certificate.expires:%Y-%m-%d}"
+    if refusal is not None:
+        reason = f"the certificate {certificate.fingerprint[:16]} of {name} {refusal}"
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+    if tokens and not any(hmac.compare_digest(token.encode(), one.encode()) for one in tokens):
+        reason = f"{name} shows {'another' if token else 'no'} token; the server's is asked for"
+        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, reason)
 
 
 def shown_certificate(context: grpc.ServicerContext) -> Certificate:
@@ -251,5 +260,5 @@ def shown_certificate(context: grpc.ServicerContext) -> Certificate:
         raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"the call shows {error}") from error
 
 
-def _shown_token(context: grpc.ServicerContext) -> str:
+def shown_token(context: grpc.ServicerContext) -> str:
     return str(dict(context.invocation_metadata()).get(TOKEN_KEY, ""))

@@ -14,6 +14,8 @@ from fedml_dapper.secure_grpc.parcel import FRAME_BYTES, MAX_ENVELOPE_BYTES
 SERVICE = "fedml_dapper.Federation"
 DELIVER = "Deliver"
 FETCH = "Fetch"
+CALL = "Call"
+"""Name of the call by which a device says something and is answered at once."""
 TRY_UP = "TryUp"
 TRY_DOWN = "TryDown"
 """Names of the calls by which a silo times its line, up and down; they carry meaningless bytes."""

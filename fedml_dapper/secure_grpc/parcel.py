@@ -173,19 +173,42 @@ def read_payload(frames: Iterator[bytes], envelope: Envelope) -> bytes:
     Raises:
         ProtocolError: The frames are not what the envelope declared.
     """
-    declared = envelope.payload_bytes
-    if not declared:
-        if next(frames, None) is not None:
-            raise ProtocolError("frames follow a message that declared no payload")
-        return b""
-    buffer = io.BytesIO()  # getvalue() returns its memory without a copy
+    payload = Payload(envelope)
     for frame in frames:
-        if not 0 < len(frame) <= min(FRAME_BYTES, declared - buffer.tell()):
-            raise ProtocolError(f"a frame of {len(frame)} bytes after {buffer.tell()} of the {declared} declared")
-        buffer.write(frame)
-    if buffer.tell() != declared:
-        raise ProtocolError(f"the message ended after {buffer.tell()} of the {declared} bytes it declared")
-    return buffer.getvalue()
+        payload.add(frame)
+    return payload.whole()
+
+
+class Payload:
+    """A payload that arrives frame by frame, none of which may go beyond what its ``envelope`` declared."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self._declared = envelope.payload_bytes
+        self._buffer = io.BytesIO()  # getvalue() returns its memory without a copy
+
+    def add(self, frame: bytes) -> None:
+        """Keep one more frame.
+
+        Raises:
+            ProtocolError: It is not what was declared.
+        """
+        arrived = self._buffer.tell()
+        if not self._declared:
+            raise ProtocolError("frames follow a message that declared no payload")
+        if not 0 < len(frame) <= min(FRAME_BYTES, self._declared - arrived):
+            raise ProtocolError(f"a frame of {len(frame)} bytes after {arrived} of the {self._declared} declared")
+        self._buffer.write(frame)
+
+    def whole(self) -> bytes:
+        """Return the payload, when all frames have come.
+
+        Raises:
+            ProtocolError: Some are missing.
+        """
+        arrived = self._buffer.tell()
+        if arrived != self._declared:
+            raise ProtocolError(f"the message ended after {arrived} of the {self._declared} bytes it declared")
+        return self._buffer.getvalue()
 
 
 def check_size(payload_bytes: int, limit: int) -> None:

@@ -20,7 +20,7 @@ from fedml_dapper.config import SecureGrpcConfig
 from fedml_dapper.errors import ConfigError, DapperError, ProtocolError, printable
 from fedml_dapper.federation.wire.vocabulary import CONNECTION_IS_READY
 from fedml_dapper.operations import AuditLog, RateLimiter
-from fedml_dapper.operations.credentials import ADMIN, CredentialFiles, Credentials
+from fedml_dapper.operations.credentials import ADMIN, CredentialFiles
 from fedml_dapper.operations.orders import STEER, Answer, Desk, Order, read_order
 from fedml_dapper.operations.status import CallerFigures
 from fedml_dapper.secure_grpc.authenticator import Authenticator, OpenCall, RefusedError
@@ -38,6 +38,7 @@ from fedml_dapper.secure_grpc.endpoint import (
     Endpoint,
     Receipt,
 )
+from fedml_dapper.secure_grpc.handshakes import tls_of
 from fedml_dapper.secure_grpc.link import MAX_FETCHES, Link, SiloBusyError
 from fedml_dapper.secure_grpc.message import AnyMessage, Message
 from fedml_dapper.secure_grpc.parcel import (
@@ -129,20 +130,16 @@ class SecureServer(Endpoint):
             STEER.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._steer),
         }  # all take streams: gRPC calls a handler of single requests only after it has read the request, unchecked
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self._shown = credentials.current
-        tls = grpc.dynamic_ssl_server_credentials(
-            _certificates(self._shown), self._new_certificates, require_client_authentication=True
-        )
         address = config.listen_address or config.server_address
         try:
-            self._server.add_secure_port(address, tls)
+            self._server.add_secure_port(address, tls_of(credentials))
         except RuntimeError as error:
             raise ConfigError(
                 f"comm_args.dapper_grpc: cannot listen on {address}; is another process there, or is the address not"
                 " this machine's? listen_address may differ from server_address"
             ) from error
         self._server.start()
-        audit.record("started", address=address, authorities=self._shown.authority_digest)
+        audit.record("started", address=address, authorities=credentials.current.authority_digest)
 
     def send_message(self, msg: AnyMessage) -> None:
         """FedML's hook: keep ``msg`` for its silo, which fetches it at once if it is connected.
@@ -188,14 +185,6 @@ class SecureServer(Endpoint):
                 self._authenticator.look()
         except Exception as error:  # noqa: BLE001  # raised in the main thread, as nobody would be cut off any more
             self._unable_to_look = error
-
-    def _new_certificates(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC's hook, called before every handshake: return certificate and authorities if they are new."""
-        current = self._credentials.current
-        if current is self._shown:
-            return None
-        self._shown = current
-        return _certificates(current)
 
     def _note_cut_off(self, link: Link) -> None:
         """Tell the managers that a silo may no longer call, and drop its messages."""
@@ -342,11 +331,6 @@ def _result_of(future: Future[str], seconds: float) -> str:
             reason = "the server is at work on a round's model, and heard nothing of the order; try again"
             raise RefusedError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from None
         return future.result()
-
-
-def _certificates(credentials: Credentials) -> grpc.ServerCertificateConfiguration:
-    pair = (credentials.key, credentials.certificate)
-    return grpc.ssl_server_certificate_configuration([pair], credentials.authority)
 
 
 def _check_addressing(envelope: Envelope, link: Link, name_of: Callable[[int], str]) -> None:

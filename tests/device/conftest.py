@@ -35,18 +35,20 @@ class Devices:
         self.grpc = {"server_address": f"localhost:{free_port()}", "certificates": "certs"}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
-    def write(self, method: str = "dapperfl_slim", **more: dict[str, object]) -> Path:
-        """The experiment across silos; ``simulation.yaml`` beside it is the same in one process."""
-        for name, kind, comm_args in (
-            ("shared", "cross_silo", {"backend": "DAPPER_GRPC", "dapper_grpc": self.grpc}),
+    def write(self, method: str = "dapperfl_slim", kind: str = "cross_silo", **more: dict[str, object]) -> Path:
+        """The experiment of devices; ``simulation.yaml`` beside it is the same in one process."""
+        for name, training_type, comm_args in (
+            ("shared", kind, {"backend": "DAPPER_GRPC", "dapper_grpc": self.grpc}),
             ("simulation", "simulation", {"backend": "sp"}),
         ):
             content = yaml.safe_load(EXPERIMENT)
-            content["common_args"]["training_type"] = kind
+            content["common_args"]["training_type"] = training_type
             content["comm_args"] = comm_args
             content["dapper_args"]["method"] = method
             for section, values in more.items():
                 content[section] |= values
+            if name == "simulation":
+                content["dapper_args"].pop("check_in", None)
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         return self.folder / "shared.yaml"
 

@@ -48,7 +48,7 @@ train = DapperClientManager.handle_message_receive_model_from_server
 hear = RoundManager.handle_message_client_status_update
 
 def say_hello_again_and_train(client, message):
-    hello, greeting = client._conversation._status(client.ONLINE_STATUS_FLAG), next(greetings)
+    hello, greeting = client._conversation.status(client.ONLINE_STATUS_FLAG), next(greetings)
     hello.add_params(GREETING, greeting)
     client.send_message(hello)
     while not client.queued(f"answer to {greeting}"):  # what the server sent before it is queued then too

@@ -196,8 +196,8 @@ FLEETS = (
 OWN_SILOS = (
     Row(
         Feature(
-            "silo_args other than known",
-            lambda s: s.silo_args != SiloArgs(known=s.silo_args.known),
+            "silo_args other than known and may_call",
+            lambda s: s.silo_args != SiloArgs(known=s.silo_args.known, may_call=s.silo_args.may_call),
         ),
         "needs", OWN_DATA, "there every silo has its own data", "set that partition, or leave silo_args out",
         {"silo_args.domain": "usps"}),

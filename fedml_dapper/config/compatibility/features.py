@@ -65,7 +65,8 @@ def _unlike(value: object, values: tuple[object, ...]) -> str:
 
 
 SIMULATION = Feature("common_args.training_type simulation", lambda s: s.common_args.is_simulation)
-CROSS_SILO = Feature("common_args.training_type cross_silo", lambda s: not s.common_args.is_simulation)
+CROSS_SILO = chosen("common_args.training_type", "cross_silo")
+CROSS_DEVICE = chosen("common_args.training_type", "cross_device")
 BUFFER = given("dapper_args.buffer_size")
 EDGES = Feature("comm_args.dapper_grpc.edges", lambda s: bool(s.comm_args.edges))
 OWN_DATA = chosen("data_args.partition", "own")
@@ -85,6 +86,7 @@ SILOS = {
     "comm_args.dapper_grpc.certificates": "certs",
 }
 """For examples."""
+DEVICES = {**SILOS, "common_args.training_type": "cross_device"}
 EDGE = {"rank": 11, "silos": [1, 2], "server_address": "localhost:8891"}
 FLEET_OF_ONE = {"dapper_args.fleet.devices": ["raspberry_pi_4"], "dapper_args.fleet.round_s": 600}
 PRIVATE = {

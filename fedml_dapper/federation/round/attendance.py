@@ -80,7 +80,7 @@ class Attendance:
 
     def _renew(self, client_id: int) -> None:
         known = list(self._state.profiles)
-        known[client_id] = self._roster.profiles(self._state.round + 1)[client_id]
+        known[client_id] = self._roster.profile_of(client_id, self._state.round + 1)
         self._state.profiles = tuple(known)
 
     def strike(self, client_id: int) -> None:

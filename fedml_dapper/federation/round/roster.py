@@ -136,6 +136,14 @@ class Roster:
             for client_id in range(self._size)
         )
 
+    def profile_of(self, client_id: int, round_: int) -> ClientProfile:
+        """Return the profile of one client in ``round_``, without making those of all where no rule decides anew."""
+        if self._rule is not None:
+            return self.profiles(round_)[client_id]
+        device = self._devices.get(client_id, Device(client_id, "", 0))
+        stated = self._stated[client_id] if client_id < len(self._stated) else 1
+        return self._profile(device, stated if device.level is None else device.level)
+
     def _profile(self, device: Device, level: int) -> ClientProfile:
         return ClientProfile(device.client_id, device.domain, level, self._ratios[level - 1], device.num_samples)
 

@@ -38,6 +38,7 @@ _OF_THE_MACHINE = frozenset(
         "dapper_args.checkpoints_kept",
         "dapper_args.round_timeout_s",
         "dapper_args.join_timeout_s",
+        "dapper_args.check_in",
         "dapper_args.min_clients_per_round",
     }
 )

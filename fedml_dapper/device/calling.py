@@ -1,0 +1,143 @@
+"""A device that comes and goes (``training_type: cross_device``): it calls when it may, and trains when it is asked.
+
+Its user decides when: by hours, and by a command that knows whether the device is on power, idle, or on a network that
+costs nothing. A server that is away is called again, less and less often.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import grpc
+
+from fedml_dapper.config import MayCallArgs
+from fedml_dapper.device.conversation import Conversation
+from fedml_dapper.device.keeping import Keeping
+from fedml_dapper.device.retry import UnreachableError
+from fedml_dapper.errors import ConfigError, printable
+from fedml_dapper.federation import ClientSide, Codec, Experiment
+from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.methods import Downlink, Upload
+from fedml_dapper.secure_grpc import AnyMessage, Caller, Message, reason_of
+
+LOGGER = logging.getLogger(__name__)
+FIRST_PAUSE_SECONDS = 1.0
+LAST_PAUSE_SECONDS = 600.0
+"""Pauses between calls of a server that is away; each is twice the one before."""
+COMMAND_SECONDS = 60.0
+"""How long the user's command may take to say whether the device may call."""
+
+
+class CallingDevice:
+    """A device that calls the server until the run is over.
+
+    Args:
+        experiment: What is run.
+        clients: Memory and local updates of the device's client.
+        codec: Encodes and decodes models.
+        rank: The device.
+        caller: Calls the server.
+        keeping: What the device keeps of a round.
+        sleep: Waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        clients: ClientSide,
+        codec: Codec,
+        rank: int,
+        caller: Caller,
+        keeping: Keeping,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        def train(downlink: Downlink) -> Upload:
+            return clients.update(downlink, experiment.data_of(downlink.client_id))
+
+        self._caller = caller
+        self._sleep = sleep
+        self._may_call = experiment.settings.silo_args.may_call or MayCallArgs()
+        self._talk = Conversation(experiment, clients, codec, None, rank, self, Message, train, keeping)
+
+    def run(self) -> None:
+        """Call until the server says that the run is over.
+
+        Raises:
+            ConfigError: The server refuses this device, or its own command cannot be run.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            self._wait_until_it_may_call()
+            try:
+                answer = self._caller.call(self._talk.status(say.ONLINE))
+                if answer.get_type() == say.FINISH:
+                    LOGGER.info("the run is over")
+                    return
+                self._deal_with(answer)
+                pause = FIRST_PAUSE_SECONDS
+            except (grpc.RpcError, UnreachableError) as error:
+                LOGGER.info("the server cannot be reached (%s); calling again in %.0f s", reason_of(error), pause)
+                self._sleep(_jittered(pause))
+                pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def send_message(self, message: AnyMessage) -> None:
+        """Say ``message`` to the server; what it answers to an upload goes to the log."""
+        answer = self._caller.call(message)
+        refused = answer.get(say.REFUSED)
+        if refused is not None:
+            LOGGER.warning("the server does not count this upload: %s", printable(str(refused)))
+
+    def queued(self, message_type: Any) -> Sequence[AnyMessage]:
+        """Return nothing: the server says nothing unasked."""
+        return ()
+
+    def _deal_with(self, answer: AnyMessage) -> None:
+        kind = answer.get_type()
+        if kind == say.SYNC_MODEL:
+            self._talk.take_model(answer)
+        elif kind == say.REFUSED:
+            self._talk.take_refusal(answer)
+        elif kind == say.COME_BACK:
+            self._sleep(_jittered(float(answer.get(say.COME_BACK))))
+        else:
+            LOGGER.warning("dropped an answer of unknown type %.60r", str(kind))
+            self._sleep(_jittered(LAST_PAUSE_SECONDS))
+
+    def _wait_until_it_may_call(self) -> None:
+        while not (self._may_call.is_open_at(_minute_of_the_day()) and self._says_yes()):
+            self._sleep(self._may_call.ask_again_s)
+
+    def _says_yes(self) -> bool:
+        """Return whether the user's command says that the device may call.
+
+        Raises:
+            ConfigError: It cannot be run.
+        """
+        command = self._may_call.command
+        if command is None:
+            return True
+        try:
+            finished = subprocess.run(shlex.split(command), timeout=COMMAND_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            LOGGER.warning("silo_args.may_call.command took more than %.0f s, which counts as a no", COMMAND_SECONDS)
+            return False
+        except OSError as error:
+            raise ConfigError(f"silo_args.may_call.command: `{command}` cannot be run: {error.strerror}") from error
+        return finished.returncode == 0
+
+
+def _jittered(seconds: float) -> float:
+    """Return about so many seconds, so that devices that were told the same do not call at the same moment."""
+    return seconds * random.uniform(0.8, 1.2)
+
+
+def _minute_of_the_day() -> int:
+    now = datetime.now()
+    return 60 * now.hour + now.minute

@@ -1,0 +1,58 @@
+"""Devices that come and go (``training_type: cross_device``): a round asks some of those that have called lately."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from fedml_dapper.config import CheckInArgs
+from fedml_dapper.federation.round.feature import RoundFeature
+from fedml_dapper.federation.round.open_round import OpenRound
+
+PERIODS = 2
+"""Periods of ``come_back_s`` after which a device that has not called is gone."""
+
+
+class CheckedIn(RoundFeature):
+    """Devices that are there, from which rounds are drawn, more of them than have to answer (over-selection).
+
+    Args:
+        args: Settings of over-selection and of the time between calls.
+        fewest: Fewest uploads of a round; with fewer it changes nothing.
+        clock: Seconds.
+    """
+
+    def __init__(self, args: CheckInArgs, fewest: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._args = args
+        self._fewest = fewest
+        self._clock = clock
+        self._called: dict[int, float] = {}
+        """When each device called last, by client id."""
+
+    def note(self, client_id: int) -> None:
+        """Note that a device calls."""
+        self._called[client_id] = self._clock()
+
+    def forget(self, client_id: int) -> None:
+        """Note that a device has gone."""
+        self._called.pop(client_id, None)
+
+    def present(self) -> set[int]:
+        """Return the clients whose device has called lately, and forget the others."""
+        since = self._clock() - PERIODS * self._args.come_back_s
+        self._called = {client_id: at for client_id, at in self._called.items() if at >= since}
+        return set(self._called)
+
+    def available(self, client_ids: Sequence[int]) -> Sequence[int]:
+        present = self.present()
+        return [client_id for client_id in client_ids if client_id in present]
+
+    def wanted(self, number: int) -> int:
+        return ceil(number * self._args.over_selection)
+
+    def closing(self, opened: OpenRound, unfinished: Sequence[int]) -> str | None:
+        answered = len(opened.answered())
+        if answered >= self._fewest:
+            return None
+        return f"{answered} of the {self._fewest} uploads that min_clients_per_round asks for came in time"

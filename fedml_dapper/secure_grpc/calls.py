@@ -1,0 +1,170 @@
+"""Transport of a server of devices that call: one thread for all of them, and nothing held for who does not call.
+
+A device says something in one call and is answered in the same call; between calls it has no connection. Calls are
+authenticated as a silo's are: by certificate, list of members and token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import grpc.aio
+
+from fedml_dapper.config import SecureGrpcConfig
+from fedml_dapper.errors import ConfigError, ProtocolError, printable
+from fedml_dapper.operations import AuditLog, Membership, MembershipFile, RateLimiter
+from fedml_dapper.operations.credentials import CredentialFiles
+from fedml_dapper.secure_grpc.authenticator import (
+    LOOK_SECONDS,
+    RefusedError,
+    check_admission,
+    shown_certificate,
+    shown_token,
+)
+from fedml_dapper.secure_grpc.endpoint import CALL, SERVER_OPTIONS, SERVICE
+from fedml_dapper.secure_grpc.handshakes import tls_of
+from fedml_dapper.secure_grpc.message import AnyMessage
+from fedml_dapper.secure_grpc.parcel import MIB, Numbering, Parcel, Payload, read_envelope
+from fedml_dapper.secure_grpc.server import REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
+
+LOGGER = logging.getLogger(__name__)
+CALLS_AT_ONCE = 20.0
+CALLS_PER_SECOND = 1.0
+"""Calls that one device may make, at once and per second."""
+PAYLOADS_AT_ONCE = 64
+"""Uploads that may be under way at the same time; further ones wait, so that memory stays bounded."""
+MAX_CALLS = 4096
+"""Calls that may be under way at the same time; further ones are refused, and their devices come back."""
+SLOWEST_SECONDS = 30.0
+SLOWEST_BYTES_PER_SECOND = 4000.0
+"""Time that an upload may take, and speed below which it is cut off: slow ones would keep others waiting."""
+GRACE_SECONDS = 2.0
+
+
+class CallServer:
+    """Answers devices' calls, each by ``answer``, on the event loop that it is started on.
+
+    Args:
+        config: Address, files and limits.
+        credentials: Files of certificate, authorities and tokens.
+        num_devices: Certificates named ``silo-1`` up to this number may call.
+        answer: Answers a message of the device of a rank, in no time; its :class:`ProtocolError` refuses the call.
+        audit: Log of refusals.
+    """
+
+    def __init__(
+        self,
+        config: SecureGrpcConfig,
+        credentials: CredentialFiles,
+        num_devices: int,
+        answer: Callable[[int, AnyMessage], AnyMessage],
+        audit: AuditLog,
+    ) -> None:
+        self._address = config.listen_address or config.server_address
+        self._max_payload_bytes = config.max_message_mb * MIB
+        self._credentials = credentials
+        self._num_devices = num_devices
+        self._answer = answer
+        self._audit = audit
+        self._numbering = Numbering(self._max_payload_bytes)
+        self._limiters: dict[int, RateLimiter] = {}
+        self._payloads = asyncio.Semaphore(PAYLOADS_AT_ONCE)
+        self._refusals_logged = RateLimiter(REFUSALS_AT_ONCE, REFUSALS_PER_SECOND)
+        self._members_file = None if config.members_file is None else MembershipFile(config.members_file)
+        self._members: Membership | None = None if self._members_file is None else self._members_file.read()
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CALLS)
+        handlers = {CALL: grpc.stream_stream_rpc_method_handler(self._call)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def start(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            ConfigError: The address cannot be listened on.
+        """
+        try:
+            self._server.add_secure_port(self._address, tls_of(self._credentials))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"comm_args.dapper_grpc: cannot listen on {self._address}; is another process there, or is the address"
+                " not this machine's? listen_address may differ from server_address"
+            ) from error
+        await self._server.start()
+        self._audit.record("started", address=self._address, authorities=self._credentials.current.authority_digest)
+
+    async def stop(self) -> None:
+        """End open calls, after a moment in which they may end by themselves."""
+        await self._server.stop(GRACE_SECONDS)
+
+    async def look_at_files(self) -> None:
+        """Read changed credentials and members, for ever; run it beside the server."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self._credentials.renew)
+            if self._members_file is not None:
+                self._members = await asyncio.to_thread(self._members_file.read)
+
+    async def _call(
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        try:
+            rank = self._admitted(context)
+            message = await self._read(frames, rank)
+            answer = self._answer(rank, message)
+        except RefusedError as refusal:
+            await self._refuse(context, refusal.status, str(refusal))
+        except ProtocolError as error:
+            await self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        else:
+            for frame in self._numbering.parcel(answer).frames():
+                yield frame
+
+    def _admitted(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> int:
+        """Return the rank of the device that calls; raise :class:`RefusedError` where it may not call now."""
+        certificate = shown_certificate(context)
+        kind, _, number = certificate.name.partition("-")
+        is_number = number.isascii() and number.isdecimal() and number == str(int(number))
+        if kind != "silo" or not is_number or not 1 <= int(number) <= self._num_devices:
+            name = printable(certificate.name)
+            reason = f"the certificate of `{name}` is no device's of this federation of {self._num_devices}"
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        rank = int(number)
+        tokens = self._credentials.current.tokens
+        check_admission(certificate.name, certificate, shown_token(context), self._members, tokens)
+        limiter = self._limiters.setdefault(rank, RateLimiter(CALLS_AT_ONCE, CALLS_PER_SECOND))
+        if not limiter.take():
+            reason = f"{certificate.name} calls more than {CALLS_PER_SECOND:g} times a second"
+            raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        return rank
+
+    async def _read(self, frames: AsyncIterator[bytes], rank: int) -> AnyMessage:
+        """Read a device's message; raise :class:`ProtocolError` where it is malformed, or speaks for another."""
+        first = await anext(frames, b"")
+        envelope = read_envelope(iter([first]), self._max_payload_bytes)
+        if (envelope.sender, envelope.receiver) != (rank, 0):
+            raise ProtocolError(f"device {rank} sent a message from {envelope.sender} to {envelope.receiver}")
+        payload = Payload(envelope)
+        allowed_s = SLOWEST_SECONDS + envelope.payload_bytes / SLOWEST_BYTES_PER_SECOND
+        try:
+            async with self._payloads:
+                await asyncio.wait_for(_collect(frames, payload), allowed_s)
+        except asyncio.TimeoutError as error:
+            reason = f"device {rank} delivers more slowly than {SLOWEST_BYTES_PER_SECOND / 1000:g} kB a second"
+            raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
+        return Parcel(envelope, payload.whole()).message()
+
+    async def _refuse(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], status: grpc.StatusCode, reason: str
+    ) -> None:
+        if self._refusals_logged.take():
+            LOGGER.warning("refused a call: %s", reason)
+            self._audit.record("refused", reason=reason)
+        await context.abort(status, reason)
+
+
+async def _collect(frames: AsyncIterator[bytes], payload: Payload) -> None:
+    async for frame in frames:
+        payload.add(frame)

@@ -1,0 +1,249 @@
+"""Devices that come and go: who is asked, when a round opens and closes, and what a call is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedml_dapper.config import CheckInArgs, MayCallArgs, Settings, load_settings
+from fedml_dapper.errors import ConfigError, ProtocolError
+from fedml_dapper.federation import (
+    Agreement,
+    ClientSide,
+    Codec,
+    Experiment,
+    RunJournal,
+    Server,
+    build_experiment,
+    simulate,
+)
+from fedml_dapper.federation.wire import vocabulary as say
+from fedml_dapper.methods import Downlink
+from fedml_dapper.platform.device_rounds import DevicePhase, DeviceRounds
+from fedml_dapper.secure_grpc import AnyMessage, Message
+
+from ..platform.processes import Silos
+from .conftest import NUM_DEVICES, Devices
+
+COME_BACK_S = 10.0
+TIMEOUT_S = 100.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Trial:
+    """A server of devices without a network, and devices that say what a test has them say."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.clock = Clock()
+        self.server = Server(experiment)
+        assert self.server.checked_in is not None
+        self.server.checked_in._clock = self.clock
+        layout = experiment.method.problem.layout
+        journal = RunJournal(experiment, self.server, [])
+        journal.started()
+        codec = Codec(layout, Agreement.of(experiment))
+        self.rounds = DeviceRounds(experiment, self.server, codec, journal, self.clock)
+        self.experiment = experiment
+        self.codec = Codec(layout, Agreement.of(experiment))
+        self.clients = ClientSide(experiment)
+
+    def calls(self, rank: int) -> AnyMessage:
+        status = Message(say.CLIENT_STATUS, rank, 0)
+        status.add_params(say.STATUS, say.ONLINE)
+        status.add_params("version", "0.2.0")
+        status.add_params("schema", 5)
+        return self.rounds.answer(rank, status)
+
+    def reports(self, task: AnyMessage, ticket: str | None = None, rank: int | None = None) -> AnyMessage:
+        downlink, _ = self.codec.decode_downlink(task.get(say.MODEL), "a device")
+        assert isinstance(downlink, Downlink)
+        upload = self.clients.update(downlink, self.experiment.data_of(downlink.client_id))
+        report = Message(say.SEND_UPLOAD, rank or task.get_receiver_id(), 0)
+        report.add_params(say.MODEL, self.codec.encode(upload))
+        report.add_params(say.TICKET, task.get(say.TICKET) if ticket is None else ticket)
+        return self.rounds.answer(report.get_sender_id(), report)
+
+    def turn(self) -> bool:
+        """Close the round if it is due."""
+        is_due = self.rounds.begin_closing()
+        if is_due:
+            self.rounds.close()
+        return is_due
+
+
+@pytest.fixture
+def trial(tiny_settings: Callable[..., Settings]) -> Callable[..., Trial]:
+    def make(*overrides: str) -> Trial:
+        few = ("method=fedavg", "epochs=1", "client_share=0.02", "client_num_per_round=4", "comm_round=2")
+        settings = tiny_settings(*few, *overrides)
+        args = settings.dapper_args.model_copy(
+            update={
+                "round_timeout_s": TIMEOUT_S,
+                "min_clients_per_round": 2,
+                "check_in": CheckInArgs(over_selection=1.5, come_back_s=COME_BACK_S),
+            }
+        )
+        values = settings.model_copy(update={"dapper_args": args}).model_dump()
+        values["common_args"]["training_type"] = "cross_device"
+        values["comm_args"] |= {"backend": "DAPPER_GRPC"}
+        values["comm_args"]["dapper_grpc"] = {"server_address": "localhost:1", "certificates": Path(".")}
+        return Trial(build_experiment(Settings.model_validate(values)))
+
+    return make
+
+
+def kinds(*answers: AnyMessage) -> list[object]:
+    return [answer.get_type() for answer in answers]
+
+
+def test_a_round_opens_when_enough_are_there_and_asks_more_than_have_to_answer(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    waiting = [there.calls(rank) for rank in range(1, 6)]
+    assert kinds(*waiting) == [say.COME_BACK] * 5
+    assert waiting[0].get(say.COME_BACK) == COME_BACK_S
+    there.calls(6)
+    assert there.rounds.phase is DevicePhase.TRAINING
+    asked = there.server.round_clients()
+    assert list(asked) == [0, 1, 2, 3, 4, 5]  # 1.5 times four
+    assert kinds(there.calls(7)) == [say.COME_BACK]
+    tasks = [there.calls(rank) for rank in range(1, 7)]
+    assert kinds(*tasks) == [say.SYNC_MODEL] * 6
+    answers = [there.reports(task) for task in tasks[:4]]
+    assert [answer.get(say.REFUSED) for answer in answers] == [None] * 4
+    assert there.turn()
+    assert there.server.last_record is not None
+    assert [client.client for client in there.server.last_record.clients] == [0, 1, 2, 3]
+    assert there.server.last_record.absent == (4, 5)
+    late = there.reports(tasks[4])
+    assert late.get(say.REFUSED) == "it comes too late, or does not answer the model that was sent last"
+
+
+def test_those_that_have_gone_are_not_asked_and_few_are_enough_after_a_while(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    for rank in (1, 2, 3):
+        there.calls(rank)
+    there.clock.now += 2 * COME_BACK_S + 1
+    there.calls(8)
+    assert there.rounds.phase is DevicePhase.WAITING  # the three are gone, and one is less than min_clients_per_round
+    there.calls(9)
+    assert there.rounds.phase is DevicePhase.TRAINING
+    assert list(there.server.round_clients()) == [7, 8]
+
+
+def test_a_round_that_too_few_answer_in_time_changes_nothing(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    before = {name: tensor.clone() for name, tensor in there.server.state.weights.items()}
+    there.reports(there.calls(2))
+    assert not there.turn()
+    there.clock.now += TIMEOUT_S
+    assert there.turn()
+    record = there.server.last_record
+    assert record is not None
+    assert record.rolled_back == "1 of the 2 uploads that min_clients_per_round asks for came in time"
+    assert all(before[name].equal(there.server.state.weights[name]) for name in before)
+
+
+def test_a_device_that_calls_again_begins_anew_and_a_report_that_was_not_heard_counts_once(
+    trial: Callable[..., Trial],
+) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    first = there.calls(3)
+    second = there.calls(3)
+    assert there.reports(first).get(say.REFUSED).startswith("it comes too late")
+    assert there.reports(second).get(say.REFUSED) is None
+    assert there.reports(second).get(say.REFUSED) is None
+    assert there.server.answered() == {2}
+    assert kinds(there.calls(3)) == [say.COME_BACK]
+
+
+def test_no_device_answers_for_another(trial: Callable[..., Trial]) -> None:
+    there = trial()
+    for rank in range(1, 7):
+        there.calls(rank)
+    task = there.calls(3)
+    mine = there.calls(4)
+    assert there.reports(task, ticket=mine.get(say.TICKET), rank=4).get(say.REFUSED) == (
+        "it speaks for client 2, which is another device"
+    )
+    with pytest.raises(ProtocolError, match="a device sends no message of type 'what'"):
+        there.rounds.answer(3, Message("what", 3, 0))
+
+
+def test_devices_are_told_when_the_run_is_over(trial: Callable[..., Trial]) -> None:
+    there = trial("comm_round=1")
+    for rank in range(1, 7):
+        there.calls(rank)
+    for rank in range(1, 5):
+        there.reports(there.calls(rank))
+    assert there.turn()
+    assert there.rounds.phase is DevicePhase.OVER
+    assert not there.rounds.all_told()
+    assert kinds(*(there.calls(rank) for rank in range(1, 7))) == [say.FINISH] * 6
+    assert there.rounds.all_told()
+
+
+@pytest.mark.parametrize(
+    ("hours", "minute", "may"),
+    [
+        (None, 0, True),
+        ("09:00-17:30", 9 * 60, True),
+        ("09:00-17:30", 17 * 60 + 30, False),
+        ("22:00-06:00", 23 * 60, True),
+        ("22:00-06:00", 5 * 60, True),
+        ("22:00-06:00", 12 * 60, False),
+        ("00:00-24:00", 12 * 60, True),
+    ],
+)
+def test_hours_go_over_midnight(hours: str | None, minute: int, may: bool) -> None:
+    assert MayCallArgs(hours=hours).is_open_at(minute) is may
+
+
+@pytest.mark.parametrize("hours", ["9-17", "25:00-26:00", "22:00", "10:70-11:00", "24:30-24:45"])
+def test_hours_that_are_none_are_refused(hours: str) -> None:
+    with pytest.raises(ValueError, match=r"expected HH:MM-HH:MM, e.g. 22:00-06:30, found"):
+        MayCallArgs(hours=hours)
+
+
+@pytest.mark.long
+def test_devices_that_call_train_the_bits_of_one_process(devices: Devices, server: Callable[[], Silos]) -> None:
+    check_in = {"over_selection": 1.0, "come_back_s": 1.0}
+    devices.write("dapperfl", "cross_device", dapper_args={"check_in": check_in, "min_clients_per_round": 3})
+    server_process = server()
+    asked = devices.folder / "asked"
+    command = f"silo_args.may_call.command=touch {asked}"
+    devices.start(1, "--set", command, "--set", "silo_args.may_call.ask_again_s=1")
+    for rank in range(2, NUM_DEVICES + 1):
+        devices.start(rank)
+    assert server_process.wait(0, 200) == 0, server_process.output(0)
+    for rank, process in devices.processes.items():
+        assert process.wait(300) == 0, devices.output(rank)
+        assert "the run is over" in devices.output(rank)
+    assert asked.exists()
+    simulate(build_experiment(load_settings([devices.folder / "simulation.yaml"])), run_dir=devices.folder / "alone")
+    alone = load_file(devices.folder / "alone" / "global_model.safetensors")
+    across = load_file(server_process.run_dir / "global_model.safetensors")
+    assert all(alone[name].equal(across[name]) for name in alone)
+
+
+def test_what_does_not_go_with_devices_is_one_line(devices: Devices) -> None:
+    devices.write("fedavg", "cross_device")
+    for override, said in (
+        ("dapper_args.buffer_size=1", "cross_device does not go with dapper_args.buffer_size"),
+        ("backend=GRPC", "cross_device needs comm_args.backend DAPPER_GRPC"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load_settings([devices.folder / "shared.yaml"], [override, "client_num_per_round=2"])
