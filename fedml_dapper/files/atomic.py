@@ -12,6 +12,7 @@ from uuid import uuid4
 from filelock import lock_descriptor
 
 from fedml_dapper.errors import DataError
+from fedml_dapper.files.regular_file import in_place_of_file
 
 SCRATCH_PREFIX = ".unfinished-"
 
@@ -24,8 +25,10 @@ def written_whole(path: Path) -> Iterator[Path]:
     stays. The file's permissions follow the umask, whatever wrote it.
 
     Raises:
-        DataError: The disk does not take the file.
+        DataError: The disk does not take the file, or something else than a plain file stands at ``path``.
     """
+    if found := in_place_of_file(path):  # the new file would take the place of a device or pipe that others use
+        raise DataError(f"cannot write {path.absolute()}: that is {found}; name a plain file, or remove it")
     with explained(path), scratch_folder(path.parent) as scratch:
         yield scratch / path.name
         (scratch / path.name).chmod(scratch.stat().st_mode & 0o666)  # safetensors makes files for their owner alone
